@@ -4,13 +4,16 @@
     python benchmarks/bench_contrastive.py                  # B = 4,096, D = 1,024, two processes of one thread
 
 Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
-first process. Ours is what a training step does: gather, then the pair loss, whose similarities the workers share; `whole` is
-the same with all similarities on each worker. Gradients are compared with those of one float64 process that holds the batch.
+first process. Ours is what a training step does: each worker keeps its own pairs, and the texts go around; `tiles` is the same
+where a worker does not hold its similarities. `gathered` is a gather, then the pair loss, whose similarities the workers share,
+and `whole` the same with all similarities on each. Gradients are compared with those of one float64 process that holds the
+batch.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -24,7 +27,9 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
 from ray_atr.objectives import Comparison
+from ray_atr.objectives.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs import Contrastive
+from ray_atr.objectives.pairs.pair_loss import OwnPairs
 from ray_atr.training.group import WorkerGroup
 
 WORKERS = 2
@@ -68,8 +73,16 @@ def compare(rank: int, B: int, D: int) -> None:
         with group.ranks.share(at_least=shared_from):
             return Contrastive(temperature=TEMPERATURE)(Comparison(group.gather(u), group.gather(v))).loss
 
+    def around(u: Tensor, v: Tensor, memory: float) -> Tensor:
+        nothing = u.new_zeros(B, 0)
+        pairs = OwnPairs(Comparison(nothing, nothing), group.keep(u), group.keep(v), group.ring(B))
+        with group.ranks.share(memory=memory):
+            return Contrastive(temperature=TEMPERATURE).score_own(pairs, NOTHING_LEARNED).loss
+
     contenders: dict[str, Step] = {
-        "ours": lambda: step(lambda u, v: of_settings(u, v, shared_from=1)),
+        "ours": lambda: step(lambda u, v: around(u, v, math.inf)),
+        "tiles": lambda: step(lambda u, v: around(u, v, 0)),
+        "gathered": lambda: step(lambda u, v: of_settings(u, v, shared_from=1)),
         "whole": lambda: step(lambda u, v: of_settings(u, v, shared_from=0)),
         "open_clip": lambda: step(lambda u, v: peer(u, v, 1 / TEMPERATURE)),
     }
@@ -107,6 +120,9 @@ def compare(rank: int, B: int, D: int) -> None:
             )
             for name, times in (("CPU", processor), ("wall", walls))
         ]
+        for what, times in (("CPU", processor), ("wall", walls)):
+            ours, before = (1e3 * statistics.median(times[name]) for name in ("ours", "gathered"))
+            compared(f"texts go around, 2 processes, B {B}, {what}", ours, before, "gathered", at_most=1.1)
         compared(
             "contrastive loss, peak memory", peaks["ours"], peaks["open_clip"], "open_clip", unit="bytes", at_most=1.0
         )

@@ -26,7 +26,7 @@ from side_by_side import compared
 
 from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, Recording
+from ray_atr.sweep.recording import CommonFailure, ConsoleProgress, Recording
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
@@ -61,7 +61,9 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[in
         opened[0], began = 0, time.process_time()
         queue = TrialQueue(run, plan, lambda point: None)
         prepared = time.process_time() - began
-        recording = Recording((), CommonFailure())
+        progress = ConsoleProgress(epochs, say=lambda line: None)
+        progress.sweep_started(trials, 0)
+        recording = Recording([progress], CommonFailure())
         working: deque[tuple[Any, int]] = deque()
         ended, marks = 0, [time.process_time()]
         while True:

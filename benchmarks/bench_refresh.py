@@ -20,8 +20,9 @@ from side_by_side import compared, cpu_seconds
 
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import train_tokenizer
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 
 def main() -> None:

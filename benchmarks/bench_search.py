@@ -16,8 +16,10 @@ import torch
 from side_by_side import compared, cpu_milliseconds
 
 from ray_atr.objectives.knowledge import Ask
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import SearchableRows, Searcher
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 NEIGHBOURS = 5
 

@@ -22,9 +22,10 @@ from side_by_side import compared
 
 from ray_atr.common.runtime import start_ray
 from ray_atr.objectives.knowledge import Ask
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.actor import start_knowledge_base
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 MIB = 2**20
 

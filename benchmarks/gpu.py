@@ -35,12 +35,13 @@ from ray_atr.data.audio import FrontEnd, log_mel, mel_filters
 from ray_atr.models.audio import SmallCnn
 from ray_atr.objectives import Embeddings, preset
 from ray_atr.objectives.knowledge import Ask
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.objectives.learned import LearnedParameters
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base.building import build as build_snapshot
 from ray_atr.training.knowledge_base.searcher import SearchableRows
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
-from ray_atr.training.knowledge_base.snapshot import build as build_snapshot
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 PEAK_TFLOPS = {"H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "A100": 312.0}
 """Dense bfloat16, by the manufacturer's data sheets; the first name that the device's contains counts."""
@@ -316,7 +317,8 @@ def refresh(machine: Machine, size: Size, report: Report) -> None:
 @contextmanager
 def encoding_beside(machine: Machine, size: Size) -> Iterator[Callable[[], float]]:
     """A process that encodes until the block ends; gives what tells the clips a second that it has encoded."""
-    context = multiprocessing.get_context("spawn")
+    # CUDA does not survive a fork; without it, the imports need not be made again.
+    context: Any = multiprocessing.get_context("spawn" if machine.is_cuda else "fork")
     ready, stop, count = context.Event(), context.Event(), context.Value("q", 0)
     process = context.Process(target=encode_until, args=(machine.device.type, size, ready, stop, count), daemon=True)
     process.start()

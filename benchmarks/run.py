@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from side_by_side import ROWS
+from rows import ROWS
 
 HERE = Path(__file__).parent
 COMMANDS: dict[str, tuple[list[str], list[str]]] = {
@@ -35,9 +35,10 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "step_memory": ([""], ["--batch 4 --frames 50 --layers 1"]),
     "search": ([""], ["--entries 1000 --width 32 --rounds 1"]),
     "refresh": ([""], ["--clips 128 --width 32 --seconds 1 --prototypes 4 --rounds 1"]),
-    "index": (["--rows 100000 --width 512", "--rows 1000000"], ["--rows 500 --width 16"]),
+    "index": (["--rows 100000 --width 512", "--rows 1000000", "--clips 1000"], ["--rows 500 --width 16", "--clips 4"]),
     "serve": ([""], ["--clients 4 --seconds 2 --alone 2 --clips 64"]),
     "snapshot": ([""], ["--entries 1000 --width 32 --workers 2"]),
+    "shards": ([""], ["--entries 5000 --width 16 --workers 2 --batch 4 --prototypes 3 --parts 1 2"]),
     "ask_step": ([""], ["--epochs 3 --rounds 1 --clips 64"]),
     "correspondence": ([""], ["--clips 64 --batch 16 --rounds 1"]),
     "frozen": ([""], ["--clips 24 --epochs 1 --rounds 1"]),
@@ -47,6 +48,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "sweep": (["loop", "efficiency"], ["loop --epochs 2 --rounds 1", "efficiency --epochs 2 --trials 2"]),
     "growth": ([""], ["--small"]),
     "controller": (["--trials 200"], ["--trials 20"]),
+    "estimate": ([""], ["--cases contrastive"]),
     "cluster": (["--nodes 16 --trials 200 --at-once 8"], ["--nodes 2 --trials 5 --at-once 2 --epochs 2"]),
     "towers_gpu": (["--size tiny"], ["--size tiny"]),
 }

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
 import resource
 import statistics
 import time
@@ -21,25 +19,12 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import torch
+from rows import compared as compared
 from torch import distributed
 from torch.profiler import ProfilerActivity, profile
 
 SLOW_SECONDS = 2.0
 SLOW_ROUNDS = 3
-ROWS = "RAY_ATR_BENCHMARK_ROWS"
-"""Environment variable: the file to which `compared` appends its rows (`benchmarks/run.py` sets it)."""
-
-
-def compared(
-    what: str, ours: float, peer: float, peer_name: str, *, unit: str = "ms", at_most: float | None = None
-) -> float:
-    """The ratio ours / peer, recorded as a row if `benchmarks/run.py` asked for rows. `at_most` is its goal; None: no goal."""
-    ratio = ours / peer
-    if ROWS in os.environ:
-        row = {"what": what, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "ratio": ratio}
-        with Path(os.environ[ROWS]).open("a") as file:
-            file.write(json.dumps({**row, "goal": at_most}) + "\n")
-    return ratio
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:

@@ -53,4 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    # What this file itself imports is nobody's.
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from own_ray import SWITCHES
-from shared_folder import SHARED
 
 from ray_atr.common.runtime import RayStartError, start_ray
+from tests.support.own_ray import SWITCHES
+from tests.support.shared_folder import SHARED
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
@@ -54,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what runs make, with the data set of tones in `tones`."""
-    from tiny import make_data
+    from tests.support.tiny import make_data
 
     folder = tmp_path_factory.mktemp("home")
     make_data(folder / "tones")

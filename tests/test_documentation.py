@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from scripts import load_script
-from tiny import tiny, tone
 
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from tests.support.scripts import load_script
+from tests.support.tiny import tiny, tone
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "cluster" / "README.md"]
@@ -52,6 +52,11 @@ def test_the_site_has_every_page() -> None:
         str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")
     }
     assert listed == held
+
+
+def test_the_page_of_settings_is_current() -> None:
+    made = load_script("docs/settings_page.py").page()
+    assert (ROOT / "docs" / "settings.md").read_text() == made, "run: uv run python docs/settings_page.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -80,6 +80,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     work: dict[str, Callable[..., Any]] = {
         "ray_atr.cli.running.open_run": understood,
         "ray_atr.cli.running._create": understood,
+        "ray_atr.cli.running.estimate": understood,
         "ray_atr.cli.running.with_languages": in_english,
         "ray_atr.training.languages.with_languages": in_english,
         "ray_atr.sweep.describe.describe_plan": understood,

@@ -9,18 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_data
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.models.weights import read_settings, write_settings
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import STATE_FILE, resume, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build, load, save
+from ray_atr.training.knowledge_base.building import build
+from ray_atr.training.knowledge_base.snapshot import Entries, load, save
 from ray_atr.training.run_folder import LAST, RunFolder
+from tests.support.tiny import make_data
 
 READERS: dict[str, list[str]] = {
     "run": ["sweep.json", "trial.json"],

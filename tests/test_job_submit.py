@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from own_ray import Head, own_ray, wait_until
-from tiny import make_data, prepared_for, tiny
+
+from tests.support.own_ray import Head, own_ray, wait_until
+from tests.support.tiny import make_data, prepared_for, tiny
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import doubler
 import pytest
-from doubler import Doubler
 
 from ray_atr.common import jobs, runtime
 from ray_atr.common.jobs import FolderHere, Resources, num_processes, run_jobs
+from tests.support import doubler
+from tests.support.doubler import Doubler
 
 LIMIT = 0.5
 """Seconds without progress after which Ray Data would give up, in these tests."""

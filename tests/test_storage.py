@@ -15,7 +15,6 @@ from unittest.mock import Mock
 import fsspec
 import pytest
 import torch
-from crash_points import in_fork
 from tokenizers import Tokenizer, models
 
 from ray_atr.common.storage import (
@@ -31,6 +30,7 @@ from ray_atr.common.storage import (
     sent,
     write_json,
 )
+from ray_atr.common.storage.atomic import new_folder
 from ray_atr.common.storage.locations import storage_errors
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
@@ -39,6 +39,7 @@ from ray_atr.models.weights import link_weights, write_weights
 from ray_atr.training.checkpoint import save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
+from tests.support.crash_points import in_fork
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -101,7 +102,7 @@ def test_a_report_is_written_beside_the_run(place: str) -> None:
     trial = run.add_trial({"seed": 1})
     trial.add_epoch({"epoch": 1, "text_to_audio/eng/recall_at_1": 0.5})
     trial.finish({"best_epoch": 1})
-    paths = write_report(place)
+    paths = write_report(place, figures=False)
     assert "50.0" in paths.page.read_text()
     assert file_exists(run.path / "report" / "table.csv")
     assert len(read_runs([place]).finished) == 1
@@ -227,6 +228,35 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
         # As a write to an open file does: without a name.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "open"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_failing_disk_is_told_by_the_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, call: str
+) -> None:
+    """Of a rename Python names the name aside, of a sync no name at all."""
+    target = tmp_path / "target"
+
+    def refuse_disk(*places: object, **options: object) -> None:
+        names = [str(place) for place in places if isinstance(place, str | Path)]
+        names = names if len(names) < 2 else [names[0], None, names[1]]  # type: ignore[list-item]
+        raise OSError(errno.EIO, os.strerror(errno.EIO), *names)
+
+    def write() -> None:
+        if kind == "file":
+            with atomic_file(target, is_synced=True) as output:
+                output.write(b"new")
+                monkeypatch.setattr(f"os.{call}", refuse_disk)
+        else:
+            with new_folder(target, is_synced=True) as aside:
+                (aside / "b").write_text("new")
+                monkeypatch.setattr(f"os.{call}", refuse_disk)
+
+    with pytest.raises(OSError, match="Input/output error") as error:
+        write()
+    assert Path(str(error.value.filename)) in (target, target.parent)
+    assert (error.value.errno, error.value.filename2) == (errno.EIO, None)
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "weights", "linked weights", "tokeniser"])

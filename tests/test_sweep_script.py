@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import make_data
 
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import SpaceOptions
@@ -23,6 +22,7 @@ from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
+from tests.support.tiny import make_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from own_ray import Head, own_ray
 
 from ray_atr.training.run_folder import RunFolder
+from tests.support.own_ray import Head, own_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-PROGRAM = Path(__file__).parent / "support" / "both_nodes.py"
+ROOT = Path(__file__).parents[1]
 CPUS = 2
 """Of each node and of each worker, which leaves a quarter of them to what reads its data: it waits a minute for room for that."""
 
@@ -32,7 +32,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 @pytest.mark.timeout(400)
 def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(head.home), str(CPUS)], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "tests.support.both_nodes", str(head.home), str(CPUS)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
         env={**head.environment, "RAY_ADDRESS": head.ray_address},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -56,9 +57,9 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
 
 @pytest.mark.timeout(400)
 def test_what_is_left_open_is_ray_train_and_ray_data_here_with_the_losses_of_one_process(head: Head) -> None:
-    program = PROGRAM.with_name("auto_on_nodes.py")
     done = subprocess.run(
-        [sys.executable, str(program), str(head.home), str(CPUS)], capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "tests.support.auto_on_nodes", str(head.home), str(CPUS)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
         env={**head.environment, "RAY_ADDRESS": head.ray_address},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

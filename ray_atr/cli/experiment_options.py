@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
-from ray_atr.cli.parse import Say, option
+from ray_atr.cli.parse import option
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import refuse
 from ray_atr.common.space import Point
 from ray_atr.training.recipes import RECIPES
@@ -37,6 +38,10 @@ class ExperimentOptions:
     resume: str | None = option(None, "continue this run folder; what is finished is kept", "FOLDER", "a new run")
     ray: Literal["always", "never"] = option(
         "always", "never: train in this process, one trial after the other, without Ray and without workers"
+    )
+    figures: bool = option(True, "draw the figures of the report at the end too")
+    estimate: bool = option(
+        False, "print the time, disk and memory that it will take, from some steps of each kind of trial, and end"
     )
     quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
 

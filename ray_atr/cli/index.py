@@ -63,6 +63,7 @@ class QueryIndex:
     )
     top: int = option(10, "answers to a query at most")
     at_least: float | None = option(None, "only answers of this probability or more", "P", "all of the top")
+    or_nothing: bool = option(False, "answer 'nothing found' if the best answers look like those to what is not there")
     json: bool = option(False, "print JSON, an object for each query on a line of its own")
     checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
 
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     console = Console()
 
     def say(message: str) -> None:
-        console.print(message, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
 
     with counting("", console, "sounds") as count:
         common = {"encoding": given.encoding, "progress": count, "say": say}
@@ -111,8 +112,8 @@ def _query(given: QueryIndex) -> None:
     ways = [bool(given.text), given.like is not None, given.from_ is not None]
     if sum(ways) != 1:
         raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
-    if given.like is not None and (given.at_least is not None or given.language is not None):
-        raise refuse("--like", given.like, "no --at-least and no --language, which are of a text")
+    if given.like is not None and (given.at_least is not None or given.language is not None or given.or_nothing):
+        raise refuse("--like", given.like, "no --at-least, --or-nothing and --language, which are of a text")
     from ray_atr.deploy.index import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
@@ -120,7 +121,12 @@ def _query(given: QueryIndex) -> None:
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:
-        asked, found = texts, index.search_many(texts, given.language, top=given.top, at_least=given.at_least)
+        asked, found = (
+            texts,
+            index.search_many(
+                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
+            ),
+        )
     known = index.retriever.languages
     if given.language is not None and known and require_language(given.language).code not in known:
         print(f"note: the model was trained in {', '.join(known)} alone", file=sys.stderr)
@@ -134,7 +140,7 @@ def _lines(file: str) -> list[str]:
     else:
         try:
             text = Path(file).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, IsADirectoryError):
             raise refuse("--from", file, "a text file in UTF-8") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
@@ -147,7 +153,7 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
         print(json.dumps({"query": query, "matches": [dataclasses.asdict(one) for one in matches]}, ensure_ascii=False))
         return
     if not is_alone:
-        print(query)
+        print(printable(query))
     if not matches:
         print("nothing found" + ("" if given.at_least is None else f" of probability {given.at_least:g} or more"))
         return
@@ -156,8 +162,13 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
     table = Table(*columns, box=None, pad_edge=False)
     for one in matches:
         chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
-        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, one.path)
+        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, printable(one.path))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(name: str) -> str:
+    """A name as a terminal may be shown it: a line feed or an escape sequence in it is written out."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
 
 
 def clock(seconds: float) -> str:

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ray_atr.cli.parse import DISPLAYED, Say
+from ray_atr.cli.parse import DISPLAYED
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.sweep.recording import ConsoleProgress, numbers_of
 from ray_atr.training.run_folder import TrialFolder

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
+import itertools
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,6 +28,7 @@ from rich.table import Table
 from tyro import constructors
 
 from ray_atr.common.override import as_typed, describe
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
@@ -33,7 +37,6 @@ from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
 
 Options = TypeVar("Options")
-Say = Callable[[str], None]
 
 # 74 is sysexits.h's: an input or output failed.
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 2, 74, 130, 141, 143
@@ -84,9 +87,36 @@ def _shown(default: str) -> str:
     return "" if default in ("", "''", "None") else f"(default: {default})"
 
 
+INNER = re.compile(r"Error parsing __tyro-dummy-inner__\S*: (.*)")
+RANGE = re.compile(r"(\d+)(?:\.\.+|-)(\d+)")
+
+
+@contextlib.contextmanager
+def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
+    """Raises a ValueError for a value that tyro refuses under a name of its own, or a range where numbers are wanted."""
+    seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
+    for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
+        if found := RANGE.fullmatch(word):
+            first, last = map(int, found.groups())
+            numbers = " ".join(map(str, range(first, min(last, first + 3) + 1))) + " ..." * (last > first + 3)
+            raise ValueError(f"--seeds: got {word}; allowed numbers with spaces between them: --seeds {numbers}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), OPTIONS_AND_SETTINGS:
+            yield
+    except SystemExit:
+        # A box of lines; what follows the message is below a rule.
+        text = " ".join(line.strip("│╭╮╰╯ ") for line in said.getvalue().splitlines())
+        if found := INNER.search(text.partition("─" * 10 + " For full")[0]):
+            raise ValueError(found[1].rstrip("─ ")) from None
+        raise
+    finally:
+        sys.stderr.write("" if INNER.search(said.getvalue()) else said.getvalue())
+
+
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
-    with OPTIONS_AND_SETTINGS:
+    with _in_our_words(arguments):
         return tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
 
 
@@ -100,7 +130,7 @@ def parse_with_settings(
         print_settings()
         raise SystemExit(0)
     about = f"{(options.__doc__ or '').strip()}\n\n{ABOUT_SETTINGS}"
-    with OPTIONS_AND_SETTINGS:
+    with _in_our_words(arguments):
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
@@ -205,7 +235,7 @@ def print_settings() -> None:
 
 
 @contextlib.contextmanager
-def counting(unit: str, console: Console, *begun: str) -> Iterator[Callable[[str, int, int], None]]:
+def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that keeps a bar for each `what`, and the time gone and left; for `begun` at once."""
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())

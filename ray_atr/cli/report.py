@@ -20,6 +20,7 @@ class ReportCommand:
         (), "run folders or URLs (s3://...); read together", "FOLDER ...", "what --experiment names"
     )
     out: str | None = option(None, "folder to write", "FOLDER", "report/ in the first run folder")
+    figures: bool = option(True, "draw the figures too")
     upload: bool = option(False, "also send the results of these runs that MLflow lacks")
     experiment: str | None = option(
         None, "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", "NAME", "none"
@@ -42,7 +43,7 @@ def report_script(options: ReportCommand) -> None:
 
     try:
         folders = _folders(options)
-        report = write_report(*folders, out=options.out)
+        report = write_report(*folders, out=options.out, figures=options.figures)
         print(f"{report.summary}\n\nreport: {report.page}")
         for path in (report.table_csv, report.table_markdown, *report.figures):
             print(f"        {path}")

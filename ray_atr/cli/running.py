@@ -14,6 +14,7 @@ from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, S
 from ray_atr.cli.live import shown_progress
 from ray_atr.cli.parse import read_config
 from ray_atr.common.override import flatten, override
+from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
@@ -23,6 +24,7 @@ from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
+from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
@@ -31,7 +33,6 @@ from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
-from ray_atr.training.inputs import Say
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
@@ -60,8 +61,13 @@ def run_plan(
         if isinstance(options, SweepOptions)
         else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
     )
+    if options.estimate and options.resume is not None:
+        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, kept)
+    if options.estimate:
+        print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
+        return
     run = kept or _create(name, experiment, plan, options.out)
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, say=say)
@@ -123,7 +129,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
         if tracker is not None:
             end_tracking(tracker, is_complete=False)
         raise
-    _finish(run, plan, result, time.monotonic() - started, tracker)
+    _finish(run, plan, result, time.monotonic() - started, tracker, figures=how.figures)
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
@@ -185,7 +191,8 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     if run.info["name"] != name:
         raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
     if problems := run.problems():
-        remedy = "restore it from a copy, or remove the trial's folder: it is then trained anew"
+        is_of_trial = problems[0].startswith(str(run.path / "trials"))
+        remedy = "restore it from a copy" + (", or remove the trial's folder: it is then trained anew" * is_of_trial)
         raise ValueError(f"{problems[0]}; {remedy}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
     differences = differences_of_code(run.info, code_version())
     if differences and same_code:
@@ -234,10 +241,12 @@ def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None)
     )
 
 
-def _finish(run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None) -> None:
+def _finish(
+    run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None, *, figures: bool
+) -> None:
     """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
-        print(f"\n{write_report(run.path).summary}")
+        print(f"\n{write_report(run.path, figures=figures).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
     others = {"stopped early": len(result.stopped), "failed": len(result.failed), "to do": result.num_left}
     ended = [f"{number} {fate}" for fate, number in others.items() if number or fate == "failed"]

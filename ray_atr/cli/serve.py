@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -75,8 +76,21 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     index = open_shards(given.index, checkpoint=given.checkpoint, audio=given.audio)
     app = create_app(index, token=token, hosts=hosts, limits=given.limits)
-    print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
-    uvicorn.run(app, host=given.host, port=given.port, log_level="warning", access_log=False, timeout_keep_alive=5)
+    with listening(given.host, given.port) as opened:
+        print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=5)
+        uvicorn.Server(config).run(sockets=[opened])
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address. ValueError if it cannot be had."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise refuse(
+            "--host, --port", f"{host}:{port}", f"an address of this machine that is free ({reason})"
+        ) from None
 
 
 def required_token(host: str) -> str | None:

@@ -37,8 +37,9 @@ _READERS: dict[tuple[str, object], Callable[[Mapping[str, Any]], dict[str, Any]]
 
 def require_format(what: str, content: Mapping[str, Any], file: object) -> dict[str, Any]:
     """The content of a manifest `file` of one of `FORMATS`, as this version writes it. ValueError if its format is another."""
-    if (reader := _READERS.get((what, content.get("format")))) is not None:
-        content = {**reader(content), "format": content["format"] + 1}
+    number = content.get("format")
+    if isinstance(number, int) and (reader := _READERS.get((what, number))) is not None:
+        content = {**reader(content), "format": number + 1}
     if content.get("format") != FORMATS[what]:
         allowed = f"{FORMATS[what]}, the format of a {what} since ray_atr 0.2"
         raise refuse(f"{file}: format", content.get("format"), allowed)

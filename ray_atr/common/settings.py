@@ -124,9 +124,14 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
     low_open, low, high_open, high = bounds = [metadata.get(name) for name in BOUNDS]
     if all(bound is None for bound in bounds):
         return ""
-    left = f"({low_open:g}" if low_open is not None else f"[{low:g}" if low is not None else "(-inf"
-    right = f"{high_open:g})" if high_open is not None else f"{high:g}]" if high is not None else "inf)"
+    left = f"({_bound(low_open)}" if low_open is not None else f"[{_bound(low)}" if low is not None else "(-inf"
+    right = f"{_bound(high_open)})" if high_open is not None else f"{_bound(high)}]" if high is not None else "inf)"
     return f"{left}, {right}"
+
+
+def _bound(value: float) -> str:
+    """A bound as it would be typed: all digits of a whole number."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}

@@ -19,6 +19,8 @@ from tabulate import tabulate
 
 BEST = "*"
 """What marks the best of a block if there is no bold."""
+DISTINGUISHED = "†"
+"""What marks a difference whose interval leaves out 0."""
 MISSING = "–"
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.storage import Folder, atomic_file, read_json, write_bytes
 from ray_atr.common.storage.caches import mark_used
 from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
@@ -51,7 +52,7 @@ from ray_atr.data.features import (
     write_stored_rows,
 )
 from ray_atr.data.row_groups import row_group_sizes
-from ray_atr.data.shards import Manifest, Progress, read_captions, read_manifest, read_shard, require_complete
+from ray_atr.data.shards import Manifest, read_captions, read_manifest, read_shard, require_complete
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def ensure_features(
     *,
     in_windows: bool = False,
     use_ray: bool = True,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
     store: str = "",
     streamed: str = "",
 ) -> Path:
@@ -213,7 +214,7 @@ class Work:
             yield ids, windows
 
 
-def _compute(work: Work, use_ray: bool, progress: Progress | None) -> None:
+def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     exists = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()

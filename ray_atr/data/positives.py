@@ -42,6 +42,14 @@ def caption_groups(captions: Sequence[str]) -> Tensor:
     return torch.tensor([group_number(folded(caption)) for caption in captions], dtype=torch.int64)
 
 
-def same_group(groups: Tensor) -> Tensor:
-    """`positives` [B, B] of group numbers [B], as of `caption_groups`, class labels or clip ids."""
-    return groups[:, None] == groups[None, :]
+def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
+    """`positives` [B, B], or some of its rows and columns, of group numbers [B]: of captions, class labels or clip ids.
+
+    groups may be [B, G]: positives are then equal in one of the G columns.
+    """
+    columns = groups[:, None] if groups.ndim == 1 else groups
+    own, columns = columns[rows], columns[others]
+    same = own[:, :1] == columns[:, 0]
+    for column in range(1, columns.shape[1]):
+        same |= own[:, column, None] == columns[:, column]
+    return same

@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -48,9 +48,6 @@ from ray_atr.data.schema import (
     with_audio_bytes,
 )
 from ray_atr.data.vector_clip import is_vector
-
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all."""
 
 MANIFEST_FILE = "manifest.json"
 CLIPS_PER_SHARD = 128
@@ -107,6 +104,10 @@ class Skipped:
     reason: str
 
 
+KINDS_OF_SOURCE = ("folder", "huggingface", "vectors", "webdataset")
+"""Names that data sets have which were imported without one and have none of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What a data set holds. `folder` is where it was read from and takes no part in `hash`; `origin` is a hash of what
@@ -122,6 +123,12 @@ class Manifest:
     folder: str = ""
     parts: tuple[Part, ...] = ()
     """of a joined data set"""
+
+    @property
+    def title(self) -> str:
+        """What a page calls it: its name; the folder's, where the name is that of a kind of source (`prepare` without --name)."""
+        last = self.folder.rstrip("/").rpartition("/")[2]
+        return last if self.name in KINDS_OF_SOURCE and last else self.name
 
     @cached_property
     def hash(self) -> str:
@@ -356,6 +363,10 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
     folder.write(MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
+JOB_FOLDER = "_ray_pkg_"
+"""In the path of the folder that Ray makes of what was submitted as a job."""
+
+
 def _without_defaults(shard: Shard) -> dict[str, Any]:
     """A shard as the manifest has it: what only joined data sets have is not in those of others."""
     return {name: value for name, value in asdict(shard).items() if name != "part" or value}
@@ -365,7 +376,10 @@ def read_manifest(folder: str | Path) -> Manifest:
     """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
     opened = open_folder(folder)
     if not opened.exists(MANIFEST_FILE):
-        raise ValueError(f"{opened.name}: no data set ({MANIFEST_FILE} is missing); make one with `ray-atr prepare`")
+        remedy = "make one with `ray-atr prepare`"
+        if JOB_FOLDER in opened.name:
+            remedy = "a job is sent without data/ (.rayignore): name the data set by an absolute path of the cluster, or a URL"
+        raise ValueError(f"{opened.name}: no data set ({MANIFEST_FILE} is missing); {remedy}")
     file = opened.file(MANIFEST_FILE)
     try:
         content = json.loads(opened.read(MANIFEST_FILE).decode())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import Settings, refuse, setting, wing
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES, language_codes
 
@@ -42,7 +42,7 @@ class SoundscapesSettings(Settings):
         return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
 
 
-def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Callable[[str], None] = print) -> Path:
+def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
     """The folder in `home` that holds the data set of these settings, made if it is not there yet."""
     folder: Path = wing("workshop.soundscapes.clips").ensure_soundscapes(settings, home, say)
     return folder

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
+from ray_atr.deploy.nothing import Evidence, evidence, fit_nothing
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"
@@ -51,6 +52,10 @@ class LanguageCalibration:
     """Share of answers at each of `best_scores` that match, never falling."""
     best_among: int = 0
     """Texts of which an answer was the best; 0: not known."""
+    nothing_of: int = 0
+    """Best answers to a text whose mean score says whether what it asks for is there; 0: not known."""
+    nothing_below: float = 0.0
+    """There is nothing if that mean is lower."""
 
     def probability(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
@@ -67,6 +72,18 @@ class LanguageCalibration:
     def knows_best_of(self, texts: int) -> bool:
         """Whether `probability_of_best` speaks of a choice among so many texts: half to twice as many as it was fitted on."""
         return self.best_among / 2 <= texts <= 2 * self.best_among
+
+    def says_nothing(self, scores: ArrayLike) -> bool:
+        """Whether answers of these scores, best first, are those of a text whose matching clips are not there.
+
+        ValueError for an older calibration, which cannot tell.
+        """
+        if not self.nothing_of:
+            raise refuse(
+                "calibration", "one that cannot tell what is absent", "one that evaluate --calibrate makes now"
+            )
+        best = np.asarray(scores, np.float64)[: self.nothing_of]
+        return not len(best) or bool(best.mean() < self.nothing_below)
 
     def cut(self, coverage: float = 0.9) -> float:
         """The score that a share `coverage` of matching pairs reaches. ValueError unless it is above 0 and below 1."""
@@ -141,6 +158,8 @@ def _language(content: Mapping[str, Any]) -> LanguageCalibration:
         best_scores=tuple(map(float, content.get("best_scores", ()))),
         best_probabilities=tuple(map(float, content.get("best_probabilities", ()))),
         best_among=int(content.get("best_among", 0)),
+        nothing_of=int(content.get("nothing_of", 0)),
+        nothing_below=float(content.get("nothing_below", 0.0)),
     )
 
 
@@ -168,9 +187,14 @@ def fit_calibration(
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
     texts = {code: own.num_texts for code, own in relevance.items()}
-    fitted = {code: _fit(*part, *answers[code], prior or shares[code], texts[code]) for code, part in parts.items()}
+    seen = {code: evidence(np.asarray(given), relevance[code]) for code, given in scores.items()}
+    fitted = {
+        code: _fit(*part, *answers[code], prior or shares[code], texts[code], fit_nothing(seen[code]))
+        for code, part in parts.items()
+    }
     of_all = prior or float(np.mean(list(shares.values()))), round(np.mean(list(texts.values())))
-    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all)
+    seen_at_all = Evidence(*(np.concatenate(side, axis=1) for side in zip(*seen.values(), strict=True)))
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all, fit_nothing(seen_at_all))
     return Calibration(fitted, dict(fitted_on or {}))
 
 
@@ -201,7 +225,13 @@ def best_answers(scores: NDArray[Any], relevance: Relevance) -> tuple[Floats, Fl
 
 
 def _fit(
-    matching: Floats, others: Floats, best: Floats, is_right: Floats, prior: float, texts: int
+    matching: Floats,
+    others: Floats,
+    best: Floats,
+    is_right: Floats,
+    prior: float,
+    texts: int,
+    nothing: tuple[int, float],
 ) -> LanguageCalibration:
     # Whoever only reads a calibration does without it: it takes a second to import.
     from sklearn.isotonic import IsotonicRegression
@@ -224,6 +254,8 @@ def _fit(
         best_scores=tuple(answers.X_thresholds_.tolist()),
         best_probabilities=tuple(answers.y_thresholds_.tolist()),
         best_among=texts,
+        nothing_of=nothing[0],
+        nothing_below=nothing[1],
     )
 
 

@@ -7,7 +7,7 @@ kept are the embeddings. Features come from the cache where a run has left one, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.runtime import home
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.caches import cache_folder
@@ -36,7 +37,6 @@ from ray_atr.training.encoding.texts import TextBatcher
 TEXTS_IN_A_JOB = 512
 TEXTS_TOGETHER = 64
 """Texts whose tokens are padded and compared together."""
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,10 @@ class EncodingSource:
 
 
 def encode(
-    source: EncodingSource, sentences: Sequence[tuple[str, str]], encoding: Encoding, progress: Progress | None = None
+    source: EncodingSource,
+    sentences: Sequence[tuple[str, str]],
+    encoding: Encoding,
+    progress: CountProgress | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit-norm embeddings of the split's clips [N, D] and each (language, text) [M, D]; `progress(done, in all)`."""
     shards = read_manifest(source.data).shards_of(source.split)
@@ -109,7 +112,7 @@ def encode(
 
 @torch.no_grad()
 def token_similarities(
-    source: EncodingSource, sentences: Sequence[tuple[str, str]], progress: Progress | None = None
+    source: EncodingSource, sentences: Sequence[tuple[str, str]], progress: CountProgress | None = None
 ) -> NDArray[np.float32]:
     """Similarities [M, N] of each (language, text) with the split's clips by late interaction, computed in this process.
 

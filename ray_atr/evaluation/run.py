@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
@@ -45,9 +46,6 @@ EVALUATION_TAG = "ray_atr.metrics"
 FOLDER_TAG = "ray_atr.evaluation_folder"
 """A digest of that folder's whole path."""
 OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
-Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
-"""what is encoded, done, in all."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def evaluate(
     baseline: Sequence[str | Location] = (),
     encoding: Encoding | None = None,
     out: str | Location | None = None,
-    progress: Progress | None = None,
+    progress: NamedProgress | None = None,
     say: Say = print,
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
@@ -183,7 +181,7 @@ def _embed(
     eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
-    progress: Progress | None,
+    progress: NamedProgress | None,
 ) -> Embedded:
     captions = eval_split.captions
     retriever = Retriever.from_pretrained(str(checkpoint.folder))
@@ -251,7 +249,7 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Sample
 
 def _title(names: str, checkpoint: Checkpoint, eval_split: EvalSplit) -> str:
     trained = checkpoint.experiment
-    where = f"{eval_split.manifest.name}, {eval_split.split}"
+    where = f"{eval_split.manifest.title}, {eval_split.split}"
     if trained is None or checkpoint.is_trained_on(eval_split.manifest):
         return f"{names} on {where}"
     return f"{names}, trained on {Path(trained.data.source).name}, evaluated on {where}"
@@ -273,7 +271,7 @@ def _facts(
     facts["trained on"] = checkpoints[0].trained_on(manifest)
     if checkpoints[0].trained_languages:
         facts[TRAINED_FACT] = " ".join(checkpoints[0].trained_languages)
-    facts["evaluated on"] = f"{manifest.name} at {manifest.folder}"
+    facts["evaluated on"] = f"{manifest.title} at {manifest.folder}"
     facts["split"] = eval_split.split
     facts["clips"] = f"{len(eval_split.clip_ids):,}"
     kind = ("class captions", "class") if captions.is_by_label else ("captions", "clip")

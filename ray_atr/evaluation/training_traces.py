@@ -27,7 +27,7 @@ from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.training.encoding.encode import ClipBatch, embed_batches
 from ray_atr.training.knowledge_base.drift import Case, explain
-from ray_atr.training.knowledge_base.snapshot import load
+from ray_atr.training.knowledge_base.versions import load_version, versions_in
 from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3
@@ -49,8 +49,9 @@ def case_tables(
 ) -> list[Table]:
     """One table, `named` captions before drawn ones, for a retriever of ASK whose knowledge base is there; else none."""
     experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
-    kept = sorted((trial / "knowledge").glob("v*/manifest.json")) if is_local(trial) else []
-    if experiment is None or not kept or not isinstance(experiment.objective.knowledge, Ask):
+    base = trial / "knowledge" if is_local(trial) else None
+    kept = versions_in(base) if base is not None else []
+    if base is None or experiment is None or not kept or not isinstance(experiment.objective.knowledge, Ask):
         return []
     language = next(iter(eval_split.captions.sentences))
     sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
@@ -58,7 +59,7 @@ def case_tables(
     rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
     ids = [eval_split.clip_ids[clips[row]] for row in rows]
     cases = explain(
-        load(kept[-1].parent),
+        load_version(base, kept[-1]),
         experiment.objective.knowledge,
         [sentences[row] for row in rows],
         torch.as_tensor(np.asarray(embedded.audio)[clips[rows]]).float(),

@@ -47,6 +47,11 @@ def align_captions(
 
     relevance  clip: a caption's own clip is relevant to it. label: every clip with one of its clip's `labels`, and captions
                that say the same are one. auto: label if each class has one caption (`is_class_captioned`).
+
+    >>> from ray_atr.metrics import align_captions
+    >>> found = align_captions({"eng": [["a dog", "it barks"], ["rain"]], "fra": [["un chien"], ["la pluie"]]})
+    >>> found.clip_of_caption.tolist(), found.sentences["fra"]
+    ([0, 0, 1], ['un chien', '', 'la pluie'])
     """
     if relevance not in RELEVANCE:
         raise refuse("relevance", relevance, ", ".join(RELEVANCE), nearest(relevance, RELEVANCE))

@@ -80,7 +80,16 @@ def bootstrap_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[Metric, Interval]:
-    """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several."""
+    """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import bootstrap_runs, retrieval_samples, retrieve_languages
+    >>> scores = retrieve_languages(np.eye(9), {"eng": np.eye(9)[[1, 0, *range(2, 9)]]}, np.arange(9))
+    >>> found = bootstrap_runs([retrieval_samples(scores)])
+    >>> one = next(value for name, value in found.items() if str(name) == "text_to_audio/eng/recall_at_1")
+    >>> round(one.value, 3), one.low < one.value < one.high
+    (0.778, True)
+    """
     _check(runs, "runs", draws, level)
     value, drawn = _of_runs(runs, trained, draws, seed)
     result = {}
@@ -102,6 +111,16 @@ def compare_runs(
     """Second minus first in every metric of the tasks that both have, each the mean over its runs, drawn together.
 
     Raises ValueError if they were not asked the same queries in the same languages.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import compare_runs, retrieval_samples, retrieve_languages
+    >>> worse, better = (
+    ...     retrieval_samples(retrieve_languages(np.eye(9), {"eng": np.eye(9)[order]}, np.arange(9)))
+    ...     for order in ([1, 0, *range(2, 9)], range(9))
+    ... )
+    >>> found = {str(name): value for name, value in compare_runs([worse], [better]).items()}
+    >>> round(found["text_to_audio/eng/recall_at_1"].value, 3)
+    0.222
     """
     if not (first and second):
         raise refuse("second" if first else "first", "none", "one or more runs' samples")
@@ -184,7 +203,12 @@ def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
 
 
 def across_seeds(runs: Sequence[Mapping[Metric, float]]) -> dict[Metric, Spread]:
-    """Mean and deviation of every metric that all the runs have; the deviation of one run is NaN, not 0."""
+    """Mean and deviation of every metric that all the runs have; the deviation of one run is NaN, not 0.
+
+    >>> from ray_atr.metrics import across_seeds
+    >>> next(iter(across_seeds([{"accuracy": 0.25}, {"accuracy": 0.75}]).values())).mean
+    0.5
+    """
     if not runs:
         raise refuse("runs", "none", "one or more runs' metrics")
     shared = [name for name in runs[0] if all(name in run for run in runs)]

@@ -47,6 +47,14 @@ def evaluate_languages(
     in `text_to_audio/mean/mean_rank_variance` (over captions that every language has; absent for one language);
     `embedding/fra/modality_gap`; and if English is there, `embedding/fra/language_gap` and `.../language_distance`,
     whose mean is over the other languages. Embedding distances are of unit rows.
+
+    Related: `retrieve_languages` gives each query's scores, `bootstrap_runs` intervals.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import evaluate_languages
+    >>> found = evaluate_languages(np.eye(3), {"eng": np.eye(3), "fra": np.eye(3)[[1, 0, 2]]}, np.arange(3))
+    >>> {str(name): round(value, 2) for name, value in found.items() if str(name).startswith("text_to_audio/fra/recall_at_1")}
+    {'text_to_audio/fra/recall_at_1': 0.33, 'text_to_audio/fra/recall_at_10': 1.0}
     """
     result: dict[Metric, float] = {}
     for one in (ranking, *beside):
@@ -70,7 +78,13 @@ def retrieve_languages(
     plan: PlanOptions = DEFAULT_PLAN,
     device: torch.device | str | None = None,
 ) -> dict[str, Retrieval]:
-    """The scores of every query in every language; text queries are numbered by caption m in all of them."""
+    """The scores of every query in every language; text queries are numbered by caption m in all of them.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import retrieve_languages
+    >>> sorted(retrieve_languages(np.eye(2), {"fra": np.eye(2), "eng": np.eye(2)}, np.arange(2)))
+    ['eng', 'fra']
+    """
     if ranking not in RANKINGS:
         raise refuse("ranking", ranking, ", ".join(RANKINGS), nearest(ranking, RANKINGS))
     clips = as_matrix("audio", audio)

@@ -103,6 +103,11 @@ def plan_scores(
     The cost is the Euclidean distance, or that of a learned `metric` (`as_metric`), over its maximum. `sweeps` 0 solves to
     convergence; N makes that many sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The whole
     matrix is held: sets of more than 2^28 pairs are refused with ValueError; rank those by distance.
+
+    >>> import torch
+    >>> from ray_atr.metrics import plan_scores
+    >>> plan_scores(torch.eye(2), torch.eye(2)).argmax(dim=1).tolist()
+    [0, 1]
     """
     clips = as_matrix("audio", audio)
     texts = as_matrix("text", text, clips.shape[1]).to(clips.device)

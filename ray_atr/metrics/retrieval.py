@@ -46,6 +46,15 @@ def retrieval_metrics(
     (R@1 of a random order). A tie counts as its expectation over the orders of the tied candidates, so that a model whose
     scores are all equal gets chance. Ranks are exact, and the whole matrix of scores never exists; `device` defaults to that
     of `audio`.
+
+    Related: `evaluate_languages` for several languages, `retrieve` for the scores of each query.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import retrieval_metrics
+    >>> audio, captions = np.eye(3), np.eye(3)[[0, 0, 1, 2]]  # clip 0 has two captions
+    >>> found = retrieval_metrics(audio, captions, np.array([0, 0, 1, 2]))
+    >>> found["text_to_audio/recall_at_1"], found["audio_to_text/queries"]
+    (1.0, 3.0)
     """
     return retrieve(audio, captions, clip_of_caption, device=device).metrics()
 
@@ -63,6 +72,11 @@ def retrieve(
 
     `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learned
     `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import retrieve
+    >>> retrieve(np.eye(2), np.eye(2), np.array([1, 0])).metrics()["text_to_audio/recall_at_1"]
+    0.0
     """
     relevance = as_relevance(relevant, len(captions), len(audio))
     ranks = ranked(audio, captions, relevance, metric=metric, device=device)
@@ -79,7 +93,13 @@ def retrieve_by_plan(
     metric: LearnedMetric | None = None,
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
-    """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. See `plan_scores`."""
+    """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. See `plan_scores`.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import retrieve_by_plan
+    >>> retrieve_by_plan(np.eye(2), np.eye(2), np.array([0, 1])).metrics()["text_to_audio/recall_at_1"]
+    1.0
+    """
     relevance = as_relevance(relevant, len(captions), len(audio))
     scores = plan_scores(captions, audio, epsilon=epsilon, sweeps=sweeps, metric=metric)
     return score(count_ranks_of_matrix(scores, relevance, tie=PLAN_TIE), relevance, text_number)

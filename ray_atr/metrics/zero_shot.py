@@ -53,6 +53,13 @@ def classify(
     """Classification of clips `audio` [N, D] by the texts of C classes [C, D] ("This is a sound of {class}").
 
     `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Equal scores count as chance.
+
+    Related: `classify_languages` for class texts in several languages.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import classify
+    >>> classify(np.eye(2), np.eye(2), ["dog", "rain"], ["dog", "rain"]).metrics()["accuracy"]
+    1.0
     """
     if len(set(classes)) != len(classes) or len(classes) != len(class_texts):
         raise refuse("classes", len(set(classes)), f"{len(class_texts)} different names, one a class text")
@@ -81,7 +88,14 @@ def classify_languages(
     metric: LearnedMetric | None = None,
     device: torch.device | str | None = None,
 ) -> dict[str, Classification]:
-    """`classify` by each language's class texts {language: [C, D]}."""
+    """`classify` by each language's class texts {language: [C, D]}.
+
+    >>> import numpy as np
+    >>> from ray_atr.metrics import classification_metrics, classify_languages
+    >>> found = classify_languages(np.eye(2), {"eng": np.eye(2)}, ["dog", "rain"], ["dog", "dog"])
+    >>> {str(name): value for name, value in classification_metrics(found).items()}["classification/eng/accuracy"]
+    0.5
+    """
     if not class_texts:
         raise refuse("class_texts", "no language", "one or more languages")
     return {

@@ -77,12 +77,17 @@ def add_lora(tower: nn.Module, settings: Adaptation) -> None:
 
 def compile_layers(tower: nn.Module, backend: str = "inductor") -> None:
     """Compiles each repeated layer, in place: one short compilation serves all of them, whatever the lengths of a batch."""
-    stacks = [module for module in tower.modules() if isinstance(module, nn.ModuleList)]
-    layers = [layer for stack in stacks for layer in stack if list(layer.children())]
+    layers = repeated_layers(tower)
     if not layers:
         raise refuse("compile", True, f"false for {type(tower).__name__}, which has no repeated layers")
     for layer in layers:
         layer.compile(dynamic=True, backend=backend)
+
+
+def repeated_layers(tower: nn.Module) -> list[nn.Module]:
+    """The layers of a tower's stacks that consist of parts, outer ones first."""
+    stacks = [module for module in tower.modules() if isinstance(module, nn.ModuleList)]
+    return [layer for stack in stacks for layer in stack if list(layer.children())]
 
 
 def checkpoint_activations(tower: nn.Module) -> None:

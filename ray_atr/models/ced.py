@@ -21,6 +21,8 @@ SIZES = {"tiny": (192, 3), "mini": (256, 4), "small": (384, 6), "base": (768, 12
 """size -> (width, attention heads); all have 12 blocks"""
 PATCH = 16
 """frames and mel bands of a patch"""
+ML_CLAP = "audio_encoder.model."
+"""Before the published names in ML-CLAP's checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,12 @@ class CedTower(AudioTower):
         return Encoded(mean, joined.flatten(1, 2), joined_mask.flatten(1))
 
     def fitted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors by published name, position tables cut to this tower's size, or stretched bilinearly if shorter."""
+        """The tensors by published name, position tables cut to this tower's size, or stretched bilinearly if shorter.
+
+        Of a checkpoint of ML-CLAP those of its CED.
+        """
+        if any(name.startswith(ML_CLAP) for name in tensors):
+            tensors = {name: value for name, value in tensors.items() if name.startswith(ML_CLAP)}
         fitted = {_published_name(name): value for name, value in tensors.items()}
         for name, wanted in (("time_pos_embed", self.time_pos_embed), ("freq_pos_embed", self.freq_pos_embed)):
             stored = fitted.get(name)
@@ -183,6 +190,6 @@ class Block(nn.Module):
 
 def _published_name(name: str) -> str:
     """The published name of an entry that another distribution names otherwise (Hugging Face, ML-CLAP checkpoints)."""
-    for prefix in ("audio_encoder.model.", "encoder."):
+    for prefix in (ML_CLAP, "encoder."):
         name = name.removeprefix(prefix)
     return name.replace("init_bn.", "init_bn.1.", 1) if name.startswith("init_bn.") and name[8] not in "012" else name

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.models.weights import SETTINGS_FILE, is_clap, load_weights, read_checkpoint
+from ray_atr.models.lone_file import count_parts, is_of_ml_clap, lone_file
+from ray_atr.models.weights import load_weights, read_checkpoint
 
 if TYPE_CHECKING:
     from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
@@ -55,14 +56,9 @@ RENAMED = {
 
 
 def laion_file(folder: str | os.PathLike[str]) -> Path | None:
-    """The only `.pt` of a local folder that holds neither a saved retriever nor a model in the layout of transformers."""
-    place = Path(folder).expanduser()
-    if not place.is_dir() or (place / SETTINGS_FILE).is_file() or is_clap(place):
-        return None
-    if any(place.glob("*.safetensors*")) or any(place.glob("pytorch_model*")):
-        return None
-    files = list(place.glob("*.pt"))
-    return files[0] if len(files) == 1 else None
+    """LAION's `.pt`, if it is the only one of a local folder (`lone_file`): one that is not ML-CLAP's."""
+    file = lone_file(folder)
+    return None if file is None or is_of_ml_clap(file) else file
 
 
 def laion_config(file: Path, path: str) -> ClapConfig:
@@ -156,7 +152,7 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
     depths: list[int] = []
     while f"audio_branch.layers.{len(depths)}.blocks.0.norm1.weight" in shapes:
-        depths.append(_count(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
+        depths.append(count_parts(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
     tables = [
         shapes[f"audio_branch.layers.{stage}.blocks.0.attn.relative_position_bias_table"]
         for stage in range(len(depths))
@@ -188,14 +184,9 @@ def _text_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     return {
         "vocab_size": vocabulary,
         "hidden_size": width,
-        "num_hidden_layers": _count(shapes, "text_branch.encoder.layer."),
+        "num_hidden_layers": count_parts(shapes, "text_branch.encoder.layer."),
         "num_attention_heads": max(1, width // HEAD_WIDTH),
         "intermediate_size": shapes["text_branch.encoder.layer.0.intermediate.dense.weight"][0],
         "max_position_embeddings": shapes["text_branch.embeddings.position_embeddings.weight"][0],
         "layer_norm_eps": LAYER_NORM_EPS,
     }
-
-
-def _count(names: Iterable[str], prefix: str) -> int:
-    """How many numbered parts there are behind a prefix."""
-    return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})

@@ -15,6 +15,7 @@ import torch
 
 from ray_atr.common.settings import refuse
 from ray_atr.models.laion_clap import BESIDE, laion_config, laion_extractor, laion_file, laion_model
+from ray_atr.models.ml_clap import NLLB_BESIDE, ml_clap_file, sonar_config, sonar_model
 from ray_atr.models.weights import LoadReport, refusing, require_match
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ TOKENIZER_FILES = (
 
 
 def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
-    """The configuration of a checkpoint (folder, LAION-CLAP's too, or hub id), every dropout replaced where one is given.
+    """The configuration of a checkpoint (folder or hub id, or a folder with LAION-CLAP's or ML-CLAP's `.pt`).
 
-    Layer dropping is switched off in any case: a layer that one worker skips leaves the others waiting for its gradient.
+    Every dropout is replaced where one is given. Layer dropping is switched off in any case: a layer that one worker skips
+    leaves the others waiting for its gradient.
     Raises ValueError if there is no readable configuration of a known architecture.
     """
     from transformers import PreTrainedConfig
@@ -223,6 +225,36 @@ class _Laion(_Library):
         return super().extractor(path) if has_own else laion_extractor(self.config(path))
 
 
+class _MlClap(_Library):
+    """A folder with ML-CLAP's `.pt`, of which this is the text encoder."""
+
+    tokeniser = NLLB_BESIDE
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file.parent)
+        self.file = file
+
+    def config(self, path: str) -> PreTrainedConfig:
+        return sonar_config(self.file, path)
+
+    def model(
+        self,
+        model_class: Any,
+        config: PreTrainedConfig,
+        path: str,
+        skip: tuple[str, ...],
+        allowed: Iterable[str],
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        return sonar_model(self.file, model_class, config, path, allowed)
+
+    def whose_tokeniser(self) -> dict[str, Any]:
+        # SONAR's is NLLB's; M2M100, whose encoder it has, has another.
+        return {"tokenizer_type": "nllb"}
+
+
 def _layout_of(checkpoint: str | os.PathLike[str]) -> _Library:
+    if (file := ml_clap_file(checkpoint)) is not None:
+        return _MlClap(file)
     file = laion_file(checkpoint)
     return _Library(checkpoint) if file is None else _Laion(file)

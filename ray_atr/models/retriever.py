@@ -11,7 +11,7 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -34,8 +34,8 @@ from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.card import CARD_FILE, card_text
-from ray_atr.models.clap import Clap, read_clap
-from ray_atr.models.laion_clap import laion_file
+from ray_atr.models.published import Published, is_published, read_published
+from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
     AudioSettings,
@@ -48,7 +48,6 @@ from ray_atr.models.tower import (
 )
 from ray_atr.models.weights import (
     SETTINGS_FILE,
-    is_clap,
     load_weights,
     read_settings,
     read_weights,
@@ -128,7 +127,15 @@ ATTENTION_TEMPERATURE = 0.1
 
 
 class Retriever(nn.Module):
-    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both."""
+    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both.
+
+    Related: `build_retriever` makes one of settings, `from_pretrained` opens a saved one, `ray_atr.Index` searches many sounds.
+
+    >>> retriever = Retriever.from_pretrained("runs/one/trials/seed_0/best")  # doctest: +SKIP
+    >>> text, audio = retriever.encode_text(["rain", "a dog barks"]), retriever.encode_audio([sound, sound])
+    >>> tuple(retriever.similarity(text, audio).shape)
+    (2, 2)
+    """
 
     def __init__(
         self,
@@ -157,6 +164,8 @@ class Retriever(nn.Module):
         """What attention over windows learns."""
         self.languages: tuple[str, ...] = ()
         """ISO 639-3 codes of the captions it was trained on; empty: not known."""
+        self.calls: EqualCalls | None = None
+        """How the workers call towers that are sharded; None if none is."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
@@ -180,7 +189,12 @@ class Retriever(nn.Module):
         return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
 
     def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
-        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance."""
+        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance.
+
+        >>> text = retriever.encode_text(["rain", "a dog barks"])
+        >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
+        True
+        """
         if self.distance == "cosine":
             return text @ audio.T
         # By inner products, as torch would for many rows, near vectors lose their digits.
@@ -200,19 +214,27 @@ class Retriever(nn.Module):
         return self
 
     def parameter_groups(
-        self, learning_rate: float, weight_decay: float = 0.0, *, metric_scale: float = 1.0
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        *,
+        metric_scale: float = 1.0,
+        towers_apart: bool = False,
     ) -> list[dict[str, Any]]:
         """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
 
         Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
         for weight matrices alone: vectors (biases, norms) have none, nor has what the objective learns (the metric at
-        `metric_scale` times the rate): decay would only shift the scale that it is there to learn.
+        `metric_scale` times the rate): decay would only shift the scale that it is there to learn. With `towers_apart`
+        what can be sharded is in groups of its own: a kernel of the optimiser takes no sharded and whole weights together.
         """
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+        apart = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
 
         def add(parameter: nn.Parameter, rate: float, decay: float = weight_decay) -> None:
             if parameter.requires_grad:
-                groups.setdefault((rate, decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in apart
+                groups.setdefault(key, []).append(parameter)
 
         for tower, settings in ((self.audio_tower, self.settings.audio), (self.text_tower, self.settings.text)):
             levels = parameter_levels(tower)
@@ -226,12 +248,30 @@ class Retriever(nn.Module):
             add(parameter, learning_rate * (metric_scale if name == "metric" else 1.0), decay=0.0)
         if self.window_query is not None:
             add(self.window_query, learning_rate)
-        return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+        return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay, _), params in groups.items()]
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
         adapt(self.audio_tower, self.settings.audio.adapt, compiles=compiles)
         adapt(self.text_tower, self.settings.text.adapt, compiles=compiles)
+
+    def shard(self, device: torch.device) -> None:
+        """Spread the towers' weights over the workers, to be called by all of them and once, before the rest is moved to the
+        device. From then on towers are called within `equal_calls` only.
+        """
+        towers = [tower for tower in (self.audio_tower, self.text_tower) if next(tower.parameters(), None) is not None]
+        for tower in towers:
+            shard_tower(tower, device)
+        self.calls = EqualCalls(towers, device)
+
+    def equal_calls(self, *, gradient: bool = False, again: bool = False) -> AbstractContextManager[Extra]:
+        """Within, each worker calls the towers as it needs; sharded ones are called equally often by all (`EqualCalls`)."""
+        return nullcontext(Extra()) if self.calls is None else self.calls.together(gradient=gradient, again=again)
+
+    def divisible_parameters(self) -> dict[str, nn.Parameter]:
+        """The towers' parameters that can be sharded, by name; the same whether they are."""
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: one for name, one in named if name.startswith(("audio_tower.", "text_tower.")) and one.ndim > 0}
 
     def trained_state(self) -> dict[str, Tensor]:
         """The entries of `state_dict` that training changes: what is not frozen (of LoRA the updates alone), and buffers."""
@@ -310,6 +350,11 @@ class Retriever(nn.Module):
         They rank as `distance` says: unit norm by cosine, or under the learned metric by their Euclidean distance.
         `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
         or of which the model makes nothing.
+
+        Related: `encode_windows`, for a search inside a recording.
+
+        >>> tuple(retriever.encode_audio(sound, 16_000).shape) == (1, retriever.vector_width)
+        True
         """
         shape = tuple(clips.shape) if isinstance(clips, np.ndarray | Tensor) else None
         if shape is not None and len(shape) != 1 and self.audio_tower.front_end.kind != "vector":
@@ -324,7 +369,12 @@ class Retriever(nn.Module):
     def encode_windows(
         self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
     ) -> tuple[list[float], Tensor]:
-        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks."""
+        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks.
+
+        >>> starts, vectors = retriever.encode_windows(sound, 16_000)
+        >>> starts, len(vectors)
+        ([0.0], 1)
+        """
         embedded, _ = self._embed_windows([clip], sample_rate, batch_size, True)
         length = self.audio_tower.front_end.clip_seconds
         starts = [number * length for number in range(len(embedded))]
@@ -361,6 +411,10 @@ class Retriever(nn.Module):
         """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says.
 
         Warns of languages that the retriever is known not to have been trained on. ValueError numbers a text without words.
+
+        >>> vectors = retriever.encode_text(["a dog barks", "un chien aboie"], ["eng", "fra"])
+        >>> tuple(vectors.shape) == (2, retriever.vector_width)
+        True
         """
         if not isinstance(texts, str | np.ndarray | Tensor):
             for number, text in enumerate(texts):
@@ -376,7 +430,11 @@ class Retriever(nn.Module):
     def embed_sentences(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none."""
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none.
+
+        >>> bool((retriever.embed_sentences(["rain"]).norm(dim=1) - 1).abs().max() < 1e-5)
+        True
+        """
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
@@ -420,10 +478,21 @@ class Retriever(nn.Module):
         finally:
             self.train(was_training)
 
-    def save_pretrained(self, folder: str | Path, *, frozen: Mapping[str, Path] | None = None) -> None:
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        frozen: Mapping[str, Path] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder.
 
-        `frozen` names files that hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+        `weights` are written instead of its own: all of `state_dict`, gathered from sharded towers. `frozen` names files that
+        hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+
+        >>> retriever.save_pretrained(folder)
+        >>> sorted(path.name for path in folder.iterdir() if path.suffix == ".json")[-1]
+        'retriever.json'
         """
         with atomic_folder(Path(folder), is_synced=True) as aside:
             content = {
@@ -440,9 +509,8 @@ class Retriever(nn.Module):
             linked = {
                 kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
             }
-            state = {
-                name: value for name, value in self.state_dict().items() if not name.startswith(self._saved_by_towers)
-            }
+            held = self.state_dict() if weights is None else weights
+            state = {name: value for name, value in held.items() if not name.startswith(self._saved_by_towers)}
             seal_folder(aside, write_state(aside, state, linked))
             # Not sealed: an evaluation replaces it, and nobody computes with it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
@@ -489,27 +557,33 @@ class Retriever(nn.Module):
         return str(done.commit_url)
 
     @classmethod
-    def _published(cls, clap: Clap) -> Self:
-        settings = override(ModelSettings(), clap.settings)
+    def _published(cls, parts: Published) -> Self:
+        settings = override(ModelSettings(), parts.settings)
         with torch.random.fork_rng():
-            retriever = cls(clap.audio_tower, clap.text_tower, settings)
-        retriever.load_state_dict({**retriever.state_dict(), **clap.projections})
+            retriever = cls(parts.audio_tower, parts.text_tower, settings)
+        retriever.load_state_dict({**retriever.state_dict(), **parts.projections})
         return retriever.eval()
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """The retriever that `save_pretrained` wrote, in evaluation mode, on the CPU; it encodes the same, bit for bit. Or a
-        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's `.pt`.
+        published one, whose projected embeddings this one's are: a folder of transformers' `ClapModel`, or of LAION-CLAP's or
+        ML-CLAP's `.pt`.
 
         `folder` may be a URL (`s3://bucket/runs/x/trials/.../best`). Raises ValueError for a folder that is missing,
         incomplete or broken.
+
+        >>> retriever.save_pretrained(folder)
+        >>> opened = Retriever.from_pretrained(folder)
+        >>> bool((opened.encode_text(["rain"]) == retriever.encode_text(["rain"])).all())
+        True
         """
         if "://" in str(folder):
             with fetched(locate(folder)) as copy:
                 return cls.from_pretrained(copy)
         folder = Path(folder)
-        if not (folder / SETTINGS_FILE).is_file() and (is_clap(folder) or laion_file(folder) is not None):
-            return cls._published(read_clap(folder))
+        if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
+            return cls._published(read_published(folder))
         check_folder(folder)
         content = read_settings(folder)
         try:
@@ -579,7 +653,14 @@ def build_retriever(
     ranking: RankingSettings | None = None,
     seed: int | None = None,
 ) -> Retriever:
-    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves."""
+    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves.
+
+    Related: `Retriever.from_pretrained` opens a saved one.
+
+    >>> from ray_atr.training.recipes import RECIPES
+    >>> build_retriever(RECIPES["quickstart"]().model, seed=0).settings.embedding_width == retriever.settings.embedding_width
+    True
+    """
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)

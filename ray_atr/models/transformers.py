@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
+PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
+"""What the released code of ML-CLAP leaves out of captions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +214,7 @@ class TransformersText(TextSettings):
         "a batch is sorted by length and encoded in this many groups, each padded to its own longest text",
         at_least=1,
     )
+    plain_words: bool = setting(False, "read texts in lower case and without punctuation, as the code of ML-CLAP does")
     dropout: float | None = inherited(TransformersAudio, "dropout", None)
     allow_mismatch: tuple[str, ...] = inherited(TransformersAudio, "allow_mismatch", ())
 
@@ -279,6 +282,8 @@ class TransformersTextTower(TextTower):
     def __init__(self, settings: TransformersText, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
+        if settings.plain_words:
+            read_plain_words(tokenizer)
         self.pooling, self.num_groups = settings.pooling, settings.length_groups
         self.width = int(model.config.hidden_size)
         self.pad_token_id = int(tokenizer.pad_token_id)
@@ -342,6 +347,25 @@ def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
     num_groups = max(1, min(num_groups, len(lengths) // 8))
     order = torch.argsort(lengths.cpu(), stable=True)
     return [(rows.to(lengths.device), int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
+
+
+def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Has a tokeniser read texts in lower case, with a space in the place of each mark of punctuation.
+
+    Raises ValueError for a tokeniser that is none of the tokenizers library.
+    """
+    from tokenizers import Regex, normalizers
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise refuse("model.text.plain_words", True, "false with a tokeniser that has no tokenizer.json")
+    steps = [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(PUNCTUATION), " "),
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Strip(),
+    ]
+    backend.normalizer = normalizers.Sequence([*steps, *([backend.normalizer] if backend.normalizer else [])])
 
 
 def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:

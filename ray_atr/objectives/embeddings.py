@@ -21,6 +21,8 @@ class Embeddings:
                 positive and no negative.
     positives   [B, B] bool: True if two clips are no negatives of each other (the same clip twice, the same label, the
                 same caption); None for the identity. The diagonal is always True.
+    groups      [B, G] int64: the same as numbers, equal in one of the G columns for two clips that are no negatives of each
+                other. No mask of B^2 is made where workers share the rows of a loss. Not read if `positives` are given.
     similarity  [K, B, B]: takes the place of the inner products (rows audio, columns text); see `late_interaction`.
 
     Raises ValueError that names the tensor if shapes do not fit or a value is not finite.
@@ -31,6 +33,7 @@ class Embeddings:
     mask: Tensor | None = None
     positives: Tensor | None = None
     similarity: Tensor | None = None
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.audio.ndim != 2:
@@ -44,6 +47,8 @@ class Embeddings:
             text = text.masked_fill(~self.mask[:, :, None], 0.0)
         if self.positives is not None:
             _require_shape("embeddings.positives", self.positives, (B, B), torch.bool)
+        if self.groups is not None:
+            _require_shape("embeddings.groups", self.groups, (B, *self.groups.shape[1:2]), torch.int64)
         if self.similarity is not None:
             _require_shape("embeddings.similarity", self.similarity, (K, B, B), None)
         require_finite("embeddings.audio", self.audio)

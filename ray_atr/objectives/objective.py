@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional
 
 from ray_atr.common.settings import Settings, nearest, refuse, setting
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, NoCorrespondence
@@ -15,8 +16,10 @@ from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge, NoKnowledge
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss, Terms
+from ray_atr.objectives.pairs.around_ring import own_pairs
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
-from ray_atr.objectives.schemes import SCHEMES, English, Scheme
+from ray_atr.objectives.ring import Ring
+from ray_atr.objectives.schemes import SCHEMES, English, Scheme, Weighted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +52,64 @@ class Objective(Settings):
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
         weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: 1, none.
+
+        >>> import torch
+        >>> from ray_atr.objectives import Embeddings, preset
+        >>> embeddings = Embeddings(audio=torch.eye(4), text=torch.eye(4)[:, None])  # [B, D] and [B, K, D]
+        >>> bool(preset("contrastive")(embeddings).loss < 0.01)
+        True
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
         parts = self.scheme.pairs(embeddings, draw)
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        terms = [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
+        return self._of_parts(
+            parts, [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
+        )
+
+    @property
+    def gathers(self) -> str:
+        """The setting for which every worker needs all embeddings of a batch; empty if each can keep its own (`score_own`)."""
+        if not self.pair.goes_around:
+            return f"objective.pair={self.pair.name}"
+        if self.knowledge.name != NoKnowledge.name:
+            return f"objective.knowledge={self.knowledge.name}"
+        if self.correspondence.reads_embeddings:
+            return f"objective.correspondence={self.correspondence.name}"
+        return ""
+
+    def score_own(
+        self,
+        audio: Tensor,
+        text: Tensor,
+        mask: Tensor,
+        ring: Ring,
+        *,
+        groups: Tensor | None = None,
+        learned: Learned = NOTHING_LEARNED,
+        draw: Tensor | None = None,
+        weigh_pairs: Callable[[Comparison], Comparison] | None = None,
+    ) -> Terms:
+        """The loss of a global batch of B clips of which each worker has some: on each that of all, with its own gradients.
+
+        audio [b, D] and text [b, K, D] are the own clips', those of `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
+        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty.
+        """
+        if self.gathers:
+            raise refuse("objective", self.gathers, "a contrastive or sigmoid loss of the batch alone")
+        # What is compared with what depends on the masks alone.
+        nothing = Embeddings(audio.new_zeros(len(mask), 1), audio.new_zeros(*mask.shape, 1), mask, groups=groups)
+        parts = self.scheme.pairs(nothing, draw)
+        if weigh_pairs is not None:
+            parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
+        audio, text = functional.normalize(audio, dim=-1), functional.normalize(text, dim=-1)
+        return self._of_parts(
+            parts, [self.pair.score_own(own_pairs(part.comparison, audio, text, ring), learned) for part in parts]
+        )
+
+    def _of_parts(self, parts: Sequence[Weighted], terms: Sequence[Terms]) -> Terms:
+        """The weighted sum of the scheme's comparisons."""
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:
             by_part = {f"loss_{part.label}": one.loss.detach() for part, one in zip(parts, terms, strict=True)}

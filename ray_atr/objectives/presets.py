@@ -55,6 +55,16 @@ PRESETS: dict[str, Objective] = {one.name: one.objective for one in PRESET_TABLE
 
 
 def preset(name: str, **settings: Any) -> Objective:
-    """A paper's objective by name, with settings changed: `preset("m_ltm_pot", transport_mass=0.8)`."""
+    """A paper's objective by name, with settings changed: `preset("m_ltm_pot", transport_mass=0.8)`.
+
+    name      one of PRESETS; docs/objectives.md says which one when.
+    settings  of any of the objective's four parts, by their bare names.
+
+    ValueError, with the nearest name, for an unknown preset or setting. Related: `Objective` puts four parts together.
+
+    >>> from ray_atr.objectives import preset
+    >>> preset("kcl").scheme.name, preset("m_ltm_pot", transport_mass=0.8).pair.transport_mass
+    ('kcl', 0.8)
+    """
     require_known("preset", name, PRESETS)
     return PRESETS[name].with_settings(**settings)

@@ -6,6 +6,7 @@ part of leaves through `total`, whose gradient is that of the whole. Between the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,12 +33,14 @@ class Ranks:
         return cls(distributed.get_rank(group), distributed.get_world_size(group), group)
 
     @contextmanager
-    def share(self, *, at_least: int | None = None) -> Iterator[None]:
+    def share(self, *, at_least: int | None = None, memory: float = math.inf) -> Iterator[None]:
         """Within, a loss of many pairs is computed by these processes together: each must compute it, of the same pairs.
 
-        A loss is shared from `at_least` pairs on. None: from the number of pairs that the loss states; 0: never.
+        at_least   pairs from which a loss is shared. None: the number of pairs that the loss states; 0: never.
+        memory     bytes that a process's rows of it may take: rows that would take more are computed again wherever they are
+                   needed. The same on every process.
         """
-        token = _SHARING.set((self, at_least))
+        token = _SHARING.set((self, at_least, memory))
         try:
             yield
         finally:
@@ -53,6 +56,12 @@ class Ranks:
         """The pairs from which a loss is shared here; 0: never. `usual` is what the loss states."""
         at_least = _SHARING.get()[1]
         return usual if at_least is None else at_least
+
+    @classmethod
+    def fits(cls, N: int, bytes_each: float) -> bool:
+        """Whether a process's rows of a loss of N pairs fit here, at so many bytes for each of their entries."""
+        ranks, _, memory = _SHARING.get()
+        return -(-N // ranks.size) * N * bytes_each <= memory
 
     def own(self, N: int) -> slice:
         """This process's rows of N: they differ by at most one between processes."""
@@ -99,7 +108,7 @@ class Ranks:
         return reduced
 
 
-_SHARING: ContextVar[tuple[Ranks, int | None]] = ContextVar("sharing", default=(Ranks(), None))
+_SHARING: ContextVar[tuple[Ranks, int | None, float]] = ContextVar("sharing", default=(Ranks(), None, math.inf))
 
 
 class _Replicated(torch.autograd.Function):

@@ -91,7 +91,18 @@ class Scheme(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class English(Scheme):
-    """Audio with English: pairs (audio, t_0)."""
+    """Audio with English: pairs (audio, t_0).
+
+    When: English captions, or a baseline that sees one language.
+    Related: `MlClap` costs as many texts and trains all languages.
+
+    >>> import torch
+    >>> from ray_atr.objectives.schemes import English
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)  # two clips with texts in three languages
+    >>> scheme = English()
+    >>> scheme.needed(mask, scheme.draw(0, 0, ["a", "b"], mask)).sum(dim=1).tolist()  # texts encoded of each clip
+    [1, 1]
+    """
 
     name: ClassVar[str] = "english"
     has_anchor: ClassVar[bool] = True
@@ -107,7 +118,18 @@ class English(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class MlClap(Scheme):
-    """ML-CLAP (ATRI Eq. 4): one language a clip and epoch, uniform over those it has; pairs (audio, t_q)."""
+    """ML-CLAP (ATRI Eq. 4): one language a clip and epoch, uniform over those it has; pairs (audio, t_q).
+
+    When: several languages at the cost of one text a clip.
+    Related: `Cacl` and `Kcl` compare more texts; `RandomMixture` is the released code.
+
+    >>> import torch
+    >>> from ray_atr.objectives.schemes import MlClap
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)  # two clips with texts in three languages
+    >>> scheme = MlClap()
+    >>> scheme.needed(mask, scheme.draw(0, 0, ["a", "b"], mask)).sum(dim=1).tolist()  # texts encoded of each clip
+    [1, 1]
+    """
 
     name: ClassVar[str] = "ml_clap"
 
@@ -126,7 +148,18 @@ class MlClap(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class Cacl(Scheme):
-    """CACL (ATRI Eq. 12-13): audio, English and one drawn other language; the mean of the three pair losses."""
+    """CACL (ATRI Eq. 12-13): audio, English and one drawn other language; the mean of the three pair losses.
+
+    When: several languages that should rank alike, and K texts a clip do not fit.
+    Related: `Kcl` compares all languages in each step, `MlClap` one.
+
+    >>> import torch
+    >>> from ray_atr.objectives.schemes import Cacl
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)  # two clips with texts in three languages
+    >>> scheme = Cacl()
+    >>> scheme.needed(mask, scheme.draw(0, 0, ["a", "b"], mask)).sum(dim=1).tolist()  # texts encoded of each clip
+    [2, 2]
+    """
 
     name: ClassVar[str] = "cacl"
     has_anchor: ClassVar[bool] = True
@@ -157,7 +190,18 @@ class Cacl(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class Kcl(Scheme):
-    """KCL (ATRI Eq. 9-11): audio with every language; the negatives of (a_i, t_ik) are the texts of language k."""
+    """KCL (ATRI Eq. 9-11): audio with every language; the negatives of (a_i, t_ik) are the texts of language k.
+
+    When: several languages that should rank alike, and K texts a clip fit (`train.language_chunk` bounds the memory).
+    Related: `Cacl` is its cheaper form.
+
+    >>> import torch
+    >>> from ray_atr.objectives.schemes import Kcl
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)  # two clips with texts in three languages
+    >>> scheme = Kcl()
+    >>> scheme.needed(mask, scheme.draw(0, 0, ["a", "b"], mask)).sum(dim=1).tolist()  # texts encoded of each clip
+    [3, 3]
+    """
 
     name: ClassVar[str] = "kcl"
     splits_by_language: ClassVar[bool] = True
@@ -168,7 +212,18 @@ class Kcl(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMixture(Scheme):
-    """ML-CLAP as released: English always, each other language by a probability; bit k of a draw: k takes part."""
+    """ML-CLAP as released: English always, each other language by a probability; bit k of a draw: k takes part.
+
+    When: to repeat what ML-CLAP's released code does.
+    Related: `MlClap` is the paper's own form.
+
+    >>> import torch
+    >>> from ray_atr.objectives.schemes import RandomMixture
+    >>> mask = torch.ones(2, 3, dtype=torch.bool)  # two clips with texts in three languages
+    >>> scheme = RandomMixture()
+    >>> scheme.needed(mask, scheme.draw(0, 0, ["a", "b"], mask))[:, 0].tolist()  # English always takes part
+    [True, True]
+    """
 
     name: ClassVar[str] = "random_mixture"
     has_anchor: ClassVar[bool] = True
@@ -226,6 +281,7 @@ def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) ->
         u=_take(embeddings.audio, rows),
         v=embeddings.text[among, language[among]],
         positives=positives,
+        groups=None if embeddings.groups is None else _take(embeddings.groups, rows),
         rows=rows,
         v_language=_take(language, rows),
         similarity=similarity,

@@ -43,9 +43,16 @@ DETECTOR = {
 """What is measured of a detector where the truth is known, and its name in a figure."""
 NAMES = ("noise", "kind", "method")
 FROM_FLOOR, SHARE = "against the floor", "share of the way"
+LAST_EPOCH = "last epoch (validation)"
+IN_PERCENT = ("test", LAST_EPOCH, FROM_FLOOR)
+HEADINGS = {
+    "detector_auc": "detector: area",
+    "detector_calibration_error": "calibration error",
+    "clean_pairs_lost": "true pairs lost",
+}
 FEW_SEEDS = 3
 COLUMNS = (
-    *NAMES, "seeds", "test", "last epoch (validation)", FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
+    *NAMES, "seeds", "test", LAST_EPOCH, FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
     "seconds"
 )  # fmt: skip
 """Of the table, those that have a value in any row."""
@@ -210,7 +217,7 @@ def table(cells: Cells) -> pd.DataFrame:
     for (name, kind, ratio), cell in sorted(cells.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
         floor, ceiling = cells.get((FLOOR, kind, ratio)), cells.get((CEILING, kind, ratio))
         row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(cell.hits)}
-        row |= {"test": cell.test, "last epoch (validation)": cell.last, "seconds": cell.seconds}
+        row |= {"test": cell.test, LAST_EPOCH: cell.last, "seconds": cell.seconds}
         if floor is not None and name != FLOOR:
             value, row["low"], row["high"] = difference(floor, cell)
             row[FROM_FLOOR] = value
@@ -287,8 +294,10 @@ def title_of(kind: str, ratio: float) -> str:
     return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
-def page_table(found: pd.DataFrame, measured: str) -> Table:
-    """The table as the page shows it, a block a noise; `measured`: what the scores are, in words."""
+def page_table(found: pd.DataFrame, measured: str, queries: int) -> Table:
+    """The table as the page shows it, a block a noise, scores in percent as in the other tables; `measured`: what the scores
+    are, in words; `queries`: of how many a score is the mean.
+    """
     # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
     unsaid = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
     columns = [name for name in found.columns if name not in unsaid]
@@ -297,35 +306,46 @@ def page_table(found: pd.DataFrame, measured: str) -> Table:
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
         blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
     note = (
-        f"{measured}, on the test split at the epoch that clean validation chose. The floor keeps every pair, the ceiling "
-        "leaves the wrong ones out; in brackets the interval at 95% over clips and seeds. The detector's numbers are the last "
-        "epoch's."
+        f"{measured}, in percent of {counted(queries, 'query', 'queries')} ({100 / queries:.1f} points each), on the test split "
+        "at the epoch that clean validation chose. The floor keeps every pair, the ceiling leaves the wrong ones out; in "
+        "brackets the interval at 95% over clips and seeds. Share of the way: 0 is the floor, 1 the ceiling; above 1 a method "
+        "is better than leaving the wrong pairs out."
     )
+    if any(name in found for name in DETECTOR):
+        note += (
+            " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
+            "the true pairs that it would leave out to keep pairs of which 5% are wrong."
+        )
     if (fewest := int(found["seeds"].min())) < FEW_SEEDS:
         note += (
             f" Careful: {counted(fewest, 'seed')} tell{'s' if fewest == 1 else ''} too little of how seeds differ; such "
             f"intervals are too narrow, from {FEW_SEEDS} seeds on they hold."
         )
-    return Table("Reality check", note, [name.replace("_", " ") for name in columns], blocks)
+    return Table("Reality check", note, [HEADINGS.get(name, name) for name in columns], blocks)
 
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
-    # As the settings write it, in tenths of seconds, or to three digits.
-    forms = {"noise": "g", "seconds": ".1f"}
+    # As the settings write it, in tenths of seconds or of percent, or to three digits.
+    forms = {"noise": "g", "seconds": ".1f", **dict.fromkeys(IN_PERCENT, "z.1f")}
     cells = []
     for name in columns:
         value = row[name]
-        text = format(value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
+        scale = 100 if name in IN_PERCENT else 1
+        text = format(scale * value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
         text = "" if pd.isna(value) else text
         is_best = name == "test" and value == best and row["method"] != CEILING
         ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
-        detail = f"({', '.join(f'{row[one]:+.3f}' for one in ends)})" if ends and text else ""
+        form = "+z.1f" if scale == 100 else "+z.3f"
+        detail = f"({', '.join(format(scale * row[one], form) for one in ends)})" if ends and text else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
 
 
-def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table, list[Picture]]:
-    """Write reality_check.csv, .md and .png, and detector.png if one judges, of a run folder into a folder that exists.
+def write_reality_check(
+    run_folder: Location | str, folder: Path, *, figures: bool = True
+) -> tuple[Table, list[Picture]]:
+    """Write reality_check.csv and .md of a run folder into a folder that exists; if wanted, reality_check.png, and
+    detector.png if a method detects.
 
     ValueError if no trial of a method has finished.
     """
@@ -337,11 +357,13 @@ def write_reality_check(run_folder: Location | str, folder: Path) -> tuple[Table
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     found = table(cells)
     found.to_csv(folder / "reality_check.csv", index=False)
-    shown = page_table(found, measured)
+    shown = page_table(found, measured, next(iter(cells.values())).hits.shape[1])
     (folder / "reality_check.md").write_text(shown.to_markdown())
+    if not figures:
+        return shown, []
     bars = folder / "reality_check.png"
     draw(cells, bars, measured)
-    figures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
+    pictures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
     if (detector := draw_detector(cells, folder / "detector.png")) is not None:
-        figures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
-    return shown, figures
+        pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
+    return shown, pictures

@@ -13,16 +13,16 @@ REALITY_CHECK = "sweep_correspondence"
 """The name of the runs whose report has the reality check."""
 
 
-def layouts(runs: Runs, folder: Path) -> Added:
+def layouts(runs: Runs, folder: Path, figures: bool) -> Added:
     """The tables of the papers that the runs fill."""
     return Added(layouts=paper_layouts(runs))
 
 
-def reality_check(runs: Runs, folder: Path) -> Added:
+def reality_check(runs: Runs, folder: Path, figures: bool) -> Added:
     """The methods for wrong pairs against keeping all pairs and leaving the wrong ones out."""
     if runs.infos[0]["name"] != REALITY_CHECK or runs.finished.empty:
         return Added()
-    table, pictures = write_reality_check(runs.folders[0], folder)
+    table, pictures = write_reality_check(runs.folders[0], folder, figures=figures)
     return Added(tables=[table], pictures=pictures)
 
 

@@ -47,10 +47,12 @@ def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed
 
     worker = placed(scaling.cpus_per_worker, scaling.gpus_per_worker, "worker")
     processes = [worker] * max(scaling.fewest_workers if fewest else scaling.most_workers, 1)
+    workers = len(processes)
     if scaling.validate_beside:
         processes.append(placed(scaling.cpus_per_validation, scaling.gpus_per_validation))
     if isinstance(experiment.objective.knowledge, KnowledgeBaseObjective):
-        processes += [placed(scaling.cpus_per_encoder, scaling.gpus_per_encoder, "encoder")] * max(scaling.encoders, 1)
+        encoders = max(scaling.encoders, min(scaling.least_shards, workers))
+        processes += [placed(scaling.cpus_per_encoder, scaling.gpus_per_encoder, "encoder")] * encoders
     return processes
 
 

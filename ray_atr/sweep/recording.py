@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,11 @@ from typing import Any
 
 import psutil
 
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.table import minutes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
-from ray_atr.training.inputs import Say
 from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 
 ENOUGH = 3  # failed trials that show that the others would fail too
@@ -123,6 +124,18 @@ class Recording:
 
 
 @dataclass
+class Mean:
+    """The mean and the least of numbers that come one by one; each costs the same, however many there are."""
+
+    total: float = 0.0
+    count: int = 0
+    least: float = math.inf
+
+    def add(self, number: float) -> None:
+        self.total, self.count, self.least = self.total + number, self.count + 1, min(self.least, number)
+
+
+@dataclass
 class ConsoleProgress(SweepListener):
     """A line an epoch that a person can follow: which trial, which epoch, recall so far, time gone and left."""
 
@@ -135,9 +148,10 @@ class ConsoleProgress(SweepListener):
     numbers: dict[str, int] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
     """When a running trial started or ended its last epoch."""
-    first_epochs: dict[str, float] = field(default_factory=dict)
+    first_epochs: Mean = field(default_factory=Mean)
     """Seconds from a trial's start to the end of its first epoch: its start-up and an epoch."""
-    epochs: list[float] = field(default_factory=list)  # seconds of the epochs after a trial's first one
+    epochs: Mean = field(default_factory=Mean)  # seconds of the epochs after a trial's first one
+    with_first_epoch: set[str] = field(default_factory=set)
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
         self.num_trials, self.num_ended_before = num_trials, num_ended
@@ -169,10 +183,10 @@ class ConsoleProgress(SweepListener):
         self.epochs_ended += 1
         now, begun = time.monotonic(), self.marks.get(trial.trial_id)
         self.marks[trial.trial_id] = now
-        if begun is not None and trial.trial_id in self.first_epochs:
-            self.epochs.append(now - begun)
-        elif begun is not None:
-            self.first_epochs[trial.trial_id] = now - begun
+        if begun is not None:
+            is_first = trial.trial_id not in self.with_first_epoch
+            self.with_first_epoch.add(trial.trial_id)
+            (self.first_epochs if is_first else self.epochs).add(now - begun)
 
     def trial_finished(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
@@ -206,11 +220,11 @@ class ConsoleProgress(SweepListener):
 
         The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
         """
-        epochs = self.epochs or ([] if self.epochs_per_trial > 1 else list(self.first_epochs.values()))
-        if not epochs or self.num_trials is None:
+        epochs = self.epochs if self.epochs.count or self.epochs_per_trial > 1 else self.first_epochs
+        if not epochs.count or self.num_trials is None:
             return None
-        epoch = sum(epochs) / len(epochs)
-        start_up = max(min(self.first_epochs.values()) - epoch, 0) if self.first_epochs else 0
+        epoch = epochs.total / epochs.count
+        start_up = max(self.first_epochs.least - epoch, 0) if self.first_epochs.count else 0
         trials = self.num_trials - self.num_ended_before
         epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
         starts_left = max(trials - len(self.numbers), 0)

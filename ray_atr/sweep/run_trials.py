@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.common.override import flatten, override, with_absolute_paths
+from ray_atr.common.progress import Say
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
@@ -23,7 +24,7 @@ from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, Say, prepare
+from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
 from ray_atr.training.refresh_cost import said_of_refreshes
 from ray_atr.training.run_folder import (
@@ -96,7 +97,7 @@ def sweep(
         base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
         experiments, before = _experiments(base, plan, queue), time.monotonic()
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
-        record_data(run, _prepare_all(experiments, home, say, use_ray=use_ray))
+        record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
         for warning in said_of_refreshes(experiments):
             say(warning)
         seconds["data and features"] = time.monotonic() - before
@@ -154,7 +155,8 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     return [override(base, point) for point in points] or [base]
 
 
-def _prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
+def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
+    """What each of the experiments needs before its first step, made once for those that need the same."""
     prepared: dict[str, Prepared] = {}
     for experiment in experiments:
         flat = flatten(experiment)

@@ -7,11 +7,12 @@ The losses are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ray_atr.common.override import flatten, override
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate, write_json
 from ray_atr.data.sampling import IN_SHARDS
@@ -48,8 +49,12 @@ class ScalingChoice:
             trains = f"{workers} of Ray Train{gpus}"
         else:
             trains = "its own process"
+        shares = ""
+        if scaling.has_workers and scaling.workers != 1:
+            reason = experiment.gathers
+            shares = f"; each worker gathers all embeddings ({reason})" if reason else "; texts' embeddings go around"
         reads = "Ray Data streams what it trains on" if scaling.ray_data is True else "without Ray Data"
-        return f"scaling: a trial is trained by {trains}, {reads} ({self.reason})"
+        return f"scaling: a trial is trained by {trains}, {reads} ({self.reason}){shares}"
 
 
 def decide(
@@ -116,7 +121,7 @@ def decide_scaling(
     concurrency: int | None,
     *,
     use_ray: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Experiment:
     """The run's experiment with what `auto` stands for here; said, and written to the run folder.
 

@@ -23,8 +23,9 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import Refresher
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries
 
 MakeRefresher = Callable[[KnowledgeBaseObjective, "SourceEncoder", Path, WorkerGroup], Refresher]
 """Starts a run's base, or finds the one that its first worker started."""
@@ -46,6 +47,11 @@ class BaseSource:
     groups: NDArray[np.int64]
     """Equal for clips that are positives of each other."""
 
+    @cached_property
+    def there(self) -> NDArray[np.bool_]:
+        """Which texts there are, [L, N]."""
+        return np.array([[bool(caption) for caption in captions] for captions in self.captions])
+
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
         """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
@@ -57,9 +63,22 @@ class BaseSource:
                 texts.embed([(captions[row], language) for row in rows])
                 for language, captions in zip(self.languages, self.captions, strict=True)
             ]
-        there = np.array([[bool(captions[row]) for row in rows] for captions in self.captions])
         ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
-        return Entries(audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, there, self.groups[rows])
+        return Entries(
+            audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, self.there[:, rows], self.groups[rows]
+        )
+
+    def joined(self, parts: Sequence[Entries]) -> Entries:
+        """All blocks in their order as one. Equal captions get the row of the first: in another batch the same caption is
+        rounded otherwise, and a search orders equal rows, not nearly equal ones, by their place.
+        """
+        entries = concatenated(parts)
+        for text, captions in zip(entries.text, self.captions, strict=True):
+            first: dict[str, int] = {}
+            places = np.array([first.setdefault(caption, row) for row, caption in enumerate(captions)], np.int64)
+            repeated = np.flatnonzero(places != np.arange(len(places)))
+            text[repeated] = text[places[repeated]]
+        return entries
 
 
 class SourceEncoder:
@@ -82,13 +101,24 @@ class SourceEncoder:
         """The whole source."""
         blocks = list(range(self.num_blocks))
         if self.processes is None:
-            return concatenated([self.encode_block(weights, block) for block in blocks])
+            return self.source.joined([self.encode_block(weights, block) for block in blocks])
         import ray
 
         # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
         make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
         parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
-        return concatenated([parts[block] for block in blocks])
+        return self.source.joined([parts[block] for block in blocks])
+
+    def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart) -> PartEntries:
+        """A part of the source, and the names of all of it. Parts begin where blocks do."""
+        source, rows = self.source, part.rows(len(self.source.features))
+        blocks = range(rows.start // self.block, -(-rows.stop // self.block))
+        names = Names(np.asarray(source.features.clip_ids, dtype=np.str_), source.groups, source.there)
+        if not blocks:
+            empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
+            return PartEntries(empty, np.stack([empty] * len(source.languages)), names)
+        found = concatenated([self.encode_block(weights, block) for block in blocks])
+        return PartEntries(found.audio, found.text, names)
 
     @cached_property
     def here(self) -> Prepared:
@@ -105,6 +135,11 @@ class SourceEncoder:
         """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
         device = "cuda" if self.experiment.scaling.gpus_per_encoder else "cpu"
         return self.here.reading(self.here.first_retriever(self.experiment)).to(device)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Entries of the source, and languages that each has a text in."""
+        return len(self.source.features), len(self.source.languages)
 
     @property
     def num_blocks(self) -> int:

@@ -15,7 +15,6 @@ from torch import Tensor
 from ray_atr.common.settings import refuse
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.positives import same_group
 from ray_atr.data.sampling import IN_SHARDS, num_weighted, weighted
 from ray_atr.data.stream import (
     EpochOrder,
@@ -52,14 +51,14 @@ class GlobalBatch:
     draw: Tensor | None
 
     @property
-    def positives(self) -> Tensor | None:
-        """Which samples are not negatives of each other, bool [B, B]: of one group, or two captions of one clip.
+    def positive_groups(self) -> Tensor | None:
+        """Numbers by which samples are not negatives of each other, int64 [B, 1 or 2]: their group, and their clip.
 
-        None where each is alone, as in most batches: the losses then need no mask of B^2.
+        Without the one by which each is alone, and None where each is alone by both, as in most batches: the losses then
+        compare nothing.
         """
-        if all(len(torch.unique(numbers)) == len(numbers) for numbers in (self.groups, self.rows)):
-            return None
-        return same_group(self.groups) | same_group(self.rows)
+        known = [numbers for numbers in (self.groups, self.rows) if len(torch.unique(numbers)) < len(numbers)]
+        return torch.stack(known, dim=1) if known else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,22 +18,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten
-from ray_atr.common.settings import shortened
+from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError, atomic_file, disk_errors
 from ray_atr.common.storage.digests import digest_of, digest_of_file, mapped
 from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import gathered
 from ray_atr.models.weights import require_plain_archive
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.training.batch import TrainingData
@@ -43,7 +44,13 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.memory import Memory
 from ray_atr.training.run_folder import LAST
 
+if TYPE_CHECKING:
+    # torch's part of it takes a second to import.
+    from ray_atr.training.shards import ShardWriter
+
 STATE_FILE = "state.pt"
+SHARDS = "shards"
+"""What a state calls the folder that holds its towers' tensors."""
 _END = b"PK\x05\x06"
 _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
@@ -100,11 +107,21 @@ class TrainState:
     progress: Progress = field(default_factory=Progress)
     # Those of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
     unvalidated_weights: dict[str, Tensor] = field(default_factory=dict)
+    is_first: bool = True  # among the workers
     _copy: Future[dict[str, Tensor]] | None = None
     _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
 
-    def published_weights(self) -> Future[dict[str, Tensor]]:
-        """A copy of what is trained, for a knowledge base. It is made beside the step; `before_update` waits for it."""
+    def published_weights(self) -> Future[dict[str, Tensor]] | None:
+        """A copy of what is trained, for a knowledge base, on the first worker; None on others, which all ask for it.
+
+        It is made beside the step, and `before_update` waits for it; from sharded towers it is gathered now.
+        """
+        if self.retriever.calls is not None:
+            whole: Future[dict[str, Tensor]] = Future()
+            whole.set_result(gathered(self.retriever.trained_state()))
+            return whole if self.is_first else None
+        if not self.is_first:
+            return None
         self._copy = self._copier.submit(copied, self.retriever.trained_state())
         return self._copy
 
@@ -151,27 +168,105 @@ def deciding_settings(experiment: Experiment) -> str:
     return json.dumps({k: v for k, v in flat.items() if not k.startswith(NOT_DECIDING)}, sort_keys=True)
 
 
-def resume(state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup) -> None:
-    """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment."""
+def resume(
+    state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, shards: ShardWriter | None = None
+) -> None:
+    """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment, or written without
+    `shards` and read with them, or the other way round.
+    """
     if not (folder / LAST / STATE_FILE).is_file():
         return
     saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)
     # Settings that the checkpoint does not know yet have their defaults.
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
+    if (shards is not None) != (SHARDS in saved):
+        wrote = "true" if SHARDS in saved else "false"
+        found = f"a checkpoint in {folder / LAST}, written with {wrote}"
+        raise refuse("scaling.shard_towers", "false" if SHARDS in saved else "true", f"{wrote} with {found}")
+    if shards is not None:
+        _put_tensors(saved, state, shards)
     state.load_state_dict(saved, group)
 
 
-def save_state(state: TrainState, data: TrainingData, folder: Path, clock: Clock, sync: CheckpointSync | None) -> None:
-    """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes."""
+def save_state(
+    state: TrainState,
+    data: TrainingData,
+    folder: Path,
+    clock: Clock,
+    sync: CheckpointSync | None,
+    shards: ShardWriter | None = None,
+) -> None:
+    """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes.
+
+    With `shards` each writes its part of the towers, and returns when it has copied that: the rest is done beside the steps.
+    """
     with clock("checkpoint"):
         content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
         content |= state.state_dict(data.group)
+        if shards is not None:
+            tensors, rest = _take_tensors(content, state)
+            rest = _on_cpu(rest)
+            shards.save(tensors, lambda slot: _save_rest(folder, {**rest, SHARDS: slot}))
+            return
         if data.group.is_first:
             save_checkpoint(folder / LAST, content)
             if sync is not None:
                 sync.put()
         data.group.barrier()
+
+
+def _save_rest(folder: Path, content: dict[str, Any]) -> None:
+    save_checkpoint(folder / LAST, content)
+
+
+def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The towers' tensors in a state, which `shards` write, by name; and the state without them."""
+    divisible = state.retriever.divisible_parameters()
+    model, optimizer = content["model"], content["optimizer"]
+    tensors = {f"model/{name}": model[name] for name in divisible}
+    of_towers = {id(parameter) for parameter in divisible.values()}
+    kept: dict[int, dict[str, Any]] = {}
+    for number, parameter in enumerate(_in_order(state.optimizer)):
+        kept[number] = dict(optimizer["state"].get(number, {}))
+        if id(parameter) in of_towers:
+            arrays = [key for key, value in kept[number].items() if isinstance(value, Tensor) and value.ndim > 0]
+            tensors |= {f"optimizer/{number}/{key}": kept[number].pop(key) for key in arrays}
+    rest = {name: value for name, value in model.items() if name not in divisible}
+    return tensors, {**content, "model": rest, "optimizer": {**optimizer, "state": kept}}
+
+
+def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter) -> None:
+    """Complete a state that `_take_tensors` left, for these workers, however many wrote it."""
+    divisible, parameters = state.retriever.divisible_parameters(), _in_order(state.optimizer)
+    slot, places = content[SHARDS], dict[str, tuple[dict[str, Any], str]]()
+    tensors: dict[str, Tensor] = {}
+    for name, (shape, dtype) in shards.listed(slot).items():
+        kind, _, key = name.partition("/")
+        number, _, value = key.partition("/")
+        like = divisible.get(key) if kind == "model" else parameters[int(number)]
+        if like is None or like.shape != shape:
+            raise ValueError(f"{shards.folder / slot}: not this model's ({name} of shape {list(shape)})")
+        tensors[name] = torch.empty_like(like, dtype=dtype, requires_grad=False)
+        held = content["model"] if kind == "model" else content["optimizer"]["state"][int(number)]
+        places[name] = held, key if kind == "model" else value
+    shards.load(slot, tensors)
+    for name, (held, key) in places.items():
+        held[key] = tensors[name]
+
+
+def _in_order(optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters in the order in which an optimiser's state numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _on_cpu(value: Any) -> Any:
+    """A copy of tensors and plain values, which no later step changes."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _on_cpu(one) for key, one in value.items()}
+    return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:

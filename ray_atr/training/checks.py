@@ -24,12 +24,14 @@ from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
-from ray_atr.objectives.knowledge import Knowledge
+from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
+from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
 from ray_atr.training.encoding.frozen import encodes_once
-from ray_atr.training.experiment import Experiment, parse_weights
+from ray_atr.training.experiment import AUTO, Experiment, parse_weights
+from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
 from ray_atr.training.languages import check_languages, with_languages
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.training.trajectory import check_other_run
@@ -58,6 +60,7 @@ def check_experiment(experiment: Experiment) -> None:
     if experiment.train.start_from is not None:
         saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
+    check_base_shards(experiment)
     if experiment.objective.knowledge.needs_contrastive:
         require_contrastive(experiment.objective.pair, experiment.objective.knowledge.name)
     check_interaction(experiment)
@@ -73,6 +76,7 @@ def check_experiment(experiment: Experiment) -> None:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
     check_order(experiment)
+    check_sharding(experiment)
     check_parts_named(experiment)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
@@ -168,6 +172,35 @@ def _counts_of(
     return np.array([[len(captions.get(code) or ()) for code in languages] for captions in clips], np.int64)
 
 
+def check_sharding(experiment: Experiment) -> None:
+    """ValueError if towers are to be sharded and something needs them whole in one process."""
+    scaling, train = experiment.scaling, experiment.train
+    if not scaling.shard_towers:
+        return
+    set_ = "with scaling.shard_towers"
+    if isinstance(experiment.objective.knowledge, Moco):
+        names = ", ".join(name for name in KNOWLEDGE if name != "moco")
+        raise refuse(
+            "objective.knowledge", "moco", f"{names} {set_}: MoCo's momentum encoders are a copy of the towers"
+        )
+    if train.distance_to is not None:
+        raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would be whole")
+    if train.embedding_chunk:
+        # A sharded tower that is computed again as a whole: a part of a gradient was lost (NOTEBOOK.md).
+        allowed = f"0 {set_}; adapt.activation_checkpointing computes layers again instead"
+        raise refuse("train.embedding_chunk", train.embedding_chunk, allowed)
+    if scaling.validate_beside:
+        raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold whole towers")
+    if 0 < scaling.gpus_per_worker <= 0.5:
+        allowed = f"0, or more than 0.5, {set_}: workers on one GPU have nothing to spread"
+        raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
+    for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
+        if tower.name == "sentence_transformers" and not encodes_once(experiment, kind):
+            raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
+        if tower.adapt.compile:
+            raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
+
+
 def check_chunks(objective: Objective, language_chunk: int) -> None:
     """ValueError if languages are to be taken some at a time and the objective's loss is no sum over languages."""
     if language_chunk == 0:
@@ -209,6 +242,44 @@ def check_base(knowledge: Knowledge, split: str) -> None:
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:
         read_caption_file(Path(knowledge.captions))
+
+
+def check_base_shards(experiment: Experiment) -> None:
+    """ValueError if a base is to be held in parts and cannot be: it would be another base, or no smaller on any process."""
+    scaling, knowledge = experiment.scaling, experiment.objective.knowledge
+    if scaling.least_shards == 1:
+        return
+    if why := undividable(experiment):
+        raise refuse("scaling.base_shards", scaling.base_shards, f"auto or 1 with {why}")
+    if scaling.workers != AUTO and scaling.least_shards > scaling.most_workers:
+        allowed = f"at most scaling.workers ({scaling.workers}), each of which searches one part"
+        raise refuse("scaling.base_shards", scaling.base_shards, allowed)
+    if isinstance(knowledge, KnowledgeBaseObjective) and knowledge.index == "auto":
+        split, source = experiment.data.train_split, knowledge.source
+        sizes = split_sizes(experiment)
+        entries = sizes[split] if source == "train" else read_manifest(source).num_rows_of(split)
+        if not is_searched_in_parts(knowledge, entries):
+            allowed = f"auto or 1 with {entries:,} entries, which index=auto searches by ivf: set objective.knowledge.index exact"
+            raise refuse("scaling.base_shards", scaling.base_shards, allowed)
+
+
+def undividable(experiment: Experiment) -> str:
+    """Why what the experiment retrieves from cannot be held in parts; empty if it can."""
+    knowledge, scaling = experiment.objective.knowledge, experiment.scaling
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        queue = "every worker has the whole queue, which it fills from each batch"
+        return f"objective.knowledge={knowledge.name}: {queue}" if knowledge.needs_retrieval else ""
+    if knowledge.index not in ("auto", *SEARCHED_IN_PARTS):
+        return f"objective.knowledge.index={knowledge.index}, whose lists or graph would find other neighbours in parts"
+    if scaling.encoders:
+        return f"scaling.encoders={scaling.encoders}: each part is encoded by the process that holds it"
+    return ""
+
+
+def is_searched_in_parts(knowledge: Knowledge, entries: int) -> bool:
+    """Whether the parts of a base of so many entries find the neighbours that the whole base finds."""
+    assert isinstance(knowledge, KnowledgeBaseObjective), "a base"
+    return knowledge.index in SEARCHED_IN_PARTS or (knowledge.index == "auto" and entries <= knowledge.exact_up_to)
 
 
 def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:

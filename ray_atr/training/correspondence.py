@@ -1,4 +1,4 @@
-"""What a run's correspondence is started with: its training pairs, their truth if noise was injected, and its teachers."""
+"""What a run's correspondence is given: its training pairs, their truth if noise was injected, teachers, towers' outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse
@@ -21,17 +22,19 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.frozen import ensure_frames
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import saved_retriever
 
 SAMPLE, CLIPS = 2048, 64
 """Clips by which the share of true pairs is estimated, and how many are encoded at a time."""
 CAPTIONS = 4096
-"""Captions of the training set that a teacher embeds at a time."""
+"""Captions of the training set that are embedded at a time."""
 
 
 def check_correspondence(experiment: Experiment) -> None:
@@ -108,23 +111,85 @@ def estimate_clean_shares(
     rows = np.sort(order[:SAMPLE])
     batch = captions.batch(rows, epoch)
     mask = batch.mask & np.isin(captions.languages, list(trained))
-    texts = TextBatcher(_of_tower(retriever, "text"))
-    parts = rows_in_parts(0, len(rows), CLIPS)
-    with retriever.evaluating():
-        clips = clip_batches(captions.features, (rows[part] for part in parts))
-        audio = embed_batches(_of_tower(retriever, "audio"), clips)
-        grids = [texts.embed_grid([batch.texts[i] for i in part], mask[part], captions.languages) for part in parts]
+    text = _tower_texts(retriever, [batch.texts], [mask], captions.languages)
     clip, language = np.nonzero(mask)
     shares.estimate(
         Pairs(
-            audio=audio.float().cpu().numpy(),
-            text=torch.cat(grids).float().cpu().numpy()[clip, language],
+            audio=_tower_clips(retriever, captions, rows),
+            text=text,
             clip=clip,
             language=language.astype(str),
             key=np.array([folded(batch.texts[i][k]) for i, k in zip(clip, language, strict=True)]),
         ),
         seed,
     )
+
+
+@torch.no_grad()
+def read_towers(
+    estimator: Estimator,
+    retriever: Retriever,
+    captions: TrainingCaptions,
+    trained: Sequence[str],
+    group: WorkerGroup,
+    epoch: int,
+) -> None:
+    """Before an epoch, give an estimator that asks for them the towers' outputs of all clips and captions. The first worker
+    does it, so that no worker rounds to another probability.
+    """
+    towers = (*retriever.audio_tower.parameters(), *retriever.text_tower.parameters())
+    trains_towers = any(parameter.requires_grad for parameter in towers)
+    if not isinstance(estimator, LeaveOneOutEstimator) or not estimator.is_wanted(epoch, trains_towers=trains_towers):
+        return
+    found = estimator.estimate_from(_tower_outputs(retriever, captions, trained)) if group.is_first else {}
+    estimator.take(group.gather_objects(found)[0])
+
+
+@torch.no_grad()
+def _tower_outputs(retriever: Retriever, captions: TrainingCaptions, trained: Sequence[str]) -> TowerOutputs:
+    """What the towers make of a training split's clips, and of the captions that these have in the trained languages."""
+    N, J, _ = captions.assigned.owner.shape
+    rows, is_trained = np.arange(N), np.isin(captions.languages, list(trained))
+    of_slots = [captions.batch(rows, 0, np.full(N, slot)) for slot in range(J)]
+    masks = [batch.mask & is_trained for batch in of_slots]
+    places, keys = [], []
+    for slot, (batch, mask) in enumerate(zip(of_slots, masks, strict=True)):
+        clip, language = np.nonzero(mask)
+        places.append((clip, np.full(len(clip), slot), language))
+        keys += [folded(batch.texts[i][k]) for i, k in zip(clip, language, strict=True)]
+    clips, slots, languages = (np.concatenate(part) for part in zip(*places, strict=True))
+    return TowerOutputs(
+        audio=_tower_clips(retriever, captions, rows),
+        text=_tower_texts(retriever, [batch.texts for batch in of_slots], masks, captions.languages),
+        places=(clips, slots, languages),
+        key=np.unique(np.array(keys), return_inverse=True)[1],
+    )
+
+
+def _tower_clips(retriever: Retriever, captions: TrainingCaptions, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The audio tower's outputs of the clips at `rows`, of unit norm, [n, D]."""
+    with retriever.evaluating():
+        clips = clip_batches(captions.features, (rows[part] for part in rows_in_parts(0, len(rows), CLIPS)))
+        return np.asarray(embed_batches(_of_tower(retriever, "audio"), clips).float().cpu().numpy())
+
+
+def _tower_texts(
+    retriever: Retriever,
+    texts: Sequence[list[list[str]]],
+    masks: Sequence[NDArray[np.bool_]],
+    languages: Sequence[str],
+) -> NDArray[np.float32]:
+    """The text tower's outputs of the texts where each mask [n, K] is True, in order, of unit norm, [M, E]."""
+    chosen = [
+        (of_clips[i][k], languages[k])
+        for of_clips, mask in zip(texts, masks, strict=True)
+        for i, k in np.argwhere(mask).tolist()
+    ]
+    distinct = {caption: place for place, caption in enumerate(dict.fromkeys(chosen))}
+    with retriever.evaluating():
+        batcher, every = TextBatcher(_of_tower(retriever, "text")), list(distinct)
+        parts = [batcher.embed(every[start : start + CAPTIONS]) for start in range(0, len(every), CAPTIONS)]
+    return np.asarray(torch.cat(parts).float().cpu().numpy()[[distinct[caption] for caption in chosen]])
 
 
 def _of_tower(retriever: Retriever, side: str) -> Retriever:

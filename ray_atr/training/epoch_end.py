@@ -23,6 +23,7 @@ from torch import Tensor
 from ray_atr.data.sampling import permutation
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import gathered
 from ray_atr.objectives import Embeddings, Objective, metric_scalars
 from ray_atr.objectives.schemes import (
     alignment_direction_error,
@@ -36,12 +37,14 @@ from ray_atr.training.checkpoint import TrainState
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.drift import (
+    drift_of_part,
+    drift_of_parts,
     neighbour_label_share,
     out_of_batch_influence,
     prototype_collapse,
-    representation_drift_mismatch,
 )
 from ray_atr.training.knowledge_base.memory import SnapshotMemory
+from ray_atr.training.knowledge_base.parts import part_of_worker
 from ray_atr.training.knowledge_base.searcher import as_tensor
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 from ray_atr.training.share import embed_batch
@@ -89,8 +92,10 @@ class EpochEnd:
         if len(last.languages) > 1:
             found |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
         step = last.step + 1
-        if self.experiment.train.keep_trajectory and self.data.group.is_first:
-            keep_weights(self.folder, step, retriever)
+        if self.experiment.train.keep_trajectory:
+            weights_now = retriever.state_dict() if retriever.calls is None else gathered(retriever.state_dict())
+            if self.data.group.is_first:
+                keep_weights(self.folder, step, weights_now)
         if self.other is not None and (weights := self.other.weights_after(step)) is not None:
             error = found.get("data_distribution_error", 0.0)
             found |= weight_errors(self.data, self.state, weights, texts, last, error)
@@ -101,6 +106,7 @@ class EpochEnd:
         state, objective, memory = self.state, self.experiment.objective, self.state.memory
         if not objective.knowledge.needs_retrieval:
             return {}
+        assert result.embeddings is not None, "what retrieves gathers"
         learned, draw = state.retriever.learned.values(), last.global_batch.draw
         ids = self.data.features.clip_ids
         in_batch = memory.is_in_batch([ids[row] for row in last.global_batch.rows.tolist()])
@@ -146,26 +152,33 @@ class DriftProbe:
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
-        """RDM of both modalities; nothing if none of the source's clips is in the snapshot yet."""
+        """RDM of both modalities; nothing if none of the source's clips is in the snapshot yet.
+
+        Each worker encodes entries that its snapshot holds: no process needs all of them.
+        """
         place_of = {name: place for place, name in enumerate(snapshot.ids.tolist())}
         ids = self.source.features.clip_ids
-        rows = np.array([row for row, name in enumerate(ids) if name in place_of], np.int64)
-        is_query = np.isin(rows, self.rows)
-        if not is_query.any():
+        if not any(ids[row] in place_of for row in self.rows):
             return {}
-        mine = np.array_split(rows, group.size)[group.rank]
-        parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
-        entries = concatenated([self.source.encode(retriever, part) for part in parts])
-        audio, text = (
-            torch.cat([torch.from_numpy(part) for part in group.gather_objects(own)])
-            for own in (entries.audio, entries.text[0])
+        part = part_of_worker(group.rank, group.size, 1 if snapshot.part.is_whole else snapshot.part.of)
+        here = part.worker_rows(len(snapshot), group.rank, group.size)
+        mine = np.array(
+            [row for row, name in enumerate(ids) if here.start <= place_of.get(name, -1) < here.stop], np.int64
         )
-        places = np.array([place_of[ids[row]] for row in rows], np.int64)
-        queries = torch.from_numpy(is_query)
-        return {
-            "drift_audio": representation_drift_mismatch(audio[queries], audio, _rows(snapshot.audio, places)),
-            "drift_text": representation_drift_mismatch(text[queries], text, _rows(snapshot.text[0], places)),
-        }
+        parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
+        with retriever.evaluating(), retriever.equal_calls():
+            entries = concatenated([self.source.encode(retriever, part) for part in parts])
+        is_query = np.isin(mine, self.rows)
+        places = np.array([place_of[ids[row]] for row in mine], np.int64) - snapshot.rows.start
+        measured = {}
+        for name, current, stale in (
+            ("drift_audio", entries.audio, snapshot.audio),
+            ("drift_text", entries.text[0], snapshot.text[0]),
+        ):
+            queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
+            own_part = drift_of_part(queries, torch.from_numpy(current), _rows(stale, places))
+            measured[name] = drift_of_parts(group.gather_objects(own_part))
+        return measured
 
 
 def _rows(array: NDArray[Any], places: NDArray[np.int64]) -> Tensor:
@@ -266,7 +279,7 @@ class _LogProbabilities:
 
 def _embedded(retriever: Retriever, texts: TextBatcher, batch: Batch) -> tuple[Tensor, Tensor]:
     """All of a share's clips [b, D] and texts [b, K, D], in evaluation mode."""
-    with retriever.evaluating():
+    with retriever.evaluating(), retriever.equal_calls():
         audio = embed_batch(retriever, batch).float()
         return audio, texts.embed_grid(batch.captions.texts, batch.captions.mask, batch.languages).float()
 

@@ -20,6 +20,7 @@ from ray_atr.data.features import open_features
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import MEANS, Metric
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import gathered
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import TrainState, copied
 from ray_atr.training.clock import Clock
@@ -117,11 +118,18 @@ class EpochValidation:
             if select_by not in metrics:
                 has = ", ".join(sorted(metric for metric in metrics if metric.language in MEANS))
                 raise refuse("evaluation.select_by", select_by, f"what the validation measures: {has}")
-            # Every worker has the same metrics; the first one writes.
-            if progress.is_best(metrics[Metric.parse(select_by)], row.epoch) and self.group.is_first:
+            # Every worker has the same metrics.
+            if progress.is_best(metrics[Metric.parse(select_by)], row.epoch):
                 with self.clock("checkpoint"), self._holding(weights or {}):
-                    self.state.whole.save_pretrained(self.folder / BEST, frozen=self.prepared.frozen_weights)
+                    self._save_best()
         return row.validated(metrics, progress.best_epoch)
+
+    def _save_best(self) -> None:
+        """The first worker writes, what all have where the towers are sharded."""
+        whole, frozen = self.state.whole, self.prepared.frozen_weights
+        weights = None if self.state.retriever.calls is None else gathered(whole.state_dict())
+        if self.group.is_first:
+            whole.save_pretrained(self.folder / BEST, frozen=frozen, weights=weights)
 
     def _timed(self, row: EpochReport) -> EpochReport:
         return row.with_group("seconds", self.clock.taken() | {"train": self.state.progress.seconds})

@@ -213,6 +213,17 @@ class ScalingSettings(Settings):
         "match; 0: never",
         at_least=0,
     )
+    shard_towers: bool = setting(
+        False,
+        "spread the towers' weights, gradients and optimiser state over the workers, which gather one layer at a time "
+        "(fully_shard): the same training for towers that do not fit on one device, with more exchange",
+    )
+    loss_memory: float | Literal["auto"] = setting(
+        AUTO,
+        "GiB that a worker's part of a shared loss may take; a larger one is computed again, some rows at a time, wherever it is "
+        "needed: the same loss in more time; 0: always; auto: a quarter of a GPU's memory, 1 without GPUs",
+        at_least=0,
+    )
     feature_store: str = setting(
         "",
         "folder or URL that keeps log-mel features and vectors of frozen towers for all nodes; rows of features are read as they "
@@ -226,6 +237,13 @@ class ScalingSettings(Settings):
         "processes that encode a knowledge base's source, through Ray Data; 0: the base's own process does it. "
         "They start again at each refresh, so they pay off if encoding takes minutes",
         at_least=0,
+    )
+    base_shards: int | Literal["auto"] = setting(
+        AUTO,
+        "parts of a knowledge base, at most one a worker. Each is encoded and searched by its own workers, and their results "
+        "are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part a node, from "
+        "1 GiB of embeddings on",
+        at_least=1,
     )
     worker_labels: str = setting(
         "", "labels of the nodes that training workers may run on, as KEY=VALUE,KEY=VALUE (`ray start --labels`)"
@@ -268,6 +286,16 @@ class ScalingSettings(Settings):
     def losses_shared_from(self) -> int | None:
         """`share_losses_from`, None for auto."""
         return None if self.share_losses_from == AUTO else self.share_losses_from
+
+    @property
+    def least_shards(self) -> int:
+        """The parts of a knowledge base that are asked for; 1 while that is not decided."""
+        return 1 if self.base_shards == AUTO else int(self.base_shards)
+
+    @property
+    def loss_bytes(self) -> float | None:
+        """`loss_memory` in bytes, None for auto."""
+        return None if isinstance(self.loss_memory, str) else self.loss_memory * 2**30
 
     @property
     def is_elastic(self) -> bool:
@@ -358,6 +386,17 @@ class Experiment(Settings):
     evaluation: EvaluationSettings = setting(default_factory=EvaluationSettings, help="evaluation")
     tracking: TrackingSettings = setting(default_factory=TrackingSettings, help="tracking")
     seed: int = setting(0, "seed of weights, order, noise and language draws", at_least=0, at_most=2**40)
+
+    @property
+    def gathers(self) -> str:
+        """Why each worker needs the embeddings of a whole batch, as the setting by which it does; empty if it does not."""
+        usual, chosen = self.objective.pair.shared_from, self.scaling.losses_shared_from
+        if self.objective.gathers or self.model.interaction == "late":
+            return self.objective.gathers or "model.interaction=late"
+        shared_from = usual if chosen is None else chosen
+        if shared_from == 0:
+            return "scaling.share_losses_from=0"
+        return "" if shared_from <= self.train.batch_size else f"train.batch_size={self.train.batch_size}"
 
     @property
     def trained_languages(self) -> list[str]:

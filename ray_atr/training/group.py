@@ -4,11 +4,14 @@ Exactness: every worker gathers all embeddings and computes the same loss on the
 of the gather takes the worker's own slice times W (no collective is needed: all workers hold the same gradient), and
 `GradientMean` then takes the mean over workers. Encoder gradients are sums of the workers' parts, gradients
 of parameters used after the gather (temperature, metric) are the mean of W equal values: both are those of one process
-that holds all B pairs.
+that holds all B pairs. A loss that can be shared around a ring needs no gather: a worker ends with the gradient of its own
+embeddings (`keep`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.ring import Ring
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""
@@ -37,6 +41,9 @@ class WorkerGroup:
     share_losses_from: int | None = None
     """Pairs from which the workers share a loss; None: as the loss states, 0: never."""
 
+    loss_bytes: float = math.inf
+    """Bytes that this worker's part of a shared loss may take; the same on all."""
+
     @property
     def is_first(self) -> bool:
         return self.rank == 0
@@ -48,13 +55,27 @@ class WorkerGroup:
 
     def share_losses(self) -> AbstractContextManager[None]:
         """Within, the workers share the losses of many pairs."""
-        return self.ranks.share(at_least=self.share_losses_from)
+        return self.ranks.share(at_least=self.share_losses_from, memory=self.loss_bytes)
+
+    def shared_from(self, usual: int) -> int:
+        """Pairs from which a loss is shared that states `usual`; 0: never."""
+        return usual if self.share_losses_from is None else usual and self.share_losses_from
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
         if self.size == 1:
             return tensor
         return _Gather.apply(tensor, self)
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """The own part of what no worker gathers, as it is; its gradient counts as that of `gather` does."""
+        return tensor if self.size == 1 else _Kept.apply(tensor, self.size)
+
+    def ring(self, B: int) -> Ring:
+        """The workers in a ring, each with its share of a batch of B."""
+        shares = self.shares or (B // self.size,) * self.size
+        ends = list(itertools.accumulate(shares))
+        return Ring(self.ranks, tuple(slice(end - share, end) for end, share in zip(ends, shares, strict=True)))
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Every worker's plain Python value, in rank order."""
@@ -83,6 +104,15 @@ class WorkerGroup:
             dist.barrier()
 
 
+def bytes_for_losses(given: float | None, device: torch.device) -> float:
+    """What a worker's part of a shared loss may take on its device: as given, or what `scaling.loss_memory auto` is (None)."""
+    if given is not None:
+        return given
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device).total_memory / 4
+    return 2.0**30
+
+
 def _stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
     """The workers' tensors of these lengths, in rank order; all travel with the length of the longest."""
     tensor = tensor.contiguous()
@@ -105,6 +135,18 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient[ctx.start : ctx.start + ctx.length] * ctx.group.size, None
+
+
+class _Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, size: int) -> Tensor:
+        ctx.size = size
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # The mean over workers is taken of all gradients.
+        return gradient * ctx.size, None
 
 
 class GradientMean:

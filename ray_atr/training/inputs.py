@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, open_folder
 from ray_atr.common.storage.caches import cache_folder, mark_used
@@ -30,7 +31,6 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
-    Say,
     encodes_once,
     ensure_audio_vectors,
     ensure_frames,

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ray_atr.common.override import flatten
 from ray_atr.common.storage import read_json
 from ray_atr.common.storage.transfer import CheckpointSync
@@ -24,12 +22,13 @@ from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
-from ray_atr.training.correspondence import estimate_clean_shares
+from ray_atr.training.correspondence import estimate_clean_shares, read_towers
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.group import WorkerGroup
+from ray_atr.training.gradients import clip, divide, total_norm
+from ray_atr.training.group import WorkerGroup, bytes_for_losses
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
@@ -81,6 +80,7 @@ def train_trial(
         group,
         shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
         share_losses_from=experiment.scaling.losses_shared_from,
+        loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
     )
     if sync is not None:
         # The knowledge base is the first worker's affair.
@@ -89,11 +89,17 @@ def train_trial(
     state = first_state(data, folder, make_refresher)
     texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
     validation = EpochValidation(data, state, texts, folder, clock, make_validator)
-    checkpoint = partial(save_state, state, data, folder, clock, sync)
+    shards = None
+    if experiment.scaling.shard_towers:
+        # What of torch it uses takes a second to import, which no other run should wait for.
+        from ray_atr.training.shards import ShardWriter
+
+        shards = ShardWriter(folder, group, sync)
+    checkpoint = partial(save_state, state, data, folder, clock, sync, shards)
     every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 
     def end_epochs(rows: Sequence[EpochReport]) -> None:
-        """Complete rows go into a checkpoint, then out."""
+        """Complete rows go into a checkpoint, then out; with sharded towers before it is whole."""
         # A checkpoint is read without classes of ours. Its time counts with the next epoch, since this one's row is in it.
         state.progress.history.extend(map(dict, rows))
         checkpoint()
@@ -101,7 +107,7 @@ def train_trial(
             report(row)
 
     try:
-        resume(state, experiment, folder, group)
+        resume(state, experiment, folder, group, shards)
         validation.resume()
         progress = state.progress
         for row in progress.history:
@@ -112,6 +118,9 @@ def train_trial(
                 break
             is_wanted = False
             if progress.step_in_epoch == 0:
+                if shards is not None and experiment.objective.knowledge.needs_retrieval:
+                    # A new version of a base may take the place of one that the checkpoint before needs.
+                    shards.wait()
                 begin_epoch(state, data, epoch)
             for batch in clock.waiting("data", batches):
                 with clock.step(), naming_settings(experiment):
@@ -125,24 +134,34 @@ def train_trial(
                     checkpoint()
                     is_wanted = False
             means = progress.end_epoch(data.steps_per_epoch)
-            end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
+            with naming_settings(experiment):
+                rows = validation.after_epoch(epoch_end.report(texts, batch, result, means))
+            end_epochs(rows)
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
         if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
+        if shards is not None:
+            shards.wait()
         report(final_report(progress, data, folder, sync))
     finally:
+        if shards is not None:
+            shards.close()
         validation.close()
         state.memory.close()
 
 
 @contextmanager
 def naming_settings(experiment: Experiment) -> Iterator[None]:
-    """Adds to a NonFiniteError the settings that are far from all that is usual: they are its cause more often than clips."""
+    """Adds the settings that are far from all that is usual to what is said of a loss, or of embeddings, that are not finite:
+    they are its cause more often than clips.
+    """
     try:
         yield
-    except NonFiniteError as error:
+    except (NonFiniteError, ValueError) as error:
         far = ", ".join(f"{path}={value:g}" for path, value in unusual_settings(experiment))
-        raise NonFiniteError(f"{error}" + (f"; far from what is usual: {far}" if far else "")) from None
+        if not far or (isinstance(error, ValueError) and "NaN" not in str(error)):
+            raise
+        raise type(error)(f"{error}; far from what is usual: {far}") from None
 
 
 def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
@@ -160,11 +179,13 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
     shares, experiment = state.estimator.clean_shares, data.experiment
     if shares is not None and shares.is_wanted(epoch):
-        if data.group.is_first:
-            trained = experiment.trained_languages
-            estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
+        with state.retriever.evaluating(), state.retriever.equal_calls():
+            if data.group.is_first:
+                trained = experiment.trained_languages
+                estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
+    read_towers(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
     state.estimator.begin_epoch(epoch)
 
 
@@ -210,14 +231,12 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         clock=clock,
     )
     with clock("optimiser"):
-        gradients = [parameter.grad for parameter in retriever.parameters() if parameter.grad is not None]
         if place.is_last and place.size > 1:
-            torch._foreach_div_(gradients, place.size)
-        limit = settings.clip_norm or math.inf
+            divide(retriever.parameters(), place.size)
         norm = (
-            torch.nn.utils.clip_grad_norm_(retriever.parameters(), limit)
+            clip(retriever.parameters(), settings.clip_norm)
             if place.is_last
-            else torch.nn.utils.get_total_norm(gradients) / place.number
+            else total_norm(retriever.parameters()) / place.number
         )
         check_finite(f"gradient norm at epoch {batch.epoch}, step {batch.step}", norm, batch.clip_ids, group)
         if place.is_last:
@@ -226,7 +245,8 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
             state.scheduler.step()
             retriever.learned.after_step()
     ids = data.features.clip_ids
-    state.memory.after_batch(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
+    if result.embeddings is not None:
+        state.memory.after_batch(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
     if place.is_last:
         state.memory.after_step()
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})
@@ -240,7 +260,10 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, sync: Che
     split = experiment.data.test_split
     measured: dict[Metric, float] = {}
     if split in read_json(prepared.features / MANIFEST_FILE)["splits"]:
-        best = prepared.reading(Retriever.from_pretrained(folder / BEST)).to(group.device)
+        best = prepared.reading(Retriever.from_pretrained(folder / BEST))
+        if experiment.scaling.shard_towers and group.size > 1:
+            best.shard(group.device)
+        best = best.to(group.device)
         features, texts = open_features(prepared.features, split), TextBatcher(best)
         keep = partial(keep_scores, folder) if group.is_first else None
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)

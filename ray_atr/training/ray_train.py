@@ -13,20 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from ray_atr.common.jobs import Resources
 from ray_atr.common.redaction import redact
-from ray_atr.common.runtime import WORKER_CPU_SHARE
+from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
 from ray_atr.common.storage.digests import DamagedCacheError
 from ray_atr.common.storage.transfer import on_this_node
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.training.checks import is_searched_in_parts, undividable
 from ray_atr.training.epoch_validation import start_validator
-from ray_atr.training.experiment import Experiment, ScalingSettings, parse_labels
+from ray_atr.training.experiment import AUTO, Experiment, ScalingSettings, parse_labels
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
+from ray_atr.training.knowledge_base.parts import part_of_worker
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
 
@@ -34,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 ERROR_FILE = "error.txt"
 METRICS = "metrics"
+WORTH_SHARDS = 2**30
+"""Bytes of embeddings from which a base over several nodes is held in parts: smaller ones are cheaper to have everywhere."""
 ALWAYS_SHOWN = ("epoch", "is_final")
 ASK_EVERY = 5.0
 """Seconds between two questions whether a node is to be taken away: each makes all workers wait for each other."""
@@ -175,33 +181,66 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
     """The run's knowledge base as a named actor, started by the first worker and found by the others.
 
-    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
+    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes. A base in parts has an
+    actor for each part too, started by the first worker that searches the part.
     """
-    from ray_atr.training.knowledge_base.actor import find_knowledge_base, start_knowledge_base
+    from ray_atr.training.knowledge_base import actor
 
     # The trial's name for people, its folder's for two runs whose trials are called alike.
     own = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     # Beside an object store each worker has a folder of its own.
     name = str(group.gather_objects(own)[0])
-    if group.is_first:
-        experiment = encode.experiment
-        scaling = experiment.scaling
-        labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)
-        cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
-        if not encodes_itself:
-            encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
-        refresher = start_knowledge_base(
-            name,
-            encode,
-            knowledge.snapshot_settings(experiment.seed),
-            folder,
-            num_cpus=cpus if encodes_itself else 0.0,
-            num_gpus=gpus if encodes_itself else 0.0,
-            clients=group.size,
-            labels=labels,
-        )
+    experiment = encode.experiment
+    settings, scaling = knowledge.snapshot_settings(experiment.seed), experiment.scaling
+    labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)
+    cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
+    if not encodes_itself:
+        encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
+    taken: dict[str, Any] = {
+        "num_cpus": cpus if encodes_itself else 0.0,
+        "num_gpus": gpus if encodes_itself else 0.0,
+        "clients": group.size,
+        "labels": labels,
+    }
+    part = part_of_worker(group.rank, group.size, base_shards(experiment, encode, group))
+    if part.is_whole:
+        if group.is_first:
+            refresher = actor.start_knowledge_base(name, encode, settings, folder, **taken)
+        group.barrier()
+        return refresher if group.is_first else actor.find_knowledge_base(name)
+    shard = None
+    if group.rank == part.workers(group.size).start:
+        shard = actor.start_shard(name, encode, settings, folder, part, **taken)
     group.barrier()
-    return refresher if group.is_first else find_knowledge_base(name)
+    if group.is_first:
+        sharded = actor.start_sharded_base(name, settings, folder, part, clients=group.size)
+    group.barrier()
+    if not group.is_first:
+        sharded = actor.find_sharded_base(name, part)
+    sharded.started = shard
+    return sharded
+
+
+def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
+    """In how many parts the workers hold the base, the same on all of them: `scaling.base_shards`, or what auto stands for.
+
+    Auto is one part a node, of a base that takes `WORTH_SHARDS` or more, can be searched in parts and encoded beside the
+    workers. Never more than there are workers.
+    """
+    scaling, knowledge = experiment.scaling, experiment.objective.knowledge
+    if scaling.base_shards != AUTO:
+        return min(scaling.least_shards, group.size)
+    nodes = len(set(group.gather_objects(this_node())))
+    if nodes == 1 or undividable(experiment) or scaling.cpus_per_encoder:
+        return 1
+    if scaling.gpus_per_encoder and scaling.gpus_per_encoder + scaling.gpus_per_worker > 1:
+        return 1
+    assert isinstance(knowledge, KnowledgeBaseObjective), "what has a base"
+    entries, languages = group.gather_objects(encode.size if group.is_first else None)[0]
+    if not is_searched_in_parts(knowledge, entries):
+        return 1
+    each = experiment.model.embedding_width * np.dtype(knowledge.storage).itemsize
+    return nodes if entries * (1 + languages) * each >= WORTH_SHARDS else 1
 
 
 def write_error(folder: Location, message: str) -> None:

@@ -26,7 +26,7 @@ def epochs_a_refresh(experiment: Experiment, num_training: int, num_source: int)
     if not isinstance(knowledge, KnowledgeBaseObjective) or knowledge.refresh != "re_encode":
         return 0.0
     training = max(1, scaling.fewest_workers) * _speed(scaling.cpus_per_worker, scaling.gpus_per_worker)
-    encoding = max(1, scaling.encoders) * _speed(scaling.cpus_per_encoder, scaling.gpus_per_encoder)
+    encoding = max(scaling.encoders, scaling.least_shards) * _speed(scaling.cpus_per_encoder, scaling.gpus_per_encoder)
     return FORWARD_SHARE * num_source / num_training * training / encoding
 
 

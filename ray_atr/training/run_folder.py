@@ -18,11 +18,12 @@ last. Every JSON object ends with a digest, by which damaged bytes are known. On
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +32,16 @@ from ray_atr.common import storage
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
 from ray_atr.common.storage.atomic import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
-from ray_atr.models.laion_clap import BESIDE, laion_file
+from ray_atr.models.laion_clap import BESIDE
+from ray_atr.models.lone_file import lone_file
+from ray_atr.models.ml_clap import NLLB_BESIDE
 from ray_atr.models.weights import SETTINGS_FILE, is_clap
-from ray_atr.objectives import PAIRS
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
+from ray_atr.training.objective_label import joint_name, objective_label
 
 STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
@@ -62,11 +65,6 @@ def make_trial_id(overrides: Mapping[str, Any]) -> str:
 
 SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
-
-
-def joint_name(choices: Iterable[str]) -> str:
-    """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
-    return "+".join((choice in PAIRS and PAIRS[choice].short_name) or choice for choice in choices)
 
 
 def trial_name(overrides: Mapping[str, Any]) -> str:
@@ -114,19 +112,33 @@ class TrialFolder:
         if not storage.file_exists(self.folder / "trial.json"):
             # A kill between the two leaves a folder with nothing in it.
             return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
-        described = _described(self.folder / "trial.json", self.trial_id)
+        described, rows = _described(self.folder / "trial.json", self.trial_id), self.epochs()
         if described["status"] == FINISHED and not self.is_finished:
             return f"{self.folder / RESULT_FILE}: missing, though the trial finished"
-        recorded = [row.epoch for row in self.epochs()]
-        least = described.get("epochs", 0)
-        if self.is_finished:
-            result = self.result()
-            least = result.get("epochs", result.get("best_epoch", 0))
+        result = self.result() if self.is_finished else {}
+        parts: dict[str, Sequence[Mapping[str, Any]]] = {
+            "trial.json": [described],
+            METRICS_FILE: rows,
+            RESULT_FILE: [result],
+        }
+        for name, records in parts.items():
+            if others := {record.get("trial_id", self.trial_id) for record in records} - {self.trial_id}:
+                return f"{self.folder / name}: of another trial, {shortened(str(min(others, key=str)))}"
+        # Of a folder that something else wrote, no record has one.
+        lost = [self._lost_seal(name) for name in parts if storage.file_exists(self.folder / name)]
+        if not all(lost):
+            for found in filter(None, lost):
+                return found
+        recorded = [row.epoch for row in rows]
+        least = result.get("epochs", result.get("best_epoch", 0)) if result else described.get("epochs", 0)
         expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
         if recorded == expected:
             return None
         held = ", ".join(map(str, recorded)) or "none"
         return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
+
+    def _lost_seal(self, name: str) -> str | None:
+        return storage.lost_seal(self.folder / name, is_lines=name == METRICS_FILE)
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
@@ -138,15 +150,20 @@ class TrialFolder:
 
     def epochs(self) -> list[EpochReport]:
         """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
-        return [EpochReport(row) for row in storage.read_lines(self.folder / METRICS_FILE)]
+        return [EpochReport(row) for row in storage.read_appended(self.folder / METRICS_FILE)]
+
+    def epochs_after(self, epoch: int) -> list[EpochReport]:
+        """The recorded epochs after one, in order; those before it are not read."""
+        rows = itertools.takewhile(lambda row: row["epoch"] > epoch, storage.newest_lines(self.folder / METRICS_FILE))
+        return [EpochReport(row) for row in rows][::-1]
 
     def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
         """Record an epoch's metrics; False if that epoch is there already (a resumed run reports it again)."""
-        rows = self.epochs()
-        if any(row["epoch"] == metrics["epoch"] for row in rows):
+        newest = next(storage.newest_lines(self.folder / METRICS_FILE), None)
+        if newest is not None and newest["epoch"] >= metrics["epoch"]:
             return False
-        rows.append(EpochReport(metrics, time=time.time()))
-        storage.write_lines(self.folder / METRICS_FILE, rows)
+        row = EpochReport(metrics, time=time.time(), trial_id=self.trial_id)
+        storage.append_line(self.folder / METRICS_FILE, row)
         return True
 
     def finish(self, final: Mapping[str, Any]) -> None:
@@ -154,6 +171,7 @@ class TrialFolder:
         rows, final = self.epochs(), FinalReport(final)
         best = next((row for row in rows if row.epoch == final["best_epoch"]), EpochReport())
         result = {
+            "trial_id": self.trial_id,
             "best_epoch": final["best_epoch"],
             "epochs": len(rows),
             "out_of_patience": final.out_of_patience,
@@ -283,9 +301,13 @@ class RunFolder:
                 yield TrialFolder(folder)
 
     def problems(self) -> list[str]:
-        """What the trials' files have lost, each with the file's name."""
-        folders = storage.entries_in(self.path / "trials")
-        return [problem for folder in folders if (problem := TrialFolder(folder).problem()) is not None]
+        """What the run's and the trials' files have lost, each with the file's name."""
+        own = [storage.lost_seal(self.path / name) for name in ("experiment.json", "sweep.json")]
+        if all(own):
+            # Something else wrote the folder.
+            own = []
+        trials = (TrialFolder(folder).problem() for folder in storage.entries_in(self.path / "trials"))
+        return [problem for problem in (*own, *trials) if problem is not None]
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial, with its `trial.json` if that is not there yet."""
@@ -295,7 +317,7 @@ class RunFolder:
             storage.make_folder(trial.folder)
             described = {
                 "trial_id": trial.trial_id,
-                "name": trial_name(overrides),
+                "name": trial_name(overrides) if overrides else objective_label(self.settings),
                 "overrides": dict(overrides),
                 "format": FORMATS["run"],
                 "status": PENDING,
@@ -342,8 +364,10 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     place = storage.locate(folder)
     if storage.is_local(place) and place.suffix == ".pt" and place.is_file():
         # Beside other files of weights, nothing says which one the folder stands for.
-        if laion_file(place.parent) is None:
-            raise refuse(path, str(folder), f"LAION-CLAP's .pt alone in a folder with {BESIDE}")
+        if lone_file(place.parent) is None:
+            raise refuse(
+                path, str(folder), f"LAION-CLAP's .pt alone in a folder with {BESIDE}; or ML-CLAP's, with {NLLB_BESIDE}"
+            )
         place = place.parent
     if storage.is_local(place) and not place.is_dir():
         raise refuse(path, str(folder), "an existing folder: a saved retriever, or a trial of a run")
@@ -354,13 +378,13 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
         return place / BEST
     if storage.file_exists(place / "trial.json"):
         raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
-    if storage.is_local(place) and laion_file(place) is not None:
+    if storage.is_local(place) and lone_file(place) is not None:
         return place
     raise refuse(
         path,
         str(folder),
         f"a folder with a {SETTINGS_FILE}, transformers' ClapModel, or the folder of a trial or run; or LAION-CLAP's .pt, "
-        f"with {BESIDE}",
+        f"with {BESIDE}; or ML-CLAP's, with {NLLB_BESIDE}",
     )
 
 

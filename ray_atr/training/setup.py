@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -20,14 +21,16 @@ from ray_atr.training.correspondence import make_estimator
 from ray_atr.training.experiment import Experiment, TrainSettings
 from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Refresher
-from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 
 def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None = None) -> TrainState:
     """The state before the first step; the weights are the same on every worker, dropout is each one's own."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
     whole = prepared.first_retriever(experiment)
-    retriever = prepared.reading(whole).to(group.device)
+    retriever = prepared.reading(whole)
+    if experiment.scaling.shard_towers and group.size > 1:
+        retriever.shard(group.device)
+    retriever = retriever.to(group.device)
     synchronise_batch_norms(retriever.audio_tower, group.size)
     optimizer = make_optimizer(retriever, experiment)
     memory = make_memory(
@@ -43,16 +46,16 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
         seed=experiment.seed,
     )
 
-    def snapshot() -> Snapshot | None:
-        return memory.snapshot if isinstance(memory, SnapshotMemory) else None
+    def entries() -> Any:
+        return memory.entries if isinstance(memory, SnapshotMemory) else None
 
-    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, snapshot)
+    estimator = make_estimator(experiment, data.captions, prepared.data, prepared.home, group.device, entries)
     if group.is_first and experiment.data.noise.is_injected:
         write_index(folder, data.captions.assigned)
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
     updates_per_epoch = -(-data.steps_per_epoch // experiment.train.batches_per_step)
     scheduler = make_schedule(optimizer, experiment.train, updates_per_epoch)
-    return TrainState(retriever, whole, optimizer, scheduler, memory, estimator)
+    return TrainState(retriever, whole, optimizer, scheduler, memory, estimator, is_first=group.is_first)
 
 
 def _refresher_of_base(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None) -> Refresher | None:
@@ -74,11 +77,15 @@ def make_optimizer(retriever: Retriever, experiment: Experiment) -> Optimizer:
     """The optimiser of everything that is trained, each part at its own rate."""
     settings = experiment.train
     groups = retriever.parameter_groups(
-        experiment.learning_rate, settings.weight_decay, metric_scale=settings.metric_rate_scale
+        experiment.learning_rate,
+        settings.weight_decay,
+        metric_scale=settings.metric_rate_scale,
+        towers_apart=experiment.scaling.shard_towers,
     )
     # One kernel a parameter instead of some ten calls: a sixth of the time with small towers on a CPU.
     if settings.optimizer == "sgd":
-        return SGD(groups, momentum=settings.momentum, fused=True)
+        # torch has no such kernel of SGD for sharded weights.
+        return SGD(groups, momentum=settings.momentum, fused=not experiment.scaling.shard_towers)
     return Adam(groups, fused=True) if settings.optimizer == "adam" else AdamW(groups, fused=True)
 
 

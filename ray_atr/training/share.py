@@ -34,17 +34,23 @@ class Share:
         self.retriever, self.texts, self.batch, self.needed, self.chunk = retriever, texts, batch, needed, chunk
         self.device = retriever.device
         # The towers compute in bfloat16 if that is asked for.
-        self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16, enabled=autocast)
+        # A cast weight that is kept for the next call would outlive the gathered one that it was made of.
+        caches = retriever.calls is None
+        self.autocast = partial(
+            torch.autocast, self.device.type, torch.bfloat16, enabled=autocast, cache_enabled=caches
+        )
 
     def audio(self) -> Tensor:
         """[b, D]."""
-        with self.autocast():
-            return embed_batch(self.retriever, self.batch, self.chunk)
+        with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
+            embedded = embed_batch(self.retriever, self.batch, self.chunk)
+        return extra.joined(embedded)
 
     def text(self, columns: Tensor) -> Tensor:
         """[b, K, D] of the languages with True in columns [K]; zeros if no text is needed."""
-        with self.autocast():
-            return self._text(self.texts, columns)
+        with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
+            embedded = self._text(self.texts, columns)
+        return extra.joined(embedded)
 
     def similarity(self, group: WorkerGroup) -> Tensor | None:
         """What takes the place of the embeddings' inner products, [K, B, B]: nothing."""
@@ -83,7 +89,8 @@ class LateShare(Share):
         self, retriever: Retriever, texts: TextBatcher, batch: Batch, needed: Tensor, *, chunk: int, autocast: bool
     ) -> None:
         super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
-        with self.autocast():
+        # One call of each tower on every worker, of no text if its share has none.
+        with self.autocast(), retriever.equal_calls():
             self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.audio_inputs))
             where = np.argwhere(needed.numpy())
             encoded = texts.embed_tokens([(batch.captions.texts[i][k], batch.languages[k]) for i, k in where])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
@@ -35,10 +36,10 @@ class NonFiniteError(RuntimeError):
 
 
 class StepResult(NamedTuple):
-    """What a step leaves: scalars to log, and the global batch's embeddings."""
+    """What a step leaves: scalars to log, and the global batch's embeddings, None if no worker gathered them."""
 
     scalars: dict[str, float]
-    embeddings: Embeddings
+    embeddings: Embeddings | None
 
 
 def training_step(
@@ -66,17 +67,20 @@ def training_step(
     kind = LateShare if retriever.settings.interaction == "late" else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
+    ring = group.ring(len(needed)) if goes_around(retriever, objective, len(needed), group) else None
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
     with clock("gather"):
-        audio = group.gather(audio_here.float())
+        audio = group.keep(audio_here.float()) if ring else group.gather(audio_here.float())
     parts = scheme.language_shares(needed, global_batch.draw, language_chunk)
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
-    found: list[tuple[Terms, Embeddings]] = []
-    positives = global_batch.positives
-    with GradientMean(in_forward_order(retriever) if group.size > 1 else (), group.size) as mean:
+    found: list[tuple[Terms, Embeddings | None]] = []
+    groups = global_batch.positive_groups
+    # The gradients of sharded towers are means already when they are there.
+    replicated = [p for p in in_forward_order(retriever) if not is_sharded(p)] if group.size > 1 else []
+    with GradientMean(replicated, group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
@@ -84,13 +88,12 @@ def training_step(
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
-            with clock("gather"):
-                text, similarity = group.gather(text_here.float()), share.similarity(group)
-            with clock("loss"):
-                mask = needed & columns.to(needed.device)
-                embeddings = Embeddings(anchor, text, mask, positives, similarity)
-                learned = retriever.learned.values()
-                with group.share_losses():
+            mask, learned, embeddings = needed & columns.to(needed.device), retriever.learned.values(), None
+            if ring is None:
+                with clock("gather"):
+                    text, similarity = group.gather(text_here.float()), share.similarity(group)
+                with clock("loss"), group.share_losses():
+                    embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
                     terms = objective(
                         embeddings,
                         learned=learned,
@@ -98,8 +101,16 @@ def training_step(
                         retrieved=retrieved,
                         weigh_pairs=weigh_pairs,
                     )
+            else:
+                with clock("loss"), group.share_losses():
+                    terms = objective.score_own(
+                        anchor, group.keep(text_here.float()), mask, ring, groups=groups, learned=learned,
+                        draw=global_batch.draw, weigh_pairs=weigh_pairs,
+                    )  # fmt: skip
+            with clock("loss"):
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
-            if number == len(parts):
+            # Between the exchanges of sharded towers, others might come at another time on each worker.
+            if number == len(parts) and retriever.calls is None:
                 mean.begin_last()
             with clock("backward"):
                 (weight * terms.loss).backward()
@@ -110,7 +121,18 @@ def training_step(
             mean.finish()
     terms = weighted_sum([terms for terms, _ in found], [weight for _, weight in parts])
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
-    return StepResult(scalars, _together([embeddings for _, embeddings in found], needed))
+    gathered = [embeddings for _, embeddings in found if embeddings is not None]
+    return StepResult(scalars, _together(gathered, needed) if gathered else None)
+
+
+def goes_around(retriever: Retriever, objective: Objective, B: int, group: WorkerGroup) -> bool:
+    """Whether the workers keep their embeddings and pass the texts' around, so that none gathers those of B clips.
+
+    One worker alone takes the same way: the result does not depend on how many there are.
+    """
+    if objective.gathers or retriever.settings.interaction == "late":
+        return False
+    return 0 < group.shared_from(objective.pair.shared_from) <= B and group.size <= B
 
 
 def in_forward_order(retriever: Retriever) -> list[nn.Parameter]:
@@ -124,7 +146,7 @@ def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
     if len(parts) == 1:
         return parts[0]
     text = torch.stack([part.text.detach() for part in parts]).sum(dim=0)
-    return Embeddings(audio=parts[0].audio.detach(), text=text, mask=needed, positives=parts[0].positives)
+    return Embeddings(audio=parts[0].audio.detach(), text=text, mask=needed, groups=parts[0].groups)
 
 
 def check_finite(

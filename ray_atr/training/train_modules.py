@@ -85,6 +85,24 @@ def train(
 
     Equal seeds and weights give equal results; no random generator outside moves. ValueError for what does not fit;
     NonFiniteError before a step that would spoil the weights.
+
+    When: the towers or the data are your own.
+    Related: `ray-atr train` for prepared data, run folders, sweeps and knowledge bases.
+
+    >>> import torch, ray_atr
+    >>> class Tones:
+    ...     languages = ("eng",)
+    ...     def __len__(self):
+    ...         return 8
+    ...     def batch(self, rows):
+    ...         return torch.eye(8)[rows], [[f"tone {row}"] for row in rows]
+    >>> class Numbers(torch.nn.Embedding):
+    ...     def forward(self, texts):
+    ...         return super().forward(torch.tensor([int(text.split()[1]) for text in texts]))
+    >>> objective = ray_atr.objectives.preset("contrastive")
+    >>> trained = ray_atr.train(torch.nn.Linear(8, 4), Numbers(8, 4), objective, Tones(), epochs=2, batch_size=4)
+    >>> len(trained.history), trained.best_epoch
+    (2, 2)
     """
     _check(objective, data, validation, patience)
     if validation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -21,12 +22,12 @@ TRAJECTORY = "trajectory"
 HOW = "the folder of a trial (or of a run with one) that was trained with --train.keep_trajectory true"
 
 
-def keep_weights(folder: Path, step: int, retriever: Retriever) -> None:
-    """Write the retriever's weights after `step` steps to a trial's folder, whole or not at all."""
+def keep_weights(folder: Path, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Write a retriever's weights after `step` steps to a trial's folder, whole or not at all."""
     place = folder / TRAJECTORY
     place.mkdir(parents=True, exist_ok=True)
     aside = place / f".{_name(step)}"
-    write_weights(aside, retriever.state_dict())
+    write_weights(aside, weights)
     aside.replace(place / _name(step))
 
 

@@ -45,7 +45,9 @@ def embed_clips(retriever: Retriever, features: FeatureSet, batch_size: int, gro
     """Unit-norm embeddings [N, D] of a split's clips, each worker embedding a share."""
     # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
     plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
-    return group.gather_rows(embed_batches(retriever, clip_batches(features, plan.rows)))
+    with retriever.equal_calls():
+        embedded = embed_batches(retriever, clip_batches(features, plan.rows))
+    return group.gather_rows(embedded)
 
 
 @torch.no_grad()
@@ -56,7 +58,9 @@ def embed_captions(
     rows = np.flatnonzero(captions.present[language])
     mine = np.array_split(rows, group.size)[group.rank]
     sentences = captions.sentences[language]
-    embedded = group.gather_rows(texts.embed([(sentences[row], language) for row in mine]))
+    with texts.retriever.equal_calls():
+        own = texts.embed([(sentences[row], language) for row in mine])
+    embedded = group.gather_rows(own)
     matrix = torch.zeros(len(captions), width, device=embedded.device)
     matrix[torch.from_numpy(rows).to(matrix.device)] = embedded
     return matrix
@@ -73,18 +77,20 @@ def retrieve_by_tokens(
 ) -> dict[str, Retrieval]:
     """A split ranked by late interaction, in each language of the captions; each worker compares a share of the clips."""
     plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
-    clips = [
-        retriever.audio_tokens(batch.features.to(group.device), batch.frames.to(group.device))
-        for batch in stream(features, [plan], use_ray=False)
-    ]
+    with retriever.equal_calls():
+        clips = [
+            retriever.audio_tokens(batch.features.to(group.device), batch.frames.to(group.device))
+            for batch in stream(features, [plan], use_ray=False)
+        ]
     found = {}
     for language, sentences in captions.sentences.items():
         rows = np.flatnonzero(captions.present[language])
         columns = []
-        for start in range(0, len(rows), TEXTS):
-            some = texts.embed_tokens([(sentences[row], language) for row in rows[start : start + TEXTS]])
-            compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
-            columns.append(torch.cat(compared))
+        with retriever.equal_calls():
+            for start in range(0, len(rows), TEXTS):
+                some = texts.embed_tokens([(sentences[row], language) for row in rows[start : start + TEXTS]])
+                compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
+                columns.append(torch.cat(compared))
         scores = group.gather_rows(torch.cat(columns, dim=1)).T
         own = as_relevance(captions.relevance, len(captions), len(features)).of_texts(torch.from_numpy(rows))
         found[language] = score(count_ranks_of_matrix(scores, own), own, rows)

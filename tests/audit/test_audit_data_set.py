@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.cli.audit import audit_lines
 from ray_atr.common.storage import DamagedFileError
@@ -27,6 +26,7 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
+from tests.support.tiny import make_data, prepared_for, tiny
 
 JUDGES = CrossFit()
 HERE = Encoding(ray="never")

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from scripts import load_script
 
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.caption_vectors import read_given
@@ -24,6 +23,7 @@ from ray_atr.data.shards import iterate_rows
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
+from tests.support.scripts import load_script
 
 RATE = 44_100
 

@@ -28,7 +28,7 @@ def fake(run, monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, *options
 
 @pytest.mark.parametrize(("ours", "code", "word"), [(1.0, 0, "met"), (3.0, 1, "missed")])
 def test_a_missed_goal_is_the_exit_code(run, monkeypatch, tmp_path: Path, ours: float, code: int, word: str) -> None:
-    body = f"from side_by_side import compared; compared('loss', {ours}, 2.0, 'peer', at_most=1.0)"
+    body = f"from rows import compared; compared('loss', {ours}, 2.0, 'peer', at_most=1.0)"
     fake(run, monkeypatch, tmp_path, body)
     assert run.main() == code
     assert word in (tmp_path / "out" / "benchmarks.md").read_text()
@@ -42,7 +42,7 @@ def test_a_benchmark_that_fails_is_not_passed_over(run, monkeypatch, tmp_path: P
 
 
 def test_a_quick_run_is_small_and_judges_nothing(run, monkeypatch, tmp_path: Path) -> None:
-    body = "assert sys.argv[1:] == ['quickly']\nfrom side_by_side import compared; compared('loss', 3, 1, 'peer', at_most=1)"
+    body = "assert sys.argv[1:] == ['quickly']\nfrom rows import compared; compared('loss', 3, 1, 'peer', at_most=1)"
     fake(run, monkeypatch, tmp_path, body, "--quick")
     assert run.main() == 0
     assert "missed" not in (tmp_path / "out" / "benchmarks.md").read_text()

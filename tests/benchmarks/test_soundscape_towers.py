@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from scripts import load_script
 
 from ray_atr.common.storage.digests import check_folder, digests_of
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.text import SmallTransformer
 from ray_atr.models.weights import SHIPPED
 from ray_atr.workshop.soundscapes import SoundscapesSettings
+from tests.support.scripts import load_script
 
 FEW = ["--clips", "64", "--audio-epochs", "1", "--scenes", "16", "--text-epochs", "1", "--held-out", "2"]
 TOWERS = ("small_cnn", "small_transformer")

@@ -16,7 +16,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from shared_folder import SHARED
+
+from tests.support.shared_folder import SHARED
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "cluster"

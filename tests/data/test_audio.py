@@ -7,10 +7,10 @@ import io
 import numpy as np
 import pytest
 import soundfile
-from one_window import clip_features
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel, mel_filters
 from ray_atr.data.decoding import decode, resample
+from tests.support.one_window import clip_features
 
 
 def encoded(waveform: np.ndarray, sample_rate: int = 16_000, format: str = "WAV", subtype: str | None = None) -> bytes:

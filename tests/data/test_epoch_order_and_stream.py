@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import make_data
 
 import ray_atr.data.stream
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.stream import FeatureBatch, check_batch_size, evaluation_plan, stream, training_plan
+from tests.support.tiny import make_data
 
 IDS = [f"clip {number}" for number in range(23)]
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from one_window import clip_features
-from tiny import make_data, tone
 
 from ray_atr.common.storage import DamagedFileError, open_folder, write_json
 from ray_atr.common.storage.digests import DIGESTS_FILE
@@ -17,6 +15,8 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features
 from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
 from ray_atr.data.shards import read_manifest
+from tests.support.one_window import clip_features
+from tests.support.tiny import make_data, tone
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
 

@@ -13,7 +13,7 @@ from ray_atr.data.audio import FrontEnd, log_mel, mel_filters
 if importlib.util.find_spec("torchaudio") is None:
     pytest.skip("torchaudio is not installed: uv run --isolated --group reference pytest", allow_module_level=True)
 
-from torchaudio_reference import kaldi, melscale_fbanks
+from tests.support.torchaudio_reference import kaldi, melscale_fbanks
 
 
 def noise(num_samples: int) -> np.ndarray:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run_processes
-from tiny import prepared_for, tiny, tone_clip
 
 import ray_atr.data.row_groups
 from ray_atr.data.audio import FrontEnd
@@ -21,6 +19,8 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny, tone_clip
 
 CLIPS, CLIPS_PER_SHARD = 50, 4
 FRONT_END = FrontEnd(num_mels=16)
@@ -176,8 +176,9 @@ def test_two_workers_train_as_one(data: Path, tmp_path: Path, each: str) -> None
         {"objective": "ask", "objective__knowledge__prototypes": 4},
         {"objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1},
         {"objective": "m_ltm_pot", "objective__pair__transport_mass": "auto"},
+        {"objective__correspondence": "leave_one_out"},
     ],
-    ids=["base", "judge", "estimated share"],
+    ids=["base", "judge", "estimated share", "towers"],
 )
 def test_what_goes_through_the_whole_set_reads_the_shards_too(
     data: Path, tmp_path: Path, objective: dict[str, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import tone
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.captions import TrainingCaptions
@@ -13,6 +12,7 @@ from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.noise import Noise
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
+from tests.support.tiny import tone
 
 ROWS = np.arange(8)
 LANGUAGES = ("eng", "fra")

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from one_window import clip_features
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows, fit, log_mel, windows
@@ -28,6 +26,8 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.training.encoding.encode import clip_batches, encode_clips
 from ray_atr.training.loop import train_trial
+from tests.support.one_window import clip_features
+from tests.support.tiny import prepared_for, tiny
 
 RATE = 16_000
 FRONT_END = FrontEnd(num_mels=16, clip_seconds=1.0)

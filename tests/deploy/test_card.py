@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import yaml
 
 from ray_atr.deploy.calibrate import calibrate
@@ -24,6 +23,7 @@ from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
+from tests.support import tiny
 
 
 @pytest.fixture(scope="module")

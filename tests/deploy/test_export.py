@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_checkpoints as tiny
 import torch
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel
@@ -23,6 +22,7 @@ from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, Transforme
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
 from ray_atr.objectives.learned import LearnedSettings
+from tests.support import tiny_checkpoints as tiny
 
 TEXTS, LANGUAGES = tiny.TEXTS, tiny.LANGUAGES
 

@@ -15,20 +15,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from archives import make_tones, save_retriever
-from crash_points import every_crash
-from tiny import make_data, prepared_for, tiny, tone
 
 import ray_atr.deploy.index.encoders as encoders
 import ray_atr.deploy.index.opened as opened_index
 from ray_atr.cli.main import main
-from ray_atr.common.storage import DamagedFileError
+from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index
-from ray_atr.deploy.index.archive import open_archive
+from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.deploy.index_encoding import IndexEncoding
 from ray_atr.models.retriever import Retriever
+from tests.support.archives import make_tones, save_retriever
+from tests.support.crash_points import every_crash
+from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,16 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
+def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_index, "COARSE_ROWS", 1)
+    monkeypatch.setattr(opened_index, "is_fast", lambda: True)
+    index = Index.open(place / "index")
+    texts = [f"a tone, number {number}" for number in range(12)]
+    found = [[(one.path, one.start) for one in row] for row in index.search_many(texts, top=4)]
+    assert "_coarse" in vars(index)
+    assert found == [[(one.path, one.start) for one in index.search(text, top=4)] for text in texts]
+
+
 def test_an_update_encodes_what_is_new_or_changed_alone(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +125,33 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
+
+
+def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(place, tmp_path)
+    audio = tmp_path / "audio"
+    (audio / "deep").mkdir()
+    (audio / "tone 0.wav").rename(audio / "deep" / "moved.wav")
+    shutil.copyfile(audio / "tone 1.wav", audio / "copy.wav")  # of another time of change
+    changed = bytearray((audio / "tone 2.wav").read_bytes())
+    changed[-2] ^= 1
+    (audio / "as long.wav").write_bytes(changed)
+    encoded: list[str] = []
+    original = encoders.encode_sounds
+
+    def watched(retriever, sounds, read, **options):
+        for result in original(retriever, sounds, read, **options):
+            encoded.append(result.sound.path)
+            yield result
+
+    monkeypatch.setattr(encoders, "encode_sounds", watched)
+    changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
+    assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 1)
+    monkeypatch.undo()
+    build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "fresh"))
+    assert_same_rows(rows_of(tmp_path / "index"), rows_of(tmp_path / "fresh"))
 
 
 @pytest.mark.ray
@@ -182,6 +219,8 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert "ffmpeg" in changes.broken["phone.m4a"]
     shutil.rmtree(audio)
     audio.mkdir()
+    with pytest.raises(ValueError, match=r"--audio: got .*; allowed one with sounds: \.wav"):
+        build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "other"))
     (audio / "text.wav").write_bytes(b"no")
     with pytest.raises(ValueError, match="nothing to index"):
         build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "other"))
@@ -315,6 +354,9 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     refused = {
         "one of them": [index],
         "not blank": [index, "  "],
+        "UTF-8": [index, "a \udcff"],
+        "a text on a line": [index, "--from", os.devnull],
+        "a text file": [index, "--from", str(tmp_path)],
         "1 to 1,000": [index, "x", "--top", "0"],
         "calibrated": [index, "x", "--at-least", "0.5"],
         "language": [index, "x", "--language", "qqqq"],
@@ -366,7 +408,59 @@ def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
         Index.open("memory://indexes/tones")
 
 
+def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [
+        "ünï 犬.wav",
+        "UP.WAV",
+        "-x.wav",
+        "[bold]x.wav",
+        "line\nfeed.wav",
+        "escape \x1b[31m.wav",
+        "e\u0301.wav",
+        "é.wav",
+    ]
+    folder = tmp_path / "föld er"
+    folder.mkdir()
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(tone(number % 4, number, 0.2))
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.wav")).write_bytes(tone(0, 0, 0.2))
+    os.mkfifo(folder / "pipe.wav")
+    (folder / "nowhere.wav").symlink_to(tmp_path / "nowhere")
+    changes = build_index(str(place / "model"), str(folder), str(tmp_path / "index 犬"))
+    assert changes.manifest.num_sounds == len(names)
+    main("index", arguments=["query", str(tmp_path / "index 犬"), "a low tone"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(names)
+    assert any("line\\nfeed.wav" in line for line in lines)
+    assert all("\x1b" not in line for line in lines)
+    assert any("[bold]x.wav" in line for line in lines)
+    index = Index.open(tmp_path / "index 犬")
+    for number, name in enumerate(names):
+        assert index.sound(name) == tone(number % 4, number, 0.2)
+
+
+def test_an_index_from_elsewhere_reads_nothing_beyond_its_archive(place: Path) -> None:
+    archive = open_archive(str(place / "audio"))
+    for path in ("../model/retriever.json", str(place / "model" / "retriever.json"), "a/../../x", "tone 1.wav\0"):
+        with pytest.raises(ValueError, match="below the archive's folder"):
+            archive.read(ArchivedSound(path))
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": ""}, {"state": -1}, {"state": True}, {"width": 3}, {"num_windows": 10**9}]
+)
+def test_a_manifest_that_does_not_fit_is_refused(place: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    copied(place / "index", tmp_path)
+    write_json(tmp_path / "index.json", {**read_json(tmp_path / "index.json"), **change})
+    with pytest.raises(ValueError, match=r"index\.json: got|damaged"):
+        Index.open(tmp_path)
+
+
 def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--audio"):
+        open_archive("")
     with pytest.raises(ValueError, match="--audio"):
         open_archive(str(tmp_path / "absent"))
 
@@ -397,6 +491,29 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     )
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
+
+
+def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
+    from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+
+    copied(place, tmp_path)
+    best: dict[str, float] = {}
+    for one in Index.open(tmp_path / "index").search("a low tone", top=12):
+        best.setdefault(one.path, one.score)
+    mean = float(np.mean(list(best.values())[:3]))
+    for below, is_there in ((mean - 1e-6, True), (mean + 1e-6, False)):
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        Calibration({"any": own}).write(tmp_path / "model")
+        index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+        found = index.search("a low tone", top=2, or_nothing=True)
+        assert len(found) == (2 if is_there else 0)
+        assert len(index.search("a low tone", top=2)) == 2
+    older = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2)
+    Calibration({"any": older}).write(tmp_path / "model")
+    with pytest.raises(ValueError, match="evaluate --calibrate makes now"):
+        Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", or_nothing=True)
+    with pytest.raises(ValueError, match="or_nothing: got True; allowed a calibrated retriever"):
+        Index.open(place / "index").search("a low tone", or_nothing=True)
 
 
 def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:

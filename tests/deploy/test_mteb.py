@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
+
+from tests.support import tiny
 
 pytest.importorskip("mteb", reason="no mteb: an optional extra")
 

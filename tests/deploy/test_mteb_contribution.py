@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
+
+from tests.support import tiny
 
 pytest.importorskip("mteb", reason="no mteb: an optional extra")
 

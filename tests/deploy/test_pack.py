@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from archives import save_retriever
 
 from ray_atr.common.override import override
 from ray_atr.common.storage import DamagedFileError
@@ -22,6 +21,7 @@ from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.experiment import Experiment
+from tests.support.archives import save_retriever
 
 D, CLIPS = 6, 40
 HAS_ONNX = importlib.util.find_spec("onnxruntime") is not None

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from archives import make_tones, save_retriever
-from browser import CHROMIUM, opened
-from calls import call
-from tiny import tone
 
-from ray_atr.cli.serve import is_loopback, required_token
+from ray_atr.cli.serve import is_loopback, listening, required_token
 from ray_atr.deploy.index import Index, build_index
+from tests.support.archives import make_tones, save_retriever
+from tests.support.browser import CHROMIUM, opened
+from tests.support.calls import call
+from tests.support.tiny import tone
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
@@ -95,6 +95,8 @@ def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:
         ("GET", "/search", {"text": "x", "top": "ten"}, None, 400, "an integer"),
         ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "finite"),
         ("GET", "/search", {"text": "x", "at_least": "0.5"}, None, 400, "calibrate"),
+        ("GET", "/search", {"text": "x", "or_nothing": "1"}, None, 400, "calibrate"),
+        ("GET", "/audio", {"path": "tone 1.wav", "start": "1e308"}, None, 400, "start: got"),
         ("GET", "/search", {"text": "x", "language": "klingonish"}, None, 400, "language: got"),
         ("GET", "/search", {"text": "x", "tpo": "1"}, None, 400, "parameter: got 'tpo'"),
         ("GET", "/search", {"text": ["x", "y"]}, None, 400, "one value"),
@@ -149,6 +151,13 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
     assert required_token("0.0.0.0") == TOKEN
     assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
+
+
+def test_an_address_that_cannot_be_had_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ValueError, match="that is free"):
+        listening("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(ValueError, match=r"--host, --port: got 'nowhere\.invalid:8080'"):
+        listening("nowhere.invalid", 8080)
 
 
 def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> None:

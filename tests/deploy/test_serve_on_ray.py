@@ -10,12 +10,12 @@ from typing import Any
 
 import psutil
 import pytest
-from archives import make_tones, save_retriever
-from calls import call
-from tiny import tone
 
 from ray_atr.deploy.index import Index, build_index, open_shards
 from ray_atr.deploy.serve.limits import ServerLimits
+from tests.support.archives import make_tones, save_retriever
+from tests.support.calls import call
+from tests.support.tiny import tone
 
 pytest.importorskip("grpc_reflection", reason="the extra serve is not installed")
 SHARDS, TEXTS = 3, ("a low tone", "un son aigu", "a high tone", "un son grave")

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from archives import make_tones, save_retriever
 
 from ray_atr.deploy.index import Index, build_index
+from tests.support.archives import make_tones, save_retriever
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_checkpoints
 import torch
-from tiny import make_data, tiny, tone
 
 from ray_atr.common.override import override
 from ray_atr.data import caption_vectors
@@ -28,6 +26,8 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
+from tests.support import tiny_checkpoints
+from tests.support.tiny import make_data, tiny, tone
 
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
 from ray_atr.evaluation.report.evaluation_pictures import drift_map
@@ -15,6 +14,7 @@ from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 from ray_atr.training.trajectory import saved_steps
+from tests.support.tiny import make_data, prepared_for, tiny
 
 
 def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) -> None:

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import make_data, tiny
 
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.report.evaluation_content import Embedded
 from ray_atr.evaluation.training_traces import NEIGHBOURS, QUERIES, case_tables
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build, save
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.building import build
+from ray_atr.training.knowledge_base.snapshot import Entries, save
+from tests.support.tiny import make_data, tiny
 
 D = 8
 

@@ -18,9 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from agreement import AXES, NUDGED, STEPS_PER_EPOCH, differences
+from tests.support.agreement import AXES, NUDGED, STEPS_PER_EPOCH, differences
 
 SIZES = (1, 2, 4, NUDGED)
 

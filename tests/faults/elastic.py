@@ -25,11 +25,9 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT))
 
 from live import TINY  # noqa: E402
-from own_ray import SWITCHES, end_processes_of, wait_until  # noqa: E402
-from tiny import make_data, prepared_for  # noqa: E402
 
 from ray_atr.common.override import override  # noqa: E402
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint  # noqa: E402
@@ -37,6 +35,8 @@ from ray_atr.training.experiment import Experiment  # noqa: E402
 from ray_atr.training.loop import train_trial  # noqa: E402
 from ray_atr.training.recipes import RECIPES  # noqa: E402
 from ray_atr.training.run_folder import LAST, RunFolder, TrialFolder  # noqa: E402
+from tests.support.own_ray import SWITCHES, end_processes_of, wait_until  # noqa: E402
+from tests.support.tiny import make_data, prepared_for  # noqa: E402
 
 CLIPS, EPOCHS = 96, 1000
 """An epoch is long enough that a checkpoint is seen within it, which only a notice makes; the run is stopped before it ends."""

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT))
 
-from own_ray import SWITCHES, end_processes_of  # noqa: E402
+from tests.support.own_ray import SWITCHES, end_processes_of  # noqa: E402
 
 # Read when these libraries are imported. Ray gives a head that is gone a minute to come back; here five seconds.
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5", **SWITCHES}
@@ -41,12 +41,12 @@ import mlflow  # noqa: E402, F401 so that a fork need not
 import psutil  # noqa: E402
 import torch  # noqa: E402
 from ray import tune  # noqa: E402, F401
-from tiny import make_data  # noqa: E402
 
 from ray_atr.cli import main as command  # noqa: E402
 from ray_atr.cli import running  # noqa: E402, F401
 from ray_atr.training.checkpoint import load_checkpoint  # noqa: E402
 from ray_atr.training.run_folder import METRICS_FILE, RunFolder  # noqa: E402
+from tests.support.tiny import make_data  # noqa: E402
 
 TITLES = {
     "worker": ("ray::RayTrainWorker",),

@@ -22,12 +22,12 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from live import TINY, Run, family, kill_one
-from tiny import make_data
 
 from ray_atr.training.run_folder import FINISHED, RunFolder
+from tests.support.tiny import make_data
 
 EPOCHS = 2
 SAMPLE_SECONDS = 20.0

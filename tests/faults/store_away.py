@@ -26,12 +26,13 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import s3fs
 from moto.server import ThreadedMotoServer
-from own_ray import end_processes_of, environment_without_ray, wait_until
-from tiny import make_data
+
+from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until
+from tests.support.tiny import make_data
 
 ROOT = Path(__file__).resolve().parents[2]
 HOWS = ("gone", "silent", "slow")

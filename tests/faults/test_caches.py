@@ -69,8 +69,8 @@ def test_a_number_of_days_that_is_none_removes_nothing(
 def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     code = (
-        "import sys, time; from pathlib import Path; from ray_atr.common.storage import whole_file\n"
-        "with whole_file(Path(sys.argv[1])) as output: output.write(b'half'); print('on', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from ray_atr.common.storage import atomic_file\n"
+        "with atomic_file(Path(sys.argv[1])) as output: output.write(b'half'); print('on', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None

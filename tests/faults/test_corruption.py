@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from crash_points import ALL_POINTS
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.storage import read_json
 from ray_atr.common.storage.digests import DamagedCacheError, DamagedFileError, seal
@@ -23,11 +21,15 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.models.retriever import Retriever
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base import snapshot
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder
+from tests.support.crash_points import ALL_POINTS
+from tests.support.tiny import make_data, prepared_for, tiny
 
 ended: Counter[tuple[str, str]] = Counter()
 """(kind of file, how it ended) -> flips."""
@@ -183,10 +185,28 @@ def test_best_models_tokenisers_and_snapshots(data: Path, tmp_path: Path) -> Non
         ended["tokeniser", "made again"] += 1
     rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
     entries = snapshot.Entries(rows, -rows, [str(row) for row in range(30)])
-    made = snapshot.build(entries, snapshot.SnapshotSettings(prototypes=3))
+    made = build(entries, SnapshotSettings(prototypes=3))
     snapshot.save(made, tmp_path / "base")
     for name in ("audio.npy", "centroids.npy", "ids.npy", "manifest.json", "digests.json"):
         assert_seen(tmp_path / "base" / name, lambda: snapshot.load(tmp_path / "base").audio.tobytes(), 12)
+
+
+def test_which_of_two_swapped_lists_of_digests_is_wrong_is_said(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
+    folders = [tmp_path / f"v{number}" for number in (1, 2)]
+    for number, folder in enumerate(folders):
+        entries = snapshot.Entries(rows + number, number - rows, [f"{number}-{row}" for row in range(30)])
+        snapshot.save(build(entries, SnapshotSettings(prototypes=3)), folder)
+    lists = [(folder / "digests.json").read_bytes() for folder in folders]
+    for folder, other in zip(folders, reversed(lists), strict=True):
+        (folder / "digests.json").write_bytes(other)
+        with pytest.raises(DamagedFileError, match=rf"{folder}/digests.json: damaged.*it may be of another folder"):
+            snapshot.load(folder)
+    for folder, own in zip(folders, lists, strict=True):
+        (folder / "digests.json").write_bytes(own)
+        flip(folder / "audio.npy", 200)
+        with pytest.raises(DamagedFileError, match=rf"{folder}/audio.npy: damaged"):
+            snapshot.load(folder)
 
 
 def weights_of(folder: Path) -> Any:

@@ -1,7 +1,7 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 700 cases here, and 400 if they are slow; `RAY_ATR_FUZZ=100000 uv run pytest tests/faults/test_fuzz.py`
-takes as many as it says.
+Each surface takes 700 cases here, and 400 if they are slow; as many as it says takes
+`RAY_ATR_FUZZ=100000 uv run pytest -p no:timeout tests/faults/test_fuzz.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import make_data
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import flatten, override
@@ -30,6 +29,7 @@ from ray_atr.data.vector_clip import from_bytes
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment, load_experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.tiny import make_data
 
 
 def taking(cases: int) -> settings:

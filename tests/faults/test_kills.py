@@ -11,19 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from crash_points import every_crash, failed_at, file_operations, in_fork
-from encoders import SPEC, Turn, weights
-from tiny import make_data
 
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
-from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
-from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base.parts import BasePart
+from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.shard import BaseShard, LocalShards
+from ray_atr.training.knowledge_base.snapshot import Snapshot
+from ray_atr.training.knowledge_base.versions import load_version
+from ray_atr.training.run_folder import FINISHED, LAST, RUNNING, RunFolder
+from ray_atr.training.shards import ShardWriter
+from tests.support.crash_points import every_crash, failed_at, file_operations, in_fork
+from tests.support.encoders import SPEC, Turn, weights
+from tests.support.tiny import make_data
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -40,6 +46,40 @@ def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert state["weights"].eq(state["step"] - 1).all(), where
         save_checkpoint(folder, {"step": 3})
         assert load_checkpoint(folder) == {"step": 3}, where
+        assert not leftovers(folder), where
+
+
+def test_a_checkpoint_in_shards_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    def save(folder: Path, number: int) -> None:
+        writer = ShardWriter(folder, WorkerGroup())
+        if (folder / LAST / STATE_FILE).is_file():
+            writer.slot = load_checkpoint(folder / LAST)["shards"]
+
+        def finish(slot: str) -> None:
+            save_checkpoint(folder / LAST, {"step": number, "shards": slot})
+
+        writer.save({"model/weights": torch.full((1000,), float(number))}, finish)
+        writer.wait()
+
+    def state(folder: Path) -> tuple[int, float]:
+        saved, found = load_checkpoint(folder / LAST), {"model/weights": torch.zeros(1000)}
+        reader = ShardWriter(folder, WorkerGroup())
+        assert reader.listed(saved["shards"])["model/weights"][0] == (1000,)
+        reader.load(saved["shards"], found)
+        assert found["model/weights"].unique().numel() == 1
+        return saved["step"], float(found["model/weights"][0])
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        for number in (1, 2):
+            save(folder, number)
+        return lambda: save(folder, 3)
+
+    for folder, where in every_crash(prepare, tmp_path):
+        assert state(folder) in ((2, 2.0), (3, 3.0)), where
+        save(folder, 4)
+        save(folder, 5)
+        assert state(folder) == (5, 5.0), where
+        assert len(list((folder / LAST).iterdir())) == 2, where
         assert not leftovers(folder), where
 
 
@@ -98,14 +138,29 @@ def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> N
         assert not leftovers(trial.folder), where
 
 
-def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path) -> None:
+class TwoParts(ShardedRefresher):
+    """A base in two parts, of which a client sees the whole."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = SnapshotSettings(prototypes=5)
+        shards = LocalShards([BaseShard(Turn(), settings, folder, BasePart(number, 2)) for number in range(2)])
+        super().__init__(shards, settings, folder)
+
+    def get(self, version: int) -> Snapshot:
+        return load_version(self.folder, version)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts: int) -> None:
     """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
     state = {"version": 2, "next_version": 3, "pending": []}
 
-    def base_of(folder: Path) -> InProcessRefresher:
+    def base_of(folder: Path) -> InProcessRefresher | TwoParts:
+        if parts == 2:
+            return TwoParts(folder)
         return InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), folder)
 
-    def publish(base: InProcessRefresher, *versions: int) -> None:
+    def publish(base: InProcessRefresher | TwoParts, *versions: int) -> None:
         for version in versions:
             base.publish(weights(version), version, version)
             assert base.wait(version, 30).state == "ready"

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from clips_on_disk import write_tone
-from crash_points import KILL, every_crash, in_fork, spread
-from fake_runs import write_run
-from tiny import make_data, tiny
 
 from ray_atr.data.noise import CaptionAssignment, read_index, write_index
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
-from ray_atr.evaluation.report import write, write_report
+from ray_atr.evaluation.report import write_report
 from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
@@ -29,18 +25,21 @@ from ray_atr.sweep.tracking import Store, upload
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.plan import import_data_set
 from ray_atr.workshop.importing.sources.table import TableSource
+from tests.support.clips_on_disk import write_tone
+from tests.support.crash_points import KILL, every_crash, in_fork, spread
+from tests.support.fake_runs import write_run
+from tests.support.tiny import make_data, tiny
 
 SPACE = {"objective": ["contrastive"], "data.noise.ratio": [0.0, 0.4]}
 FEW = ("eng", "fra")
 """Languages. A report of few takes as many file operations as one of many."""
 
 
-def test_a_report_has_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_has_no_half_file(tmp_path: Path) -> None:
     """Figures, which take seconds, are written by the same way as tables and are left out."""
-    monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
     run = write_run(tmp_path / "run", SPACE, languages=FEW)
     before = shutil.copytree(run, tmp_path / "before")
-    write_report(before)
+    write_report(before, figures=False)
     (before / "report" / "mine.txt").write_text("of somebody else")
     write_run(tmp_path / "longer", SPACE, epochs=5, languages=FEW)
 
@@ -48,7 +47,7 @@ def test_a_report_has_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         shutil.copytree(before, folder, dirs_exist_ok=True)
         shutil.rmtree(folder / "trials")
         shutil.copytree(tmp_path / "longer" / "trials", folder / "trials")
-        return lambda: write_report(folder)
+        return lambda: write_report(folder, figures=False)
 
     kept = {path.name: path.read_bytes() for path in (before / "report").iterdir()}
     prepare(tmp_path / "after")()
@@ -61,7 +60,7 @@ def test_a_report_has_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             if path.read_bytes() != kept[path.name]:
                 assert path.suffix != ".html" or path.read_text().rstrip().endswith("</html>"), where
                 assert path.suffix != ".csv" or len(pd.read_csv(path)) == 2, where
-        write_report(folder)
+        write_report(folder, figures=False)
         assert sorted(path.name for path in report.iterdir()) == names, where
         assert [path.name for path in folder.glob(".*")] == [], where
 

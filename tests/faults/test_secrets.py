@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_runs import write_run
 
 from ray_atr.cli.parse import run_script
 from ray_atr.common.override import override
@@ -16,6 +15,7 @@ from ray_atr.sweep.tracking import Store, mlflow_command, upload
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import write_error
 from ray_atr.training.run_folder import RunFolder
+from tests.support.fake_runs import write_run
 
 SECRET = "hunter2"
 
@@ -82,7 +82,7 @@ def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
         text.replace('"pipelines/', f'"--api-key {SECRET} https://a:{SECRET}@h pipelines/')
     )
     assert SECRET in (folder / "sweep.json").read_text()
-    page = write_report(folder).page
+    page = write_report(folder, figures=False).page
     assert SECRET not in page.read_text()
     store = Store(uri=f"sqlite:///{tmp_path}/mlflow.db", artifacts=tmp_path / "artifacts")
     upload(folder, store=store)

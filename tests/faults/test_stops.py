@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from own_ray import end_processes_of, environment_without_ray, wait_until
 
 from ray_atr.cli import running
 from ray_atr.cli.parse import run_script
@@ -24,6 +23,7 @@ from ray_atr.common import runtime
 from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import _seal, load_checkpoint
+from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until
 
 SCRIPT = """
 import contextlib, signal, sys, time

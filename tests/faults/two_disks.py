@@ -21,12 +21,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import s3fs
 from moto.server import ThreadedMotoServer
-from own_ray import end_processes_of, environment_without_ray, free_port, ports_of_a_node, wait_until
-from tiny import make_data
+
+from tests.support.own_ray import end_processes_of, environment_without_ray, free_port, ports_of_a_node, wait_until
+from tests.support.tiny import make_data
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}

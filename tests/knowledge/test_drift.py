@@ -12,8 +12,9 @@ from torch.nn.functional import normalize
 
 from ray_atr.objectives import PRESETS, Embeddings, Objective
 from ray_atr.objectives.knowledge import Ask, NoKnowledge
-from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
+from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SnapshotSettings
 from ray_atr.objectives.schemes import Kcl
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.drift import (
     neighbour_label_share,
     out_of_batch_influence,
@@ -22,7 +23,7 @@ from ray_atr.training.knowledge_base.drift import (
 )
 from ray_atr.training.knowledge_base.queue import Identity, Queue
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 B, D = 6, 8
 

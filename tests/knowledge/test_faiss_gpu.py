@@ -12,10 +12,11 @@ import torch
 from torch.nn.functional import normalize
 
 from ray_atr.common.runtime import code_version
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.training.knowledge_base import faiss_gpu, searcher
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import SearchableRows
-from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, SnapshotSettings, build
+from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
 
 N, D = 400, 8
 IVF = SnapshotSettings(prototypes=6, index="ivf")
@@ -83,7 +84,8 @@ def test_a_refresh_and_a_search_ask_for_the_gpu_and_give_the_same(
     snapshot = build(entries(), IVF)
     lists = "index_cpu_to_gpu(0, IndexFlatIP, 0)", "index_cpu_to_gpu(0, IndexIVFFlat, 0)"
     # The prototypes' k-means, then the index of the audio and that of the texts.
-    assert calls == ["Kmeans(gpu=1)", *(*lists, "add") * 2]
+    nearest = "index_cpu_to_gpu(0, IndexFlatL2, 0)"
+    assert calls == ["Kmeans(gpu=1)", nearest, *(*lists, "add") * 2]
     np.testing.assert_array_equal(snapshot.audio_index, plain.audio_index)
     np.testing.assert_array_equal(snapshot.cluster, plain.cluster)
     calls.clear()

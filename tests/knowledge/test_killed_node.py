@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from own_ray import end_processes_of, environment_without_ray
 
-PROGRAM = Path(__file__).parents[1] / "support" / "killed_node.py"
+from tests.support.own_ray import end_processes_of, environment_without_ray
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -27,8 +28,8 @@ def test_a_base_whose_node_is_killed_in_mid_refresh_goes_on_elsewhere(tmp_path: 
         }
         try:
             done = subprocess.run(
-                [sys.executable, str(PROGRAM), str(tmp_path)],
-                env=environment, capture_output=True, text=True, timeout=180, check=False,
+                [sys.executable, "-m", "tests.support.killed_node", str(tmp_path)],
+                cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False,
             )  # fmt: skip
         finally:
             end_processes_of(temporary)

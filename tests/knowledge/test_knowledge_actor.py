@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 
-import encoders
 import numpy as np
 import pytest
 import ray
-from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
-from ray_atr.training.knowledge_base.refresher import SnapshotClient, versions_in
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.building import build
+from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, BasePart
+from ray_atr.training.knowledge_base.refresher import SnapshotClient
+from ray_atr.training.knowledge_base.snapshot import part_of
+from ray_atr.training.knowledge_base.versions import versions_in
+from tests.support import encoders
+from tests.support.encoders import SPEC, Turn, weights
 
 pytestmark = pytest.mark.ray
 SETTINGS = SnapshotSettings(prototypes=5)
@@ -158,3 +162,70 @@ def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_n
     other.give_back(here)
     assert ray.get(other.actor.versions.remote()) == [3, 4]
     np.testing.assert_array_equal(other.get(4).audio, expected.audio)
+
+
+def await_ready(base, version):
+    deadline = time.monotonic() + 240
+    while (outcome := base.wait(version, 1.0)).state != "ready":
+        assert outcome.state != "failed", outcome.error
+        assert time.monotonic() < deadline, outcome.state
+    return outcome
+
+
+def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_number_of_parts(
+    start, tmp_path, request
+):
+    from ray_atr.training.knowledge_base import actor
+
+    gate, run = tmp_path / "go", f"{tmp_path.name}-parts"
+    encode = Turn(gate=str(gate), count=3 * UNIT)
+    # Each shard has a disk of its own, as on nodes; the first one's is that of the checkpoints.
+    disks = [tmp_path / f"disk{number}" for number in range(2)]
+    held = [actor.start_shard(run, encode, SETTINGS, disk, BasePart(number, 2)) for number, disk in enumerate(disks)]
+    base = actor.start_sharded_base(run, SETTINGS, disks[0], BasePart(0, 2))
+    other = actor.find_sharded_base(run, BasePart(1, 2))
+    request.addfinalizer(base.close)
+    assert len(held) == 2
+
+    def whole(version):
+        return part_of([base.get(version), other.get(version)], WHOLE)
+
+    def assert_as_one_base(snapshot, expected):
+        for name in ("ids", "audio", "text", "coarse_audio", "coarse_text", "cluster", "centroids"):
+            np.testing.assert_array_equal(getattr(snapshot, name), getattr(expected, name), err_msg=name)
+
+    gate.touch()
+    one = Turn(count=3 * UNIT)
+    first = build(one(weights(1)), SETTINGS)
+    base.publish(weights(1), 1, 0)
+    await_ready(base, 1)
+    assert_as_one_base(whole(1), first)
+    assert not other.get(1).audio.flags.writeable
+    assert [len(part.get(1).audio) for part in (base, other)] == [UNIT, 2 * UNIT]
+    # A shard dies in the middle of the next version.
+    gate.unlink()
+    base.publish(weights(2), 2, 5)
+    time.sleep(1.0)
+    ray.kill(base.shards[1], no_restart=False)
+    gate.touch()
+    await_ready(base, 2)
+    second = build(one(weights(2)), SETTINGS, previous=first)
+    assert_as_one_base(whole(2), second)
+    # What it had written before is there again, and each part has gone to its own disk and that of the checkpoints alone.
+    assert_as_one_base(whole(1), first)
+    names = [sorted(path.name for path in disk.iterdir()) for disk in disks]
+    assert names[1] == [f"v{version:06d}-1-of-2" for version in (1, 2)]
+    assert names[0] == sorted(f"v{version:06d}-{number}-of-2" for version in (1, 2) for number in (0, 1))
+    # Entries that the training wrote go to the shards in parts.
+    base.publish(one(weights(3)), 3, 9)
+    await_ready(base, 3)
+    assert_as_one_base(whole(3), build(one(weights(3)), SETTINGS, previous=second))
+    base.rewind(2)
+    assert versions_in(disks[0]) == [1, 2]
+    # A resumed run holds the base as a whole, on the disk that the checkpoints were made from.
+    again = actor.start_knowledge_base(f"{run}-again", one, SETTINGS, disks[0])
+    request.addfinalizer(again.close)
+    assert_as_one_base(again.get(2), second)
+    again.publish(weights(4), 3, 7)
+    await_ready(again, 3)
+    assert_as_one_base(again.get(3), build(one(weights(4)), SETTINGS, previous=second))

@@ -7,18 +7,18 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from encoders import Turn, clips, weights
 from torch import nn
 from torch.nn.functional import normalize
 
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Ask, Moco, Nnclr, NoKnowledge
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, SnapshotSettings
 from ray_atr.objectives.schemes import Kcl
 from ray_atr.training.knowledge_base.memory import MomentumMemory, WorkerBatch, WriteThrough, make_memory
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
+from ray_atr.training.knowledge_base.snapshot import Entries
+from tests.support.encoders import Turn, clips, weights
 
 B, K, D = 6, 2, 8
 IDS = clips()[1]

@@ -13,13 +13,14 @@ import faiss
 import numpy as np
 import pytest
 import torch
-from encoders import SPEC, D, Turn, clips, weights
 
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base import refresher
 from ray_atr.training.knowledge_base.faiss_library import BLAS_FROM, faiss_for_search
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import fused_top_k
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings
+from ray_atr.training.knowledge_base.snapshot import Entries
+from tests.support.encoders import SPEC, D, Turn, clips, weights
 
 SETTINGS = SnapshotSettings(prototypes=5)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
+from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import Searcher, as_tensor, exact_top_k, fused_top_k
-from ray_atr.training.knowledge_base.snapshot import _ARRAYS, Entries, SnapshotSettings, build, load, save
+from ray_atr.training.knowledge_base.snapshot import _ARRAYS, Entries, load, save
 
 
 def asked(**changes):
@@ -263,10 +264,10 @@ def test_neighbours_of_some_rows_and_languages_are_picked():
     looked = retrieve(snapshot, audio, text, asked(coarse=False))
     assert looked.coarse is None
     rows, language = torch.tensor([2, 5]), torch.tensor([1, 0])
-    picked = looked.fine.found(rows, language, None)
+    picked = looked.fine.vectors_of(rows, language, None)
     assert torch.equal(picked.own[0], looked.fine.by_text.text[2, 1])
     assert torch.equal(picked.partner[1], looked.fine.by_text.audio[5, 0])
-    of_audio = looked.fine.found(rows, None, language)
+    of_audio = looked.fine.vectors_of(rows, None, language)
     assert torch.equal(of_audio.partner[0], looked.fine.by_audio.text[2, 1])
     assert torch.equal(of_audio.own[0], looked.fine.by_audio.audio[2, 0])
 

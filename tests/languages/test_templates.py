@@ -4,7 +4,6 @@ import csv
 import re
 
 import pytest
-from shared_folder import SHARED
 
 from ray_atr.data.language_codes import LANGUAGES, normalise
 from ray_atr.workshop.languages.cat import catalan_of
@@ -13,6 +12,7 @@ from ray_atr.workshop.languages.spa import spanish_of
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, class_sentences
 from ray_atr.workshop.languages.words import WORDS
 from ray_atr.workshop.soundscapes.kinds import KINDS
+from tests.support.shared_folder import SHARED
 
 
 def test_fifty_classes_each_with_its_own_sentence_in_every_language() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 
 from ray_atr.metrics.languages import rank_variance_by_language
+from tests.support.consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 
 
 def test_mean_rank_variance_by_hand_and_by_loops() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 
 from ray_atr.metrics import evaluate_languages, retrieval_metrics
+from tests.support.consistency import language_distance, language_gap, mean_rank_variance, modality_gap
 
 LANGUAGES = ("eng", "fra", "jpn")
 

@@ -71,9 +71,9 @@ def test_collapsed_audio_alone_scores_chance() -> None:
     assert metrics["audio_to_text/recall_at_1"] == pytest.approx(1 / 30)
 
 
-@pytest.mark.parametrize("k_column", range(3))
-def test_ties_equal_the_mean_over_all_orders(k_column: int) -> None:
-    rng = np.random.default_rng(k_column)
+@pytest.mark.parametrize("seed", range(3))
+def test_ties_equal_the_mean_over_all_orders(seed: int) -> None:
+    rng = np.random.default_rng(seed)
     for _ in range(12):
         scores = rng.integers(0, 3, size=(1, 7)).astype(float)
         relevant = np.zeros(7, dtype=bool)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_checkpoints as tiny
 import torch
 from torch import nn
 
@@ -16,6 +15,7 @@ from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, train_tokenizer
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import LearnedSettings
+from tests.support import tiny_checkpoints as tiny
 
 FEATURES = torch.randn(3, 70, 64, generator=torch.Generator().manual_seed(0))
 FRAMES = torch.tensor([70, 64, 33])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import run_processes
 from torch import Tensor, nn
 
 from ray_atr.common.override import override
@@ -14,6 +13,7 @@ from ray_atr.models.batch_norm import BatchNorm2d, synchronise_batch_norms
 from ray_atr.models.resnet38 import ResNet38, ResNet38Tower
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
+from tests.support.processes import run_processes
 
 SMALL = ResNet38(width_divisor=32, trains_batch_norms=True)
 N, T, SHORT = 6, 64, 40

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_checkpoints
 import torch
-from tiny import make_data, prepared_for
 from transformers import ClapFeatureExtractor, ClapModel, PreTrainedTokenizerFast
 
 from ray_atr.common.override import override
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
+from tests.support import tiny_checkpoints
+from tests.support.tiny import make_data, prepared_for
 
 TEXTS = ["a dog barks twice", "rain falls", "a tone"]
 

@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import tiny_checkpoints
 import torch
-from tiny import make_data, prepared_for
 from torch import Tensor
 from transformers import ClapConfig, ClapFeatureExtractor, ClapModel, PreTrainedTokenizerFast
 
@@ -23,6 +21,8 @@ from ray_atr.models.transformers import Htsat
 from ray_atr.models.weights import read_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
+from tests.support import tiny_checkpoints
+from tests.support.tiny import make_data, prepared_for
 
 TEXTS = ["a dog barks twice", "rain falls", "a tone"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_checkpoints as tiny
 import torch
 from safetensors.torch import load, save_file
 
@@ -18,6 +17,7 @@ from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import tower_fingerprint
 from ray_atr.models.weights import find_weights, identity_of_checkpoint, load_weights, read_checkpoint
+from tests.support import tiny_checkpoints as tiny
 
 TINY_CED = {"size": "tiny", "num_blocks": 1, "chunk_frames": 64}
 TINY_RESNET = {"width_divisor": 16}

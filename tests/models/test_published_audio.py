@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shared_folder import SHARED
 
 from ray_atr.data.audio import log_mel, mel_filters
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.tower import AudioTower
 from ray_atr.models.weights import load_weights
+from tests.support.shared_folder import SHARED
 
 FILES = {"ced": SHARED / "reference/ced_base_given.json", "resnet38": SHARED / "reference/panns_resnet38_given.json"}
 needs_reference = pytest.mark.skipif(not FILES["ced"].is_file(), reason=f"no reference outputs in {SHARED}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pretend_device import pretend_device
 
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.ced import Ced, CedTower
 from ray_atr.models.resnet38 import ResNet38
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
+from tests.support.pretend_device import pretend_device
 
 TOWERS = {
     "small_cnn": SmallCnn(width=32, clip_seconds=4.0),

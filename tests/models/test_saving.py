@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import tiny_checkpoints as tiny
 import torch
 
 from ray_atr.metrics.ranking import RankingSettings
@@ -24,6 +23,7 @@ from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, Transforme
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from tests.support import tiny_checkpoints as tiny
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ("sonar", "bert", "xlm_roberta", "clap", "ast", "wav2vec2")

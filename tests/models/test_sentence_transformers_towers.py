@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny_checkpoints as tiny
 import torch
 from safetensors import safe_open
-from tiny import make_data
-from tiny import tiny as small
 from transformers import AutoTokenizer, ClapModel
 
 from ray_atr.common.override import override
@@ -17,6 +14,9 @@ from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
 from ray_atr.models.text import SmallTransformer
 from ray_atr.training.inputs import prepare
+from tests.support import tiny_checkpoints as tiny
+from tests.support.tiny import make_data
+from tests.support.tiny import tiny as small
 
 sentence_transformers = pytest.importorskip(
     "sentence_transformers", reason="no sentence_transformers: an optional extra"

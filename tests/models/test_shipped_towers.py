@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import prepared_for
 
 from ray_atr.common.override import override
 from ray_atr.common.storage.digests import DamagedFileError, check_folder, digests_of
@@ -28,6 +27,7 @@ from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import BEST
 from ray_atr.workshop.languages.templates import class_sentences
 from ray_atr.workshop.soundscapes import KINDS, SoundscapesSettings, clip
+from tests.support.tiny import prepared_for
 
 AUDIO = SmallCnn(checkpoint="shipped:small_cnn")
 TEXT = SmallTransformer(checkpoint="shipped:small_transformer", num_layers=1)

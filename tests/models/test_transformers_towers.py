@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_checkpoints as tiny
 import torch
 from transformers import (
     ASTModel,
@@ -28,6 +27,7 @@ from ray_atr.models.audio import Ast, Htsat, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import pad_tokens
 from ray_atr.models.transformers import length_groups
+from tests.support import tiny_checkpoints as tiny
 
 
 @pytest.fixture(scope="module")

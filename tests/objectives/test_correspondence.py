@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pot_plans import pot_plan
 from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
@@ -33,6 +32,7 @@ from ray_atr.objectives.correspondence.correspondence import PairIndex
 from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, probability_ranks
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
+from tests.support.pot_plans import pot_plan
 
 N, J, K, D = 96, 2, 3, 16
 BATCH = 16

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import run_processes
 from test_two_processes import gather_with_gradient, identity
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from ray_atr.objectives.pairs import (
     Triplet,
 )
 from ray_atr.objectives.ranks import Ranks
+from tests.support.processes import run_processes
 
 N, LANGUAGES = 8, 2
 WRONG = torch.tensor([2, 5])

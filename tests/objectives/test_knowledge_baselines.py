@@ -12,11 +12,13 @@ from torch.nn.functional import normalize
 
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Moco, Nnclr
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.objectives.pairs import Triplet
 from ray_atr.objectives.schemes import Cacl, English, Kcl, MlClap
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.queue import Identity, Queue
 from ray_atr.training.knowledge_base.searcher import Searcher, draw_from_pool
-from ray_atr.training.knowledge_base.snapshot import Entries, SnapshotSettings, build
+from ray_atr.training.knowledge_base.snapshot import Entries
 
 B, K, D, Q = 5, 3, 8, 11
 TAU = 0.07

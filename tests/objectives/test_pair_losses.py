@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pot_plans import pot_plan
 from sklearn.metrics import log_loss
 from torch import Tensor
 from torch.nn import functional
@@ -28,6 +27,7 @@ from ray_atr.objectives.pairs import (
     Sigmoid,
     Triplet,
 )
+from tests.support.pot_plans import pot_plan
 
 TAU = 0.2
 

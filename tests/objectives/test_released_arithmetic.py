@@ -12,7 +12,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from pot_plans import pot_plan
 from scipy import stats
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch.nn import functional
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Complementary, Contrastive, LearningToMatch, Sigmoid, Triplet
+from tests.support.pot_plans import pot_plan
 
 N, D = 9, 6
 

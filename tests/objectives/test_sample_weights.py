@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from pot_plans import pot_plan
 from test_pair_losses import TAU, all_losses, comparison, differentiable_losses, name_of, same, unit
 from torch import Tensor
 from torch.nn import functional
@@ -23,6 +22,7 @@ from ray_atr.objectives.pairs import (
     Triplet,
 )
 from ray_atr.objectives.ranks import Ranks
+from tests.support.pot_plans import pot_plan
 
 TRANSPORT = (LearningToMatch, PartialLearningToMatch)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import run_processes
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
@@ -16,6 +15,7 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, Tea
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
 from ray_atr.objectives.ranks import Ranks
+from tests.support.processes import run_processes
 
 B, K, D = 8, 3, 6
 # Every preset, and kcl with every knowledge, also those that no preset has.

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_checkpoints
 import torch
-from tiny import make_data
 
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import ExperimentOptions
@@ -24,6 +22,8 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import BEST
+from tests.support import tiny_checkpoints
+from tests.support.tiny import make_data
 
 OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors", "clap")]
 WITH_TOWERS = [name for name in RECIPES if name != "vectors"]

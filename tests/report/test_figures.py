@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import write, write_run
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ray_atr.evaluation.report import read_runs
 from ray_atr.evaluation.report.curves import curves_of, draw_curve
 from ray_atr.evaluation.report.figures import draw_languages, draw_pareto
+from tests.support.fake_runs import write, write_run
 
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 

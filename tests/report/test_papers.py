@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_runs import LANGUAGES, write_run, write_trial
 
 from ray_atr.evaluation.report import read_runs
 from ray_atr.metrics.metric import Metric
@@ -15,6 +14,7 @@ from ray_atr.objectives import PRESETS
 from ray_atr.papers.layouts import LAYOUTS, paper_layouts
 from ray_atr.papers.printed_tables import PAPERS, PaperTable, printed_beside, printed_in, printed_tables
 from ray_atr.training.recipes import RECIPES
+from tests.support.fake_runs import LANGUAGES, write_run, write_trial
 
 ALL = [table for paper in PAPERS for table in printed_tables(paper)]
 MISPRINTED = {

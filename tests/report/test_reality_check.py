@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.common.space import Space
@@ -22,13 +21,13 @@ from ray_atr.papers.reality_check import (
     hits_of,
     read_cells,
     share_of_the_way,
-    write_reality_check,
 )
 from ray_atr.papers.recipes.methods import METHODS, method_of
 from ray_atr.papers.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.tiny import make_data, prepared_for, tiny
 
 
 @pytest.mark.parametrize("name", list(METHODS))
@@ -165,9 +164,8 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
 
             prepared = prepared_for(experiment, tmp_path / "home")
             train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
-    folder = tmp_path / "report"
-    folder.mkdir()
-    write_reality_check(run.path, folder)
+    written = write_report(run.path)
+    folder = Path(str(written.page)).parent
     table = pd.read_csv(folder / "reality_check.csv", index_col="method")
     for name in ("contrastive", "oracle", "small_loss"):
         tests = [trial_result["test"]["audio_to_text/eng/recall_at_1"] for trial_result in results_of(run, name)]
@@ -185,7 +183,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     assert np.isnan(table.loc["contrastive", "detector_auc"]), "a method that believes every pair is no detector"
     gained = table.loc["small_loss", "test"] - table.loc["contrastive", "test"]
     assert table.loc["small_loss", "against the floor"] == pytest.approx(gained)
-    assert {path.name for path in folder.iterdir()} == {
+    assert {path.name for path in folder.iterdir()} >= {
         *(f"reality_check.{kind}" for kind in ("csv", "md", "png")),
         "detector.png",
     }
@@ -194,12 +192,17 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
         for epoch in (0, 1)
     ]
     assert read_cells(run)["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
-    written = write_report(run.path)
     page = Path(str(written.page)).read_text()
     assert page.index("Reality check") < page.index("</table>")
-    assert "R@1, audio to text, eng, on the test split" in page
+    queries = len(hits_of(trial, experiment).values)
+    assert f"R@1, audio to text, eng, in percent of {queries} queries ({100 / queries:.1f} points each)" in page
+    shown = (folder / "reality_check.md").read_text()
+    (of_oracle,) = (line.split("|") for line in shown.splitlines() if "oracle" in line and "|" in line)
+    assert of_oracle[4].strip(" *") == f"{100 * table.loc['oracle', 'test']:.1f}", "on the scale of the other tables"
+    assert "true pairs lost" in shown
+    assert "0 is the floor, 1 the ceiling" in shown
     low, high = table.loc["small_loss", ["low", "high"]]
-    assert f"({low:+.3f}, {high:+.3f})" in page
+    assert f"({100 * low:+z.1f}, {100 * high:+z.1f})" in page
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 

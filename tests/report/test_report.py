@@ -13,7 +13,6 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
-from fake_runs import metrics, write, write_run
 
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.report import read_runs, summary_table, write_report
@@ -25,6 +24,7 @@ from ray_atr.evaluation.report.tables import recall_table
 from ray_atr.evaluation.report.write import main_tables
 from ray_atr.papers.layouts import paper_layouts
 from ray_atr.sweep.search import pareto_front
+from tests.support.fake_runs import metrics, write, write_run
 
 NOISE_SPACE = {
     "objective": ["contrastive", "m_ltm", "m_ltm_pot"],
@@ -42,12 +42,6 @@ def noise_run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def noise_report(noise_run):
     return write_report(noise_run)
-
-
-@pytest.fixture
-def no_figures(monkeypatch):
-    """Reports without figures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.evaluation.report.write._figures", lambda runs, folder: [])
 
 
 class Page(HTMLParser):
@@ -165,7 +159,7 @@ def test_a_sweep_without_test_split_reports_validation(tmp_path):
 def test_a_sweep_in_which_nothing_has_finished_has_a_report(tmp_path):
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm", "triplet"]}, running=[0], failed=[1])
     assert "no trial has finished" in summary_table(folder)
-    text = " ".join(Page(write_report(folder).page.read_text()).words)
+    text = " ".join(Page(write_report(folder, figures=False).page.read_text()).words)
     assert "No trial has finished yet" in text
     assert "loss is nan" in text
 
@@ -258,7 +252,6 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
     assert found == pytest.approx(statistics.mean(values))
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_point_that_learnt_nothing_says_so(tmp_path):
     run = write_run(tmp_path / "run", {"objective": ["contrastive", "triplet"], "seed": [0, 1]})
     for path in run.glob("trials/*/result.json"):
@@ -274,7 +267,7 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
     assert "learned nothing (R@1 not distinguishable from chance): triplet\n" in said + "\n"
     first = main_tables(read_runs([run]))[0]
     assert [row[1].text.endswith("°") for row in first.blocks[0]] == [True, False]
-    assert "Learned nothing: the R@1 of triplet" in write_report(run).page.read_text()
+    assert "Learned nothing: the R@1 of triplet" in write_report(run, figures=False).page.read_text()
     clean = write_run(tmp_path / "clean", {"objective": ["contrastive"]})
     assert "learned nothing" not in summary_table(clean)
 
@@ -298,6 +291,14 @@ def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
     runs = read_runs([write_run(tmp_path / "run", space)])
     assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
     assert {path.name for path in write_report(tmp_path / "run").figures} >= {"noise.png", "transport_mass.png"}
+
+
+def test_a_report_without_figures_has_everything_else(noise_run, noise_report, tmp_path):
+    bare = write_report(noise_run, out=tmp_path, figures=False)
+    assert bare.figures == ()
+    assert noise_report.figures
+    assert "<img" not in bare.page.read_text()
+    assert bare.table_markdown.read_text() == noise_report.table_markdown.read_text()
 
 
 def test_points_that_were_proposed_once_each_are_no_curve_over_noise(tmp_path):
@@ -351,7 +352,6 @@ def test_the_front_holds_exactly_the_points_nothing_beats():
     assert pareto_front(by_gain) == [i for i in range(6) if i not in beaten]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(tmp_path):
     run = write_run(tmp_path / "run", NOISE_SPACE, data="audiocaps")
     (table,) = (table for table in paper_layouts(read_runs([run])) if "Table 5" in table.title)
@@ -361,7 +361,7 @@ def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(tmp_path)
     assert row == ["33.64", "69.23", "82.27", "42.63", "73.35", "86.1", "–"]
     assert not any("(paper" in cell.text for block in table.blocks for row in block for cell in row)
     assert "Luong et al. 2024 (m-LTM), Table 5: audiocaps, test split, ResNet38 + BERT" in table.reference_note
-    assert "47.12" in write_report(run).page.read_text()
+    assert "47.12" in write_report(run, figures=False).page.read_text()
 
 
 def test_cost_is_a_ratio_to_the_baseline_of_the_same_runs(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fake_runs import write_run
 
 from ray_atr.cli.report import ReportCommand, report_script
+from tests.support.fake_runs import write_run
 
 
 def test_prints_tables_and_where_the_report_is(tmp_path, capsys):

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_runs import write_run
 from matplotlib.figure import Figure
 
 from ray_atr.evaluation.report.figures import draw_time_shares
 from ray_atr.evaluation.report.read import read_runs
 from ray_atr.metrics.epoch_report import TIMED_PARTS
+from tests.support.fake_runs import write_run
 
 
 def timed(run: Path, seconds: dict[str, float]) -> None:

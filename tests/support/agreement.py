@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
-from processes import run_processes
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.models import retriever
 from ray_atr.models.retriever import build_retriever
@@ -22,6 +22,8 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
+from tests.support.processes import run_processes
+from tests.support.tiny import make_data, prepared_for, tiny
 
 Part = tuple[str, str]
 """A part of an objective and the name of one choice of it."""
@@ -106,25 +108,36 @@ def refresher(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, grou
     return InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
 
 
-def compute_in_float64() -> None:
-    """From now on whatever this process computes in float32 it computes in float64."""
-    torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+@contextmanager
+def computing_in_float64() -> Iterator[None]:
+    """Within, whatever this process computes in float32 it computes in float64."""
+    from_pretrained = retriever.Retriever.from_pretrained
 
-    embed_audio = retriever.Retriever.embed_audio
+    def of_float64(own: Any) -> Any:
+        def embed(self: retriever.Retriever, features: torch.Tensor, *rest: torch.Tensor) -> Any:
+            return own(self, features.double(), *rest)
 
-    def embed(
-        self: retriever.Retriever, features: torch.Tensor, frames: torch.Tensor, *blank: torch.Tensor
-    ) -> torch.Tensor:
-        return embed_audio(self, features.double(), frames, *blank)
+        return embed
 
     def build(*arguments: Any, **options: Any) -> retriever.Retriever:
         return retriever.build_retriever(*arguments, **options).double()
 
-    from_pretrained = retriever.Retriever.from_pretrained
-    retriever.Retriever.from_pretrained = lambda *arguments, **options: from_pretrained(*arguments, **options).double()  # type: ignore[method-assign]
-    retriever.Retriever.embed_audio = embed  # type: ignore[method-assign]
-    inputs.build_retriever = build
+    def load(*arguments: Any, **options: Any) -> retriever.Retriever:
+        return from_pretrained(*arguments, **options).double()
+
+    usual = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(torch.Tensor, "float", torch.Tensor.double))
+        for name in ("embed_audio", "audio_tokens"):
+            own = getattr(retriever.Retriever, name)
+            stack.enter_context(mock.patch.object(retriever.Retriever, name, of_float64(own)))
+        stack.enter_context(mock.patch.object(retriever.Retriever, "from_pretrained", load))
+        stack.enter_context(mock.patch.object(inputs, "build_retriever", build))
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(usual)
 
 
 def round_first_weights_otherwise() -> None:
@@ -145,9 +158,8 @@ def work(
     rank: int, size: int, own: Path, home: Path, epochs: int, dtype: str, parts: Sequence[Part], is_nudged: bool
 ) -> dict[Part, Trained]:
     """One of the workers: what each part's training ends with."""
-    if dtype == "float64":
-        compute_in_float64()
-    if is_nudged:
-        round_first_weights_otherwise()
-    group = WorkerGroup(rank=rank, size=size)
-    return {part: trained(home, own / "-".join(part), part, epochs, group) for part in parts}
+    with computing_in_float64() if dtype == "float64" else nullcontext():
+        if is_nudged:
+            round_first_weights_otherwise()
+        group = WorkerGroup(rank=rank, size=size)
+        return {part: trained(home, own / "-".join(part), part, epochs, group) for part in parts}

@@ -12,20 +12,17 @@ import sys
 from pathlib import Path
 
 from ray._private import state
-from tiny import make_data, typed_settings
 
 from ray_atr.cli import main as command
-from ray_atr.evaluation.report import write
+from tests.support.tiny import make_data, typed_settings
 
 
 def main(folder: Path, cpus: str) -> None:
-    # Figures take seconds, and other tests draw them.
-    write._figures = lambda runs, folder: []
     data = make_data(folder / "auto-tones", num_test=0)
     typed = typed_settings(data, cpus)
-    command("train", arguments=[f"--out={folder}/runs/auto", *typed])
+    command("train", arguments=[f"--out={folder}/runs/auto", "--no-figures", *typed])
     in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
-    command("train", arguments=[f"--out={folder}/runs/alone", *in_one_process, *typed])
+    command("train", arguments=[f"--out={folder}/runs/alone", "--no-figures", *in_one_process, *typed])
     actors = [(one["ActorClassName"], one["Address"]["NodeID"]) for one in state.actors().values()]
     print(json.dumps(actors))
 

@@ -12,24 +12,23 @@ import sys
 from pathlib import Path
 
 from ray._private import state
-from tiny import make_data, typed_settings
 
 from ray_atr.cli import main as command
-from ray_atr.evaluation.report import write
+from tests.support.tiny import make_data, typed_settings
 
 
 def main(folder: Path, cpus: str) -> None:
-    # Figures take seconds; the sweep of test_job_submit.py draws them.
-    write._figures = lambda runs, folder: []
     # Of two splits: the features of each take a process that imports torch.
     data = make_data(folder / "tones", num_test=0)
     typed = typed_settings(data, cpus)
     ask = ["--objective=ask", "--objective.knowledge.prototypes=4", "--objective.knowledge.refresh_lag=2"]
     beside = ["--scaling.validate_beside=true", "--scaling.cpus_per_validation=0"]
-    command("train", arguments=[f"--out={folder}/runs/one", "--scaling.workers=2", *ask, *beside, *typed])
+    command(
+        "train", arguments=[f"--out={folder}/runs/one", "--no-figures", "--scaling.workers=2", *ask, *beside, *typed]
+    )
     points = ["--objectives", "contrastive", "--noise", "0.2", "0.4", "--seeds", "0"]
     in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
-    command("sweep", "noise", arguments=[f"--out={folder}/runs/many", *points, *in_one_process, *typed])
+    command("sweep", "noise", arguments=[f"--out={folder}/runs/many", "--no-figures", *points, *in_one_process, *typed])
     # `ray list actors` would ask a dashboard, which this Ray has none of.
     actors = [(one["ActorClassName"], one["State"], one["Address"]["NodeID"]) for one in state.actors().values()]
     print(json.dumps(actors))

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.parts import BasePart
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 
 N, D = 60, 8
 
@@ -19,9 +20,9 @@ N, D = 60, 8
 SPEC = SearchSpec(3, index="auto", probes=16)
 
 
-def clips(seed: int = 0) -> tuple[NDArray[np.float32], list[str]]:
+def clips(seed: int = 0, count: int = N) -> tuple[NDArray[np.float32], list[str]]:
     random = np.random.default_rng(seed)
-    return random.normal(size=(N, D)).astype(np.float32), [f"clip{i}" for i in range(N)]
+    return random.normal(size=(count, D)).astype(np.float32), [f"clip{i}" for i in range(count)]
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Turn:
 
     seconds: float = 0.0
     gate: str | None = None
+    count: int = N
 
     def __call__(self, weights: Any) -> Entries:
         time.sleep(self.seconds)
@@ -37,8 +39,11 @@ class Turn:
             time.sleep(0.02)
         if isinstance(weights, str):
             raise RuntimeError(weights)
-        rows, ids = clips()
+        rows, ids = clips(count=self.count)
         return Entries(rows @ weights, rows @ weights[::-1], ids)
+
+    def encode_part(self, weights: Any, part: BasePart) -> PartEntries:
+        return PartEntries.of(self(weights), part)
 
 
 def weights(seed: int) -> NDArray[np.float32]:

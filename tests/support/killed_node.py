@@ -2,7 +2,7 @@
 
 Run as a program: a cluster is no session's Ray.
 
-python killed_node.py FOLDER
+python -m tests.support.killed_node FOLDER
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import encoders
 import numpy as np
 import ray
-from encoders import SPEC, Turn, weights
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
 from ray.exceptions import ObjectLostError
@@ -26,9 +24,11 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ray_atr.common.runtime import NAMESPACE
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.actor import ActorRefresher, start_knowledge_base
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import SnapshotSettings
+from tests.support import encoders
+from tests.support.encoders import SPEC, Turn, weights
 
 # A dead process refuses at once, so a dead node is found in two seconds; a live one has as long to answer as ever, or a
 # busy machine would lose its living nodes.

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -256,6 +257,7 @@ def _answers() -> dict[str, Any]:
         "set_device": lambda device: None,
         "is_bf16_supported": lambda *arguments, **options: True,
         "get_device_name": lambda device=None: "pretended GPU",
+        "get_device_properties": lambda device=None: SimpleNamespace(total_memory=2**32),
         "synchronize": lambda device=None: None,
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny import tiny
 
 from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.tiny import tiny
 
 
 def test_a_setting_of_the_data_may_be_searched_in_a_range(home: Path) -> None:

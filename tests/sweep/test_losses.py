@@ -9,20 +9,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_runs import write_run
 
 from ray_atr.cli.running import open_run
-from ray_atr.common.storage import atomic_file
+from ray_atr.common.storage import atomic_file, write_json, write_lines
 from ray_atr.common.storage.atomic import remove_leftovers
-from ray_atr.evaluation.report import write, write_report
+from ray_atr.evaluation.report import write_report
 from ray_atr.training.run_folder import RunFolder, make_trial_id
+from tests.support.fake_runs import write_run
 
 SPACE = {"objective": ["contrastive", "kcl"]}
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_figures", lambda runs, folder: [])
+def written(folder: Path, *args: Any, **options: Any) -> Path:
+    """A run folder whose records have digests and say what trial they are of, as a run writes them."""
+    run = write_run(folder, *args, **options)
+    for trial in (run / "trials").iterdir():
+        for name in ("result.json", "metrics.jsonl"):
+            records = json_lines(trial / name)
+            if records:
+                write_lines(trial / name, ({**record, "trial_id": trial.name} for record in records))
+    for file in (*run.glob("*.json"), *run.glob("trials/*/trial.json")):
+        write_json(file, json.loads(file.read_text()))
+    return run
+
+
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """What a file of one object, or of one a line, holds."""
+    if not file.is_file():
+        return []
+    text = file.read_text()
+    return [json.loads(line) for line in text.splitlines()] if file.suffix == ".jsonl" else [json.loads(text)]
 
 
 def lines(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
@@ -41,6 +57,28 @@ def first_trial(run: Path) -> Path:
     return sorted((run / "trials").iterdir())[0]
 
 
+def swapped(name: str) -> Callable[[Path], None]:
+    """With the trial behind it."""
+
+    def act(trial: Path) -> None:
+        other = sorted(trial.parent.iterdir())[1] / name
+        (trial / name).rename(trial.parent.parent / name)
+        other.rename(trial / name)
+        (trial.parent.parent / name).rename(other)
+
+    return act
+
+
+def edited(name: str) -> Callable[[Path], None]:
+    """By hand: a value is another, and the digest, which no longer fits, is removed."""
+
+    def act(folder: Path) -> None:
+        text = (folder / name).read_text()
+        (folder / name).write_text(re.sub(r',\s*"digest": "[^"]*"', "", text, count=1))
+
+    return act
+
+
 @pytest.mark.parametrize(
     ("damage", "file", "says"),
     [
@@ -52,20 +90,26 @@ def first_trial(run: Path) -> Path:
         (lines(lambda rows: [rows[0], rows[2]]), "metrics.jsonl", "epochs 1, 3 instead of 1 to 3"),
         (lines(lambda rows: [*rows, rows[1]]), "metrics.jsonl", "epochs 1, 2, 3, 2 instead of 1 to 4"),
         (lines(lambda rows: [rows[1], rows[0], rows[2]]), "metrics.jsonl", "epochs 2, 1, 3 instead of 1 to 3"),
+        (swapped("metrics.jsonl"), "metrics.jsonl", "of another trial, "),
+        (swapped("result.json"), "result.json", "of another trial, "),
+        (swapped("trial.json"), "trial.json", "of another trial, "),
+        (edited("metrics.jsonl"), "metrics.jsonl", "its digest is gone"),
+        (edited("result.json"), "result.json", "its digest is gone"),
+        (edited("trial.json"), "trial.json", "its digest is gone"),
     ],
 )
 def test_a_trial_that_lost_something_is_named(
     tmp_path: Path, damage: Callable[[Path], None], file: str, says: str
 ) -> None:
-    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
-    whole = write_report(run)
+    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    whole = write_report(run, figures=False)
     assert "not whole" not in whole.summary
     assert "Not whole" not in whole.page.read_text()
     assert open_run(str(run), "noise").path == run
     trial = first_trial(run)
     damage(trial)
     named = f"{trial / file}: {says}"
-    found = write_report(run)
+    found = write_report(run, figures=False)
     assert f"not whole:\n  {named}" in found.summary
     assert f"Not whole: {named}" in found.page.read_text()
     with pytest.raises(ValueError, match="restore it from a copy, or remove the trial's folder") as error:
@@ -76,17 +120,37 @@ def test_a_trial_that_lost_something_is_named(
 @pytest.mark.parametrize("status", ["pending", "running", "stopped"])
 def test_what_a_kill_leaves_is_whole(tmp_path: Path, status: str) -> None:
     """A folder before its description, a result before its status, and epochs that the checkpoint reports again."""
-    run = write_run(tmp_path / "run", SPACE, running=(0,), languages=("eng", "fra"))
+    run = written(tmp_path / "run", SPACE, running=(0,), languages=("eng", "fra"))
     (run / "trials" / "made-0123abcd").mkdir()
     for trial in RunFolder.open(run).trials():
         described = {**json.loads((Path(str(trial.folder)) / "trial.json").read_text()), "status": status}
-        (Path(str(trial.folder)) / "trial.json").write_text(json.dumps(described))
+        write_json(trial.folder / "trial.json", {name: value for name, value in described.items() if name != "digest"})
     assert RunFolder.open(run).problems() == []
+
+
+@pytest.mark.parametrize("name", ["experiment.json", "sweep.json"])
+def test_a_run_s_record_that_lost_its_digest_is_named(tmp_path: Path, name: str) -> None:
+    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    edited(name)(run)
+    named = f"{run / name}: its digest is gone"
+    assert named in write_report(run, figures=False).summary
+    with pytest.raises(ValueError, match=r"restore it from a copy$") as error:
+        open_run(str(run), "noise")
+    assert str(error.value).startswith(named)
+
+
+def test_metrics_of_zeros_are_refused(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    file = first_trial(run) / "metrics.jsonl"
+    for zeros in (file.stat().st_size, 100):
+        file.write_bytes(bytes(zeros))
+        with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+            open_run(str(run), "noise")
 
 
 def test_a_finished_trial_knows_its_epochs_and_not_only_its_best(tmp_path: Path) -> None:
     """The best epoch was the first: a history cut off behind it is a loss all the same."""
-    run = RunFolder.open(write_run(tmp_path / "run", {"objective": ["kcl"]}, running=(0,), languages=("eng", "fra")))
+    run = RunFolder.open(written(tmp_path / "run", {"objective": ["kcl"]}, running=(0,), languages=("eng", "fra")))
     (trial,) = run.trials()
     rows: list[dict[str, Any]] = [dict(row) for row in trial.epochs()]
     for epoch in (2, 3):
@@ -98,16 +162,18 @@ def test_a_finished_trial_knows_its_epochs_and_not_only_its_best(tmp_path: Path)
 
 
 def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
     trial = first_trial(run)
     rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
     rows = [{**row, "knowledge/failed_refreshes": float(row["epoch"] == 2)} for row in rows]
-    (trial / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run).summary
+    write_lines(trial / "metrics.jsonl", rows)
+    assert (
+        "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run, figures=False).summary
+    )
 
 
 def test_what_killed_writers_left_goes_at_the_next_start(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPACE, languages=("eng", "fra"))
+    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
     trial = first_trial(run)
     left = [
         trial / ".trial.json.0123456789ab",

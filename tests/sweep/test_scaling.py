@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import make_data, tiny
 
 from ray_atr.cli.running import without_ray
 from ray_atr.common.override import flatten, override
 from ray_atr.sweep import sweep
 from ray_atr.sweep.placement import Placed
-from ray_atr.sweep.scaling import OPEN, decide
+from ray_atr.sweep.scaling import OPEN, ScalingChoice, decide
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
+from tests.support.tiny import make_data, tiny
 
 LAPTOP = [Placed({"CPU": 2})]
 GPU_NODE = [Placed({"CPU": 16, "GPU": 4})]
@@ -107,3 +107,23 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     said.clear()
     sweep(RunFolder.open(run.path), [{}, {"seed": 1}], tmp_path, use_ray=False, say=said.append)
     assert line in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "texts' embeddings go around"),
+        ({"objective": "kcl", "objective.correspondence": "oracle"}, "texts' embeddings go around"),
+        ({"objective.pair": "sigmoid"}, "texts' embeddings go around"),
+        ({"objective.pair": "triplet"}, "each worker gathers all embeddings (objective.pair=triplet)"),
+        ({"objective.knowledge": "moco"}, "each worker gathers all embeddings (objective.knowledge=moco)"),
+        ({"objective.correspondence": "transport"}, "all embeddings (objective.correspondence=transport)"),
+        ({"model.interaction": "late"}, "all embeddings (model.interaction=late)"),
+        ({"train.batch_size": 64}, "all embeddings (train.batch_size=64)"),
+        ({"scaling.share_losses_from": 0}, "all embeddings (scaling.share_losses_from=0)"),
+    ],
+)
+def test_it_says_whether_workers_gather_embeddings(changes: dict[str, Any], said: str) -> None:
+    first = {"objective": changes["objective"]} if "objective" in changes else {}
+    experiment = override(override(Experiment(), first), {"train.batch_size": 2048, "scaling.workers": 2, **changes})
+    assert ScalingChoice({}, "auto: 2 nodes").line(experiment).endswith(said)

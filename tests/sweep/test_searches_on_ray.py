@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
 from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
+from tests.support.tiny import make_data, new_run, prepared_for, tiny
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]
 
@@ -30,12 +30,9 @@ ONE_AT_A_TIME: dict[str, Any] = {"scaling__cpus_per_worker": 2}
 """Trials of the size of the session's Ray, which take turns in one process: a second one takes three seconds to import torch."""
 
 
-def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
-    changes = {"scaling__workers": 0, "scaling__ray_data": False, "train__epochs": 3, **changes}
-    experiment = tiny(home / "tones", **changes)
-    # Made here, once: on Ray it would take three processes that import torch.
-    prepared_for(experiment, home)
-    return RunFolder.create(home / "runs" / name, experiment, {"name": "test"})
+def in_process(home: Path, name: str, **changes: Any) -> RunFolder:
+    """Of trials without Ray Train's workers."""
+    return new_run(home, name, **{"scaling__workers": 0, "scaling__ray_data": False, "train__epochs": 3, **changes})
 
 
 def quiet(message: str) -> None:
@@ -44,7 +41,7 @@ def quiet(message: str) -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> None:
-    run = new_run(home, "asha", train__epochs=4)
+    run = in_process(home, "asha", train__epochs=4)
     # Rates from useless to good: the loss after an epoch tells them apart.
     space = Space.parse(["train.learning_rate=loguniform(1e-7,3e-2)"], run.experiment)
     lines: list[str] = []
@@ -95,7 +92,7 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None:
-    run = new_run(home, "other-data", train__epochs=1)
+    run = in_process(home, "other-data", train__epochs=1)
     sweep(run, [{"seed": 0}], home, use_ray=False, say=quiet)
     info = run.info
     assert info["data"]["name"] == "tones"
@@ -107,7 +104,7 @@ def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None
 
 @pytest.mark.usefixtures("ray_session")
 def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
-    run = new_run(home, "hours", train__epochs=400, **ONE_AT_A_TIME)
+    run = in_process(home, "hours", train__epochs=400, **ONE_AT_A_TIME)
     result = sweep(
         run,
         SweepPlan(
@@ -135,7 +132,7 @@ def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
     from ray.util import list_named_actors
 
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
-    run = new_run(home, "ask", scaling__ray_data=True, train__epochs=2, **ask)
+    run = in_process(home, "ask", scaling__ray_data=True, train__epochs=2, **ask)
     points = [{"seed": 0}, {"seed": 1}]
     result = sweep(run, points, home, concurrency=2, say=quiet)
     assert len(result.finished) == 2

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from ray import tune
-from tiny import make_data, tiny
 
 from ray_atr.sweep.tune_bridge import run_in_tune
 from ray_atr.training.ray_train import unpacked
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.tiny import make_data, tiny
 
 
 class Session:

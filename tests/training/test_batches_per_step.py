@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import make_data, prepared_for, tiny
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ray_atr.training.checkpoint import load_checkpoint
@@ -15,6 +14,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.knowledge_base.memory import MomentumMemory
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
+from tests.support.tiny import make_data, prepared_for, tiny
 
 BARELY = {
     "train__learning_rate": 1e-30,

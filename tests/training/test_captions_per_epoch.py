@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import prepared_for, tiny, tone_clip
 
+from ray_atr.data.positives import same_group
 from ray_atr.data.shards import write_clips
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
+from tests.support.tiny import prepared_for, tiny, tone_clip
 
 EACH = {"data__captions_per_epoch": "each", "data__languages": "eng"}
 NUM_PAIRS = 3 * 6 + 2 * 2
@@ -84,11 +85,11 @@ def test_two_captions_of_a_clip_are_never_negatives(home: Path, positives: str) 
     repeated = 0
     for batch in found:
         same = np.array(batch.clip_ids)[:, None] == np.array(batch.clip_ids)
-        mask = batch.global_batch.positives
+        groups = batch.global_batch.positive_groups
         # A batch in which each sample is alone has none.
-        assert (mask is None) == (same.sum() == len(same))
-        if mask is not None:
-            np.testing.assert_array_equal(mask.numpy(), same)
+        assert (groups is None) == (same.sum() == len(same))
+        if groups is not None:
+            np.testing.assert_array_equal(same_group(groups).numpy(), same)
             repeated += 1
     assert repeated > 0, "some batch has two captions of one clip"
 

@@ -10,7 +10,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.noise import INDEX_FILE
 from ray_atr.models.retriever import Retriever
@@ -18,6 +17,7 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
+from tests.support.tiny import make_data, prepared_for, tiny
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 4}
 

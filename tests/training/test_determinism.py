@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agreement import differences
+
+from tests.support.agreement import differences
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from tiny import make_data, tiny
 from torch import Tensor
 
 from ray_atr.objectives.schemes import weight_distance
@@ -19,6 +18,7 @@ from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
+from tests.support.tiny import make_data, tiny
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from agreement import compute_in_float64
-from processes import run_processes
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import flatten, override
 from ray_atr.data.stream import share_sizes, training_plan
@@ -29,6 +26,9 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
 from ray_atr.training.run_folder import LAST
+from tests.support.agreement import computing_in_float64
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
@@ -87,8 +87,6 @@ def leave_group() -> None:
 def worker(
     rank: int, most: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
 ) -> dict[int, list[dict[str, Any]]]:
-    # A plan's gradient magnifies what float32 rounds, by 1/epsilon a step.
-    compute_in_float64()
     # Each phase has a group of its own. Nobody leaves one while another worker still connects to it.
     leave_group()
     ended: dict[int, list[dict[str, Any]]] = {}
@@ -101,7 +99,8 @@ def worker(
             ended[case] = []
             arguments = override(Experiment(), flat), ready, folder / f"case-{case}", ended[case].append
             options = {"use_ray_data": False, "make_refresher": base_of, "is_preempted": until_lost(steps)}
-            with suppress(LostError), distances_in_loops():
+            # A plan's gradient magnifies what float32 rounds, by 1/epsilon a step.
+            with suppress(LostError), distances_in_loops(), computing_in_float64():
                 train_trial(*arguments, WorkerGroup(rank, size), **options)
             leave_group()
     return {case: [dict(report) for report in reports] for case, reports in ended.items()}
@@ -115,11 +114,10 @@ def alone(
     rank: int, size: int, folder: Path, flats: list[dict[str, Any]], prepared: list[Prepared]
 ) -> list[list[dict[str, Any]]]:
     """What one process reports that trains from the first step to the last."""
-    compute_in_float64()
     ended: list[list[dict[str, Any]]] = []
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
         reports: list[dict[str, Any]] = []
-        with distances_in_loops():
+        with distances_in_loops(), computing_in_float64():
             train_trial(
                 override(Experiment(), flat), ready, folder / f"case-{case}", reports.append, use_ray_data=False
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from processes import run_processes
-from tiny import prepared_for, tiny
 from torch.nn import functional
 
 import ray_atr.training.group as training_group
@@ -38,6 +37,8 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.step import StepResult, training_step
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 # A tower that draws from the random state at each step, also in those after a checkpoint in the middle of an epoch.
@@ -59,7 +60,24 @@ CASES: dict[str, dict[str, Any]] = {
         "train__embedding_chunk": 3,
     },
     "plans that workers share": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2},
-    "similarities that workers share": {"objective": "kcl", "scaling__share_losses_from": 2},
+    "plans by tiles": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2, "scaling__loss_memory": 0},
+    "similarities that workers share": {
+        "objective": "kcl",
+        "objective__pair": "contrastive_entropic",
+        "scaling__share_losses_from": 2,
+    },
+    "texts that go around": {"objective": "kcl", "scaling__share_losses_from": 2},
+    "texts that go around, by tiles": {
+        "objective": "cacl",
+        "scaling__share_losses_from": 2,
+        "scaling__loss_memory": 0,
+    },
+    "texts that go around, by language": {
+        "objective": "kcl",
+        "objective__pair": "sigmoid",
+        "scaling__share_losses_from": 2,
+        "train__language_chunk": 1,
+    },
     "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
     # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
     "oracle": {"objective__correspondence": "oracle"},
@@ -103,7 +121,12 @@ def one_step(
     experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path
 ) -> tuple[float, torch.Tensor]:
     """Loss and all gradients, as one vector, of the first step."""
-    group = dataclasses.replace(group, share_losses_from=experiment.scaling.losses_shared_from)
+    memory = experiment.scaling.loss_bytes
+    group = dataclasses.replace(
+        group,
+        share_losses_from=experiment.scaling.losses_shared_from,
+        loss_bytes=math.inf if memory is None else memory,
+    )
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(
@@ -138,20 +161,23 @@ def worker(
     group = WorkerGroup(rank=rank, size=size)
     found = []
     for case, (flat, ready) in enumerate(zip(flats, prepared, strict=True)):
-        with patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total:
+        with (
+            patch.object(Ranks, "total", autospec=True, side_effect=Ranks.total) as total,
+            patch.object(WorkerGroup, "gather", autospec=True, side_effect=WorkerGroup.gather) as gather,
+        ):
             found.append(one_step(override(Experiment(), flat), ready, group, folder / f"{rank}-{case}"))
         shared = {call.args[0].size for call in total.call_args_list}
         assert shared == ({size} if flat["scaling.share_losses_from"] == 2 else set()), (case, shared)
+        gathered = any(call.args[1].is_floating_point() for call in gather.call_args_list)
+        assert gathered is not list(CASES)[case].startswith("texts that go around"), case
     return found
 
 
 @pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     always = {"data__noise__ratio": 0.2, "model__learn_temperature": True}
-    # Noise gives several clips one caption. Which of two equal captions a base finds is decided by rounding.
-    of_ask = {**ASK, "data__noise__ratio": 0.0}
     experiments = [
-        tiny(home / "tones", **{**always, **settings, **(of_ask if "ask" in name else {})})
+        tiny(home / "tones", **{**always, **settings, **(ASK if "ask" in name else {})})
         for name, settings in CASES.items()
     ]
     prepared = [prepared_for(experiment, home) for experiment in experiments]

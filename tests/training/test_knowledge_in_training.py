@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
@@ -25,10 +24,12 @@ from ray_atr.training.epoch_end import DriftProbe
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries, build
+from ray_atr.training.knowledge_base.snapshot import Entries
 from ray_atr.training.loop import train_trial
+from tests.support.tiny import make_data, prepared_for, tiny
 
 KNOWLEDGE = "objective.knowledge"
 SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}

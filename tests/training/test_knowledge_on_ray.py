@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny
 
 from ray_atr.common.jobs import Resources
 from ray_atr.models.retriever import build_retriever
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.inputs import prepare
+from tests.support.tiny import tiny
 
 pytestmark = pytest.mark.ray
 

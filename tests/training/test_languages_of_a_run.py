@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clips_on_disk import write_tone
-from tiny import NOTES, make_data, tiny
 
 from ray_atr.common.override import override
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
@@ -21,6 +19,8 @@ from ray_atr.training.ray_train import run_trial
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources.table import TableSource
+from tests.support.clips_on_disk import write_tone
+from tests.support.tiny import NOTES, make_data, tiny
 
 SWEDISH = ("en låg ton", "en mellanhög ton", "en hög ton", "en mycket hög ton")
 KOREAN = ("낮은 소리", "중간 소리", "높은 소리", "아주 높은 소리")

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import run_processes
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
@@ -32,6 +30,8 @@ from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.share import LateShare
 from ray_atr.training.step import training_step
 from ray_atr.training.validation import retrieve_by_tokens
+from tests.support.processes import run_processes
+from tests.support.tiny import prepared_for, tiny
 
 LATE = {"model.interaction": "late"}
 ASK = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.neighbours": 2}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from processes import run_processes
 from torch import nn
 
 import ray_atr.training.group as training_group
 from ray_atr.training.group import GradientMean
+from tests.support.processes import run_processes
 
 LAYERS, WIDTH = 4, 8
 

@@ -11,7 +11,6 @@ import pytest
 import s3fs
 import torch
 from moto.server import ThreadedMotoServer
-from tiny import make_data, tiny
 
 from ray_atr.common.storage import StorageError, entries_in, locations
 from ray_atr.common.storage.transfer import on_this_node
@@ -24,6 +23,7 @@ from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
 from ray_atr.training.trajectory import OtherRun
+from tests.support.tiny import make_data, tiny
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import make_data, prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.models.retriever import build_retriever
@@ -17,6 +16,7 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.setup import make_optimizer, make_schedule
+from tests.support.tiny import make_data, prepared_for, tiny
 
 STEPS = 4
 """of an epoch"""

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from processes import run_processes
-from tiny import make_data, prepared_for, tiny
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -35,6 +33,8 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
+from tests.support.processes import run_processes
+from tests.support.tiny import make_data, prepared_for, tiny
 
 RATE = 0.003
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import make_data, prepared_for, tiny
 from tokenizers import Tokenizer
 
 import ray_atr.training.epoch_validation as epoch_validation
@@ -19,6 +18,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
+from tests.support.tiny import make_data, prepared_for, tiny
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""

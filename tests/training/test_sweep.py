@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import prepared_for, tiny
 
 from ray_atr.common.storage import StorageError
 from ray_atr.sweep import SweepListener, sweep
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.run_folder import FAILED, RunFolder, make_trial_id
+from tests.support.tiny import new_run
 
 pytestmark = pytest.mark.ray
 
@@ -34,16 +34,13 @@ class Listener(SweepListener):
         self.events.append(("failed", error))
 
 
-def new_run(home: Path, name: str, **changes: Any) -> RunFolder:
-    experiment = tiny(home / "tones", train__epochs=2, **changes)
-    # Made here, once: on Ray it would take three processes that import torch.
-    prepared_for(experiment, home)
-    return RunFolder.create(home / "runs" / name, experiment, {"name": "test", "varied": ["objective"], "seeds": [0]})
+def run_of_two_epochs(home: Path, name: str, **changes: Any) -> RunFolder:
+    return new_run(home, name, {"varied": ["objective"], "seeds": [0]}, train__epochs=2, **changes)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(home: Path) -> None:
-    run = new_run(home, "recorded", scaling__workers=0)
+    run = run_of_two_epochs(home, "recorded", scaling__workers=0)
     # Found when the trial runs, like any mistake that cannot be seen before. The others run after it.
     points = [{"seed": 1, "train.learning_rate": 1e30}, *POINTS]
     listener = Listener()
@@ -71,7 +68,7 @@ def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(h
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_whose_first_trials_all_fail_for_one_reason_stops(home: Path) -> None:
-    run = new_run(home, "all-failing", scaling__workers=0, scaling__ray_data=False)
+    run = run_of_two_epochs(home, "all-failing", scaling__workers=0, scaling__ray_data=False)
     data = home / "tones"
 
     def lose_the_data(message: str) -> None:
@@ -92,7 +89,7 @@ def test_a_sweep_whose_first_trials_all_fail_for_one_reason_stops(home: Path) ->
 
 @pytest.mark.usefixtures("ray_session")
 def test_an_unfinished_trial_goes_on_from_its_checkpoint(home: Path) -> None:
-    run = new_run(home, "resumed", scaling__workers=0, scaling__ray_data=False)
+    run = run_of_two_epochs(home, "resumed", scaling__workers=0, scaling__ray_data=False)
     sweep(run, [{"seed": 0}], home, use_ray=False, say=lambda message: None)
     trial = next(iter(run.trials()))
     expected = load_checkpoint(trial.folder / "last")["model"]
@@ -109,7 +106,7 @@ def test_an_unfinished_trial_goes_on_from_its_checkpoint(home: Path) -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
-    run = new_run(home, "vanishing", scaling__workers=0, scaling__ray_data=False)
+    run = run_of_two_epochs(home, "vanishing", scaling__workers=0, scaling__ray_data=False)
 
     class Vanish(SweepListener):
         def epoch_ended(self, trial: Any, metrics: Any) -> None:
@@ -140,6 +137,6 @@ def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(home: Path, change: dict[str, Any], words: str) -> None:
-    run = new_run(home, "refused-" + next(iter(change)), scaling__workers=0)
+    run = run_of_two_epochs(home, "refused-" + next(iter(change)), scaling__workers=0)
     with pytest.raises(ValueError, match=words):
         sweep(run, [change], home, say=lambda message: None)

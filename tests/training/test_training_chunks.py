@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import make_data, tiny
 from torch import Tensor, nn
 
 from ray_atr.common.override import override
@@ -24,6 +23,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.step import training_step
+from tests.support.tiny import make_data, tiny
 
 MIXTURE = {"objective__scheme": "random_mixture", "objective__pair": "contrastive"}
 PARTIAL = {

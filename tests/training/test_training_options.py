@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import make_data, tiny
 
 from ray_atr.common.override import override
 from ray_atr.models import adaptation
@@ -20,6 +19,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
+from tests.support.tiny import make_data, tiny
 
 Weights = Mapping[str, torch.Tensor]
 RATE = 0.003

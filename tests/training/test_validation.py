@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import make_data, prepared_for, tiny, tone_clip
 
 from ray_atr.common.override import override
 from ray_atr.data.features import FeatureSet, open_features
@@ -23,6 +22,7 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import TEST_SCORES
 from ray_atr.training.validation import embed_clips, evaluate_split
+from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 
 def start(experiment: Experiment, home: Path, split: str) -> tuple[Retriever, FeatureSet]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import run_processes
 from torch import Tensor, distributed
 from torch.nn import functional
 
@@ -23,7 +22,8 @@ from ray_atr.objectives.pairs import (
 from ray_atr.objectives.pairs.pair_loss import CleanShare
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
-from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows
+from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows, tiles_of
+from tests.support.processes import run_processes
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}
@@ -164,7 +164,8 @@ def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
     blocks = {
         "held": LogRows(scores[own], ranks),
         "kernel": KernelRows(scores[own], ranks),
-        "tiled": TiledRows(lambda rows: scores[own][rows].clone(), length, 2, ranks),
+        "tiled": TiledRows(lambda rows: scores[own][rows].clone(), tiles_of(length, 2), ranks),
+        "tiled kernel": TiledRows(lambda rows: scores[own][rows].clone(), tiles_of(length, 2), ranks, scores.max()),
     }
     return {
         name: (ranks.joined(block.row_sums(column), N), block.column_sums(row), block.sweep(column, log_mass)[1])
@@ -214,6 +215,7 @@ def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_f
     for worker in by_four:
         torch.testing.assert_close(worker["tiled"]["kernel"], worker["tiled"]["held"])
         torch.testing.assert_close(worker["tiled"]["tiled"], worker["tiled"]["held"])
+        torch.testing.assert_close(worker["tiled"]["tiled kernel"], worker["tiled"]["held"])
 
 
 def test_a_cost_that_is_not_finite_on_one_process_is_refused_on_all(by_four: Any) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import ot
 import pytest
 import torch
-from pot_plans import pot_plan
 from scipy.optimize import brentq, linear_sum_assignment
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from ray_atr.objectives.transport import TransportPlan, balanced, solve
 from ray_atr.objectives.transport.balanced import sweeps_left
 from ray_atr.objectives.transport.partial import level_and_scaling
 from ray_atr.objectives.transport.scalings import Marginals, Scalings, SmallScalings
+from tests.support.pot_plans import pot_plan
 
 
 def trained_cost(B: int, *, num_wrong: int = 0, seed: int = 0) -> Tensor:

@@ -1,10 +1,14 @@
 """Files on this machine or in an object store: found by one path, written whole, checked when read, held by one writer."""
 
+from ray_atr.common.storage.appended import append_line as append_line
+from ray_atr.common.storage.appended import newest_lines as newest_lines
+from ray_atr.common.storage.appended import read_appended as read_appended
 from ray_atr.common.storage.atomic import atomic_file as atomic_file
 from ray_atr.common.storage.atomic import disk_errors as disk_errors
 from ray_atr.common.storage.atomic import remove_folder as remove_folder
 from ray_atr.common.storage.atomic import sync_folder as sync_folder
 from ray_atr.common.storage.digests import DamagedFileError as DamagedFileError
+from ray_atr.common.storage.digests import lost_seal as lost_seal
 from ray_atr.common.storage.digests import read_bytes as read_bytes
 from ray_atr.common.storage.digests import read_json as read_json
 from ray_atr.common.storage.digests import read_lines as read_lines

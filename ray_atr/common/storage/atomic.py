@@ -24,8 +24,8 @@ PRIVATE = 0o600
 def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `file` once everything is written; if that fails, nothing of it is left.
 
-    `is_synced` waits until it and its name are on the disk, to outlive a power cut. An error of a full disk names the file,
-    which an error of writing to an open file leaves out.
+    `is_synced` waits until it and its name are on the disk, to outlive a power cut. An error of the disk, full or failing,
+    names the file, which an error of writing to an open file leaves out.
     """
     remove_leftovers(file)
     aside, opened = _open_aside(file)
@@ -41,7 +41,8 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
         if is_synced:
             sync_folder(file.parent)
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        # Of a rename, the name aside is gone in a moment.
+        if error.errno is None or (error.filename is not None and error.filename2 is None):
             raise
         raise OSError(error.errno, error.strerror, str(file)) from None
     finally:
@@ -53,7 +54,7 @@ def disk_errors(file: Path) -> Iterator[None]:
     """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.
 
     torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message; shutil names
-    the file that it copies first.
+    the file that it copies first, a rename the name aside, and writing to an open file or syncing it none.
     """
     try:
         yield
@@ -65,7 +66,7 @@ def disk_errors(file: Path) -> Iterator[None]:
 
 
 def _refusal_behind(error: Exception) -> int | None:
-    if isinstance(error, OSError) and error.filename2 is not None:
+    if isinstance(error, OSError) and (error.filename is None or error.filename2 is not None):
         return error.errno
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return error.__context__.errno
@@ -80,13 +81,17 @@ def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
     remove_leftovers(folder)
     with _folder_aside(folder) as aside:
         yield aside
-        if is_synced:
-            for path in (*aside.rglob("*"), aside):
-                sync_folder(path)
-        remove_folder(folder)
-        os.replace(aside, folder)
-        if is_synced:
-            sync_folder(folder.parent)
+        try:
+            if is_synced:
+                for path in (*aside.rglob("*"), aside):
+                    sync_folder(path)
+            remove_folder(folder)
+            os.replace(aside, folder)
+            if is_synced:
+                sync_folder(folder.parent)
+        except OSError as error:
+            # The names aside are gone in a moment.
+            raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 @contextlib.contextmanager

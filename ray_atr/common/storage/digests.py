@@ -98,6 +98,23 @@ def check_seal(text: bytes, file: object) -> None:
         raise DamagedFileError(file)
 
 
+def is_sealed(text: bytes) -> bool:
+    """Whether a text holds a whole digest, right or wrong."""
+    return _SEAL.search(text) is not None
+
+
+def lost_seal(file: Location, *, is_lines: bool = False) -> str | None:
+    """That a record, or a line of a file of them, has no digest: it was edited, and nothing says what it was. None if all have
+    theirs.
+    """
+    content = read_bytes(file)
+    # What follows the last line break was cut off by a kill.
+    parts = content.rpartition(b"\n")[0].splitlines() if is_lines else [content]
+    if all(map(is_sealed, parts)):
+        return None
+    return f"{file}: its digest is gone, as after an edit by hand; nothing checks what it says"
+
+
 def _has_remains(text: bytes) -> bool:
     """Whether a text without a digest had one: most of its mark stands where a record ends, whichever of its bytes changed."""
     if b"xxh3:" in text:
@@ -108,18 +125,32 @@ def _has_remains(text: bytes) -> bool:
 
 
 def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
-    """Write the list of a folder's files; `known` has digests of files that need not be read again."""
+    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere."""
     # What begins with a dot is being written, or was left by a kill.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    names = sorted({path.relative_to(folder).as_posix() for path in paths} - {DIGESTS_FILE})
+    present = {path.relative_to(folder).as_posix() for path in paths}
+    names = sorted((present | set(known or {})) - {DIGESTS_FILE})
     files = {name: (known or {}).get(name) or digest_of_file(folder / name) for name in names}
     write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
 
 
 def check_folder(folder: Path) -> None:
-    """DamagedFileError for the first of a folder's files that is not as it was sealed, or is gone."""
-    for name in digests_of(folder):
-        check_file(folder, name)
+    """DamagedFileError for the first of a folder's files that is not as it was sealed, or is gone.
+
+    Where several are there and differ, and none is another file of the list, the list is named: it may be of another folder.
+    """
+    listed = digests_of(folder)
+    for number, name in enumerate(listed):
+        try:
+            check_file(folder, name)
+        except DamagedFileError:
+            later = [one for one in list(listed)[number:] if (folder / one).is_file()]
+            found = {one: digest_of_file(folder / one) for one in later}
+            differing = [one for one in later if found[one] != listed[one]]
+            if len(differing) > 1 and name in found and not {found[one] for one in differing} & set(listed.values()):
+                differ = f"{len(differing)} of the {len(listed)} files that it lists differ from it"
+                raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder") from None
+            raise
 
 
 def check_file(folder: Path, name: str) -> None:
@@ -199,18 +230,18 @@ def read_lines(file: Location) -> list[dict[str, Any]]:
 
     ValueError names the line that is no object, or not what was written.
     """
-    if not file_exists(file):
-        return []
-    lines = read_bytes(file).splitlines()
-    rows = []
-    for number, line in enumerate(lines, start=1):
+    return list(rows_of(read_bytes(file), file)) if file_exists(file) else []
+
+
+def rows_of(text: bytes, file: Location) -> Iterator[dict[str, Any]]:
+    """The objects of sealed lines. ValueError names the line that is no object, or not what was written."""
+    for number, line in enumerate(text.splitlines(), start=1):
         where = f"{file}, line {number}"
         check_seal(line, where)
         row = _parsed(line, where)
         if not isinstance(row, dict):
             raise ValueError(f"{where}: not a JSON object")
-        rows.append(unsealed(row))
-    return rows
+        yield unsealed(row)
 
 
 def _parsed(text: bytes, where: object) -> Any:

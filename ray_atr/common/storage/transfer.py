@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,7 +87,8 @@ def _scratch(*names: str) -> Iterator[Path]:
 
 @dataclass
 class CheckpointSync:
-    """The folder of a trial on the node that trains it, and its copy in a store. Only the trial's first worker puts.
+    """The folder of a trial on the node that trains it, and its copy in a store. Only the trial's first worker
+    puts the list.
 
         checkpoint.json    the files of the last checkpoint: name -> SHA-256; written last, it alone says what is whole
         objects/<sha256>   their contents, each sent once
@@ -114,17 +115,21 @@ class CheckpointSync:
             if self._hash(target) != digest:
                 raise StorageError(f"{self._object(digest)}: not the file that {CHECKPOINT_FILE} names as {name}")
 
-    def put(self) -> None:
-        """Copy what has changed since the last checkpoint, then its list, then remove what no list names."""
-        held = self._held()
-        files = dict(self._present())
-        for name, digest in files.items():
-            if digest not in held.values():
-                put(self.local / name, self._object(digest))
+    def put(self, others: Mapping[str, str] | None = None) -> None:
+        """Copy what has changed since the last checkpoint, then its list, then remove what no list names.
+
+        `others` are files that other workers have sent, name -> SHA-256.
+        """
+        files = self._sent("")
+        files |= others or {}
         write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
         for stored in entries_in(self.remote / "objects"):
             if stored.name not in files.values():
                 with_retries(stored, partial(stored.unlink, missing_ok=True))
+
+    def send(self, folder: str) -> dict[str, str]:
+        """Copy the files below `folder`, which the first worker's `put` then lists: name -> SHA-256."""
+        return self._sent(folder)
 
     def share(self, folder: str, *, is_first: bool) -> None:
         """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
@@ -143,6 +148,14 @@ class CheckpointSync:
             for part in (*name.split("/"), digest):
                 safe_name(part, f"{path}: files")
         return held
+
+    def _sent(self, folder: str) -> dict[str, str]:
+        held = set(self._held().values())
+        files = {name: digest for name, digest in self._present() if name.startswith(folder)}
+        for name, digest in files.items():
+            if digest not in held:
+                put(self.local / name, self._object(digest))
+        return files
 
     def _object(self, digest: str) -> UPath:
         return self.remote / "objects" / digest

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, locate
@@ -95,7 +96,7 @@ def export(
     options: ExportOptions | None = None,
     *,
     asked: ExportInputs | None = None,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> Exported:
     """Export a saved retriever to a format, compare it with the retriever, and keep it only if they agree.
 

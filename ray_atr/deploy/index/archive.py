@@ -81,7 +81,11 @@ class AudioFolder(Archive):
             yield ArchivedSound(name, found.st_size, found.st_mtime_ns, clip_id=PurePosixPath(name).stem)
 
     def read(self, sound: ArchivedSound) -> bytes:
-        return (self.folder / sound.path).read_bytes()
+        # An index may come from elsewhere: its paths stay below the folder.
+        path = PurePosixPath(sound.path)
+        if path.is_absolute() or ".." in path.parts or "\0" in sound.path:
+            raise refuse("path", sound.path, "a path below the archive's folder")
+        return (self.folder / path).read_bytes()
 
 
 class _Place(NamedTuple):
@@ -178,10 +182,10 @@ class PartOfArchive(Archive):
 
 def open_archive(place: str) -> Archive:
     """The archive at a place: a data set's folder or URL, a folder of audio, or a `.npy` file. ValueError if it is none."""
-    local = local_path(place)
+    local = local_path(place) if place else None
     if local is not None and local.is_file() and local.suffix == ".npy":
         return ReadyVectors(Path(os.path.abspath(local)))
-    if file_exists(locate(place) / "manifest.json"):
+    if place and file_exists(locate(place) / "manifest.json"):
         return DataSetArchive(read_manifest(place))
     if local is None or not local.is_dir():
         raise refuse("--audio", place, "a folder of audio files, the folder or URL of a data set, or a .npy file")

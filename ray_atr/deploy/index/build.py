@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.data.schema import caption_rows, captions_by_language
-from ray_atr.deploy.index.archive import Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
+from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.encoders import encode_archive, uses_ray
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -39,6 +40,7 @@ from ray_atr.deploy.index.layout import (
     write_index_manifest,
     write_state,
 )
+from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound
 from ray_atr.deploy.index_encoding import IndexEncoding
@@ -59,9 +61,6 @@ PART_SCHEMA = pa.schema(
         ("vectors", pa.large_binary()),
     ]
 )
-
-Progress = Callable[[str, int, int], None]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def bring_up_to_date(
     encoding: IndexEncoding | None = None,
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
-    progress: Progress = lambda what, done, total: None,
+    progress: NamedProgress = lambda what, done, total: None,
     say: Say = lambda message: None,
 ) -> Changes:
     """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
@@ -159,6 +158,9 @@ def bring_up_to_date(
         _tell(broken, say)
         paths = {sound.path for sound in order}
         removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
+        if not order:
+            allowed = f"a part with sounds: {part} has none" if part else f"one with sounds: {', '.join(SUFFIXES)}"
+            raise refuse("--audio", archive.place, allowed)
         tables = _tables(everything)
         if before is not None and files is not None and tables[0].equals(files):
             manifest = dataclasses.replace(before, archive=archive.place, checkpoint=str(checkpoint))
@@ -194,16 +196,24 @@ def _encode(
 ) -> Iterator[EncodedSound]:
     """The sounds that are not known yet, encoded; fills `order` with all, and `reused` with the known ones."""
 
+    by_size: dict[int, dict[str, EncodedSound]] = {}
+    for one in known.values():
+        if one.sound.modified_ns:
+            by_size.setdefault(one.sound.size, {})[one.digest] = one
+
     def unknown() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
             kept = sound.without_data()
-            if not _is_name(sound.path):
+            if not is_unicode(sound.path):
                 say(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
             order.append(kept)
             older = known.get(sound.path)
+            if older is None and sound.size in by_size:
+                # A file that was moved, or a copy of one.
+                older = by_size[sound.size].get(_digest(sound, archive))
             if older is not None and _is_unchanged(older, sound, archive):
-                reused[sound.path] = EncodedSound(kept, older.digest, older.starts, older.ends, older.vectors)
+                reused[sound.path] = dataclasses.replace(older, sound=kept)
             else:
                 yield sound
 
@@ -234,18 +244,15 @@ def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -
         return False
     if sound.modified_ns and sound.modified_ns == older.sound.modified_ns:
         return True
+    return _digest(sound, archive) == older.digest
+
+
+def _digest(sound: ArchivedSound, archive: Archive) -> str:
+    """The digest of a sound's bytes; empty if they cannot be read."""
     try:
-        return digest_of(archive.read(sound) if sound.data is None else sound.data) == older.digest
+        return digest_of(archive.read(sound) if sound.data is None else sound.data)
     except (OSError, ValueError):
-        return False
-
-
-def _is_name(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return ""
 
 
 def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, EncodedSound]]:

@@ -110,6 +110,8 @@ def read_index_manifest(folder: Location) -> IndexManifest:
     unknown = set(manifest.digests) - {VECTORS, FILES, WINDOWS, STRUCTURE, ROWS}
     if unknown or {VECTORS, FILES, WINDOWS, STRUCTURE} - set(manifest.digests):
         raise refuse(f"{file}: digests", sorted(manifest.digests), f"{VECTORS}, {FILES}, {WINDOWS}, {STRUCTURE}")
+    if manifest.state < 1 or manifest.state is True or not manifest.model:
+        raise refuse(str(file), f"state {manifest.state!r}, model {manifest.model!r}", "a state from 1 on, and a model")
     if manifest.distance not in ("cosine", "euclidean"):
         raise refuse(f"{file}: distance", manifest.distance, "cosine or euclidean")
     return manifest

@@ -25,6 +25,7 @@ from ray_atr.common.storage.caches import cache_folder, mark_used
 from ray_atr.common.storage.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
+from ray_atr.deploy.index.coarse import CoarseRows, is_fast
 from ray_atr.deploy.index.layout import (
     FILES,
     INDEX_FILE,
@@ -42,9 +43,19 @@ from ray_atr.deploy.index.search import Match, Search
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
 
+COARSE_ROWS = 8_192
+"""From so many rows, many queries together are answered by way of copies in 8 bits."""
+
 
 class Index(Search):
-    """An index of sounds that is open for search. Safe to be used by several threads at a time."""
+    """An index of sounds that is open for search. Safe to be used by several threads at a time.
+
+    Related: `build_index` makes one, `open_shards` asks several as one, `ray-atr serve` answers over HTTP.
+
+    >>> index = Index.open("indexes/sounds")  # doctest: +SKIP
+    >>> len(index), index.search("a dog barks", top=1)[0].path
+    (1, 'sound.wav')
+    """
 
     def __init__(
         self,
@@ -141,7 +152,8 @@ class Index(Search):
         """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1: none."""
         if queries.ndim != 2 or queries.shape[1] != self.manifest.width:
             raise refuse("queries", queries.shape, f"vectors [M, {self.manifest.width}]")
-        return nearest_rows(self._structure, self.rows, queries, top, self.manifest.distance)
+        coarse = (lambda: self._coarse) if len(self.rows) >= COARSE_ROWS and is_fast() else None
+        return nearest_rows(self._structure, self.rows, queries, top, self.manifest.distance, coarse)
 
     def sound(self, path: str) -> bytes:
         """The encoded audio of a sound of the index. ValueError for a path that is not in it, or cannot be read."""
@@ -155,6 +167,10 @@ class Index(Search):
     def check_vectors(self) -> None:
         """DamagedFileError unless `vectors.parquet`, which a search does not read, is as it was written."""
         check_files(self.folder, self.manifest, [VECTORS])
+
+    @cached_property
+    def _coarse(self) -> CoarseRows:
+        return CoarseRows(self.rows)
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 1_000
 LONGEST_QUERY = 2_000  # characters
+COUNTED = 50
+"""Windows among which are the best sounds by which a text is answered with nothing."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,21 @@ class Search(ABC):
         return is_told_language(self.retriever)
 
     def search(
-        self, text: str, language: str | None = None, *, top: int = 10, at_least: float | None = None
+        self,
+        text: str,
+        language: str | None = None,
+        *,
+        top: int = 10,
+        at_least: float | None = None,
+        or_nothing: bool = False,
     ) -> list[Match]:
-        """The windows that fit a text best, best first; with `at_least`, of that probability or more: maybe none."""
-        return self.search_many([text], language, top=top, at_least=at_least)[0]
+        """The windows that fit a text best, best first. With `at_least`, those of that probability or more; with `or_nothing`,
+        none if the best ones together look like answers to what is not there.
+
+        >>> [match.path for match in index.search("a dog barks", top=1)]
+        ['sound.wav']
+        """
+        return self.search_many([text], language, top=top, at_least=at_least, or_nothing=or_nothing)[0]
 
     def search_many(
         self,
@@ -125,38 +138,53 @@ class Search(ABC):
         *,
         top: int = 10,
         at_least: float | None = None,
+        or_nothing: bool = False,
     ) -> list[list[Match]]:
         """`search` of several texts of one language at a time.
 
         ValueError for a blank text, for an unknown language or one that is missing where the model must be told it, and for
-        `at_least` where the retriever is not calibrated.
+        `at_least` or `or_nothing` where the retriever is not calibrated.
+
+        >>> [len(matches) for matches in index.search_many(["rain", "a dog barks"], top=1)]
+        [1, 1]
         """
         for text in texts:
             check_text(text)
         check_top(top)
         code = self._language(language)
         calibration = self.calibration
-        if at_least is not None:
-            if not 0 <= at_least <= 1:
-                raise refuse("at_least", at_least, "a probability, 0 to 1")
-            if calibration is None:
-                made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
-                raise refuse("at_least", at_least, made)
+        if at_least is not None and not 0 <= at_least <= 1:
+            raise refuse("at_least", at_least, "a probability, 0 to 1")
+        made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
+        if calibration is None and at_least is not None:
+            raise refuse("at_least", at_least, made)
+        if calibration is None and or_nothing:
+            raise refuse("or_nothing", or_nothing, made)
         queries = self.retriever.encode_text(list(texts), code or "eng").numpy()
-        found = self.found(queries, top)
+        found = self.found(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
         known = calibration_of(calibration, code)
+        if or_nothing:
+            found = [[] if known.says_nothing(best_of_sounds(row)) else row[:top] for row in found]
         likely = [_with_probability(matches, known) for matches in found]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
     def like(self, clip: Clip, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
-        """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first."""
+        """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first.
+
+        >>> index.like(sound, 16_000, top=1)[0].path
+        'sound.wav'
+        """
         check_top(top)
         return self.found(self.retriever.encode_audio([clip], sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
-        """The windows most like the one of a sound of the index in which a second is, itself among them, best first."""
+        """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
+
+        >>> index.like_window("sound.wav", top=1)[0].path
+        'sound.wav'
+        """
         check_top(top)
         return self.found(self.window(path, start)[None], top)[0]
 
@@ -167,6 +195,9 @@ class Search(ABC):
 
         The first one's probability is that of an answer (`LanguageCalibration.probability_of_best`), if there are about as many
         labels as the calibration chose among.
+
+        >>> sorted(one["label"] for one in index.tag(sound, 16_000, ["rain", "a dog"]))
+        ['a dog', 'rain']
         """
         code = self._language(language)
         texts = self.retriever.encode_text(list(labels), code or "eng")
@@ -190,6 +221,14 @@ class Search(ABC):
         return None
 
 
+def best_of_sounds(matches: Sequence[Match]) -> list[float]:
+    """The scores of different sounds, each of its best window, best first."""
+    best: dict[str, float] = {}
+    for one in matches:
+        best.setdefault(one.path, one.score)
+    return list(best.values())
+
+
 def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]:
     chances = calibration.probability(np.array([one.score for one in matches], np.float32)).tolist()
     return [replace(one, probability=chance) for one, chance in zip(matches, chances, strict=True)]
@@ -201,11 +240,22 @@ def calibration_of(calibration: Calibration, language: str | None) -> Any:
 
 
 def check_text(text: str) -> None:
-    """ValueError for a query that is blank or too long."""
+    """ValueError for a query that is blank, too long, or no Unicode."""
     if not isinstance(text, str) or not text.strip():
         raise refuse("text", text, "a text that is not blank")
     if len(text) > LONGEST_QUERY:
         raise refuse("text", text, f"at most {LONGEST_QUERY:,} characters")
+    if not is_unicode(text):
+        raise refuse("text", text, "a text in UTF-8")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written in UTF-8: what came from a command line or a file name may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_top(top: int) -> None:

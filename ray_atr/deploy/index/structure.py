@@ -5,6 +5,7 @@ Shapes: N rows, M queries, r width of a vector.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.storage.atomic import disk_errors
+from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import exact_top_k
 
@@ -83,14 +85,21 @@ def read_structure(file: Path, rows: Rows | None) -> tuple[Any, Rows]:
 
 
 def nearest_rows(
-    index: Any, rows: Rows, queries: NDArray[np.float32], k: int, distance: str
+    index: Any,
+    rows: Rows,
+    queries: NDArray[np.float32],
+    k: int,
+    distance: str,
+    coarse: Callable[[], CoarseRows] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """(scores, positions), both [M, min(k, N)], best first: inner products, or minus the distance. Position -1, of score
-    -inf, is none. The scores are exact of the 16-bit rows.
+    -inf, is none. The scores are exact of the 16-bit rows. `coarse` has their copies of 8 bits, for many queries together.
     """
     k = min(k, len(rows))
     is_exact = not hasattr(index, "nprobe")
     if is_exact and distance == "cosine" and len(queries) >= MANY_QUERIES:
+        if coarse is not None:
+            return coarse().nearest(queries, k)
         entries = torch.from_numpy(rows)
         values, where = exact_top_k(torch.from_numpy(queries), entries, k, block=BLOCK)
         return values.numpy(), where.numpy()

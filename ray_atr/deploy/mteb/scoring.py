@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ray_atr.common.extras import require_extra
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, file_exists, locate, make_folder, write_text
 from ray_atr.data.caption_vectors import has_vectors
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 EXTRA = "mteb"
 FOLDER = "mteb"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

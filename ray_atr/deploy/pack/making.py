@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ray_atr.common.extras import require_extra
 from ray_atr.common.override import override
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.common.storage.digests import digest_of, seal_folder
@@ -49,7 +50,6 @@ from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 
-Say = Callable[[str], None]
 Vectors = NDArray[np.float32]
 PROJECTION_FILE = "projection.onnx"
 LARGEST_DIFFERENCE = 1e-5

@@ -55,6 +55,7 @@ class _Question:
     language: str | None
     top: int
     at_least: float | None
+    or_nothing: bool
 
 
 def create_app(
@@ -130,12 +131,13 @@ class _Served:
         return JSONResponse(describe_api(), headers=HEADERS)
 
     async def search(self, request: Request) -> Response:
-        asked = _only(request, "text", "language", "top", "at_least")
+        asked = _only(request, "text", "language", "top", "at_least", "or_nothing")
         question = _Question(
             asked.get("text", ""),
             asked.get("language") or None,
             _number(asked, "top", int, 10),
             _number(asked, "at_least", float, None),
+            _number(asked, "or_nothing", int, 0) != 0,
         )
         check_text(question.text)
         check_top(question.top)
@@ -143,14 +145,14 @@ class _Served:
 
     def _answer_all(self, questions: Sequence[_Question]) -> list[list[Match] | Exception]:
         answers: dict[int, list[Match] | Exception] = {}
-        groups: dict[tuple[str | None, float | None], list[int]] = {}
+        groups: dict[tuple[str | None, float | None, bool], list[int]] = {}
         for number, one in enumerate(questions):
-            groups.setdefault((one.language, one.at_least), []).append(number)
-        for (language, at_least), numbers in groups.items():
+            groups.setdefault((one.language, one.at_least, one.or_nothing), []).append(number)
+        for (language, at_least, or_nothing), numbers in groups.items():
             top = max(questions[number].top for number in numbers)
             texts = [questions[number].text for number in numbers]
             try:
-                found = self.index.search_many(texts, language, top=top, at_least=at_least)
+                found = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
                 answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, found, strict=True))
             except ValueError:
                 # One that the model cannot take fails alone.
@@ -159,7 +161,9 @@ class _Served:
 
     def _answer(self, one: _Question) -> list[Match] | Exception:
         try:
-            return self.index.search(one.text, one.language, top=one.top, at_least=one.at_least)
+            return self.index.search(
+                one.text, one.language, top=one.top, at_least=one.at_least, or_nothing=one.or_nothing
+            )
         except ValueError as error:
             return error
 

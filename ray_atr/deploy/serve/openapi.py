@@ -33,13 +33,14 @@ def describe_api() -> dict[str, Any]:
     path = _parameter("path", "string", "a sound of the index", is_required=True)
     start = _parameter("start", "number", "second of the sound")
     label = _parameter("label", "string", "a label; repeat it for each", is_required=True)
+    nothing = _parameter("or_nothing", "integer", "1: no answer if the best ones look like those to what is not there")
     at_least = _parameter("at_least", "number", "only answers of this probability or more")
     body = {
         "required": True,
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
     paths = {
-        "/search": {"get": _operation("Windows that fit a text", [text, language, top, at_least], matches)},
+        "/search": {"get": _operation("Windows that fit a text", [text, language, top, at_least, nothing], matches)},
         "/similar": {
             "get": _operation("Windows most like one of the index", [path, start, top], matches),
             "post": {**_operation("Windows most like an uploaded sound", [top], matches), "requestBody": body},

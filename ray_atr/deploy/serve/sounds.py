@@ -33,10 +33,10 @@ def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
     """A WAV file of a sound from a second on. ValueError if it is no sound, or ends before."""
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            rate, first = file.samplerate, int(start * file.samplerate)
-            if not 0 <= first < max(1, file.frames):
+            rate = file.samplerate
+            if not 0 <= start * rate < max(1, file.frames):
                 raise refuse("start", start, f"a second of the sound, 0 to {file.frames / rate:g}")
-            file.seek(first)
+            file.seek(int(start * rate))
             samples = file.read(int(seconds * rate), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise refuse("path", name, f"a sound that can be read ({error.error_string})") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from ray_atr.common.table import MISSING, Cell, Table
+from ray_atr.common.table import DISTINGUISHED, MISSING, Cell, Table
 from ray_atr.metrics.bootstrap import Difference, Interval, Spread
 from ray_atr.metrics.measures import MEASURES, measure
 from ray_atr.metrics.metric import MEAN, MEANS, TRAINED, UNSEEN, Metric, task_name
@@ -65,7 +65,7 @@ def comparison_tables(
 ) -> list[Table]:
     """Second against first: both values and their difference for the means over languages, then differences by language.
 
-    A difference has its interval in brackets, and a star where that leaves out zero. `trained` are the languages that the
+    A difference has its interval in brackets, and † where that leaves out zero. `trained` are the languages that the
     first and the second were trained on (None: not known, or all): the means are over those of both.
     """
     cells = {metric: _difference(metric, difference) for metric, difference in comparison.items()}
@@ -112,7 +112,7 @@ def _summary(
             note = "No language that both were trained on: mean of all languages. "
     return Table(
         "Difference",
-        f"{note if len(languages) > 3 else ''}A star: the interval leaves out zero.",
+        f"{note if len(languages) > 3 else ''}{DISTINGUISHED}: the interval leaves out zero.",
         ["", first, second, "difference", "p"],
         [rows],
     )
@@ -123,7 +123,7 @@ def _difference(metric: Metric, difference: Difference) -> Cell:
         measure(Metric.parse(metric).name).show(one, signed=True)
         for one in (difference.value, difference.low, difference.high)
     )
-    return Cell(value + " *" * difference.is_distinguishable, detail=f"[{low}, {high}]")
+    return Cell(value + f" {DISTINGUISHED}" * difference.is_distinguishable, detail=f"[{low}, {high}]")
 
 
 def task_title(task: str, titles: Mapping[str, str] | None = None) -> str:

@@ -10,22 +10,21 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.common.override import as_typed, flatten
+from ray_atr.common.override import as_typed
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
-from ray_atr.objectives import PAIRS, PRESETS
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.training.experiment import NOT_DECIDING
+from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
     CHOICES,
     FINISHED,
     SHORT_NAMES,
     RunFolder,
     TrialFolder,
-    joint_name,
     sets_of,
     train_seconds,
 )
@@ -281,30 +280,6 @@ def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple
     found = {metric.language for metric in measured} - {*MEANS, ""}
     languages = settings.get("data.languages") or sorted(found, key=lambda language: (language != ENGLISH, language))
     return tuple(languages.split(",") if isinstance(languages, str) else languages)
-
-
-def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """The name of a trial's objective: the preset whose settings it has, or is nearest to, or its choices: `kcl+pot`."""
-    parts = {part: settings.get(f"objective.{part}") for part in ("scheme", "pair", "knowledge")}
-    chosen = str(overrides.get(OBJECTIVE))
-    same = {
-        name: flatten(preset)
-        for name, preset in PRESETS.items()
-        if all(getattr(preset, part).name == choice for part, choice in parts.items())
-    }
-    if not same:
-        pair, metric = str(parts["pair"]), settings.get("objective.pair.metric")
-        if metric not in (None, getattr(PAIRS.get(pair), "metric", None)):
-            # As presets are called: `m_ltm`, `m_ltm_euclidean`.
-            parts["pair"] = f"{joint_name([pair])}_{metric}"
-        return joint_name(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
-
-    def distance(name: str) -> tuple[int, bool]:
-        """Settings in which it is another than the preset; of two alike, the one that was named."""
-        differing = [path for path, value in same[name].items() if settings.get(f"objective.{path}", value) != value]
-        return len(differing), name != chosen
-
-    return min(same, key=distance)
 
 
 def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:

@@ -73,7 +73,7 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
     """The page's HTML."""
     return render_template(
         "sweep.html.j2",
-        title=", ".join(dict.fromkeys(info["name"] for info in runs.infos)),
+        title=_title(runs),
         summary=_summary(runs),
         facts=_facts(runs),
         tables=tables,
@@ -86,11 +86,24 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         settings=[
             (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
             for path, value in runs.experiments[0].items()
+            if not _is_varied(path, runs)
         ],
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
         is_synthetic=any(experiment.get("data.source") == "soundscapes" for experiment in runs.experiments),
     )
+
+
+def _title(runs: Runs) -> str:
+    """What the sweeps are called; several of one name by their folders."""
+    called = [info["name"] for info in runs.infos]
+    return ", ".join(called if len(set(called)) == len(called) else runs.names)
+
+
+def _is_varied(path: str, runs: Runs) -> bool:
+    """Whether trials differ in a setting, or in the choice that it is a part of."""
+    differing = [one for one in (*runs.varied, SEED) if runs.trials[one].nunique(dropna=False) > 1]
+    return any(path == one or path.startswith(f"{one}.") for one in differing)
 
 
 def _summary(runs: Runs) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ray_atr.common.storage import DamagedFileError, Location, file_exists, read_bytes
-from ray_atr.common.table import MISSING, Cell, Table, number, percent, written
+from ray_atr.common.table import DISTINGUISHED, MISSING, Cell, Table, number, percent, written
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
@@ -219,7 +219,8 @@ def paired_table(runs: Runs) -> Table | None:
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=(
             f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds "
-            "(of one seed: over clips; of two it is too narrow where seeds differ much). Marked: the interval leaves 0 out."
+            f"(of one seed: over clips; of two it is too narrow where seeds differ much). {DISTINGUISHED}: the interval leaves 0 "
+            "out."
         ),
         columns=["noise", "objective", *ARROWS.values()],
         blocks=[block for block in blocks if block],
@@ -252,7 +253,10 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
 
 def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
     of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
-    texts = [f"{100 * one.value:+.1f} ({100 * one.low:+.1f}, {100 * one.high:+.1f})" for one in of_directions]
-    marked = [one.is_distinguishable for one in of_directions]
-    labels = [Cell(written(noise), is_number=False), Cell(name, is_number=False)]
-    return [*labels, *(Cell(text, is_best) for text, is_best in zip(texts, marked, strict=True))]
+    # z: no -0.0
+    texts = [
+        f"{100 * one.value:+z.1f} ({100 * one.low:+z.1f}, {100 * one.high:+z.1f})"
+        + f" {DISTINGUISHED}" * one.is_distinguishable
+        for one in of_directions
+    ]
+    return [Cell(written(noise), is_number=False), Cell(name, is_number=False), *map(Cell, texts)]

@@ -45,8 +45,10 @@ class Added:
     pictures: list[Picture] = field(default_factory=list)
 
 
-def write_report(run_folder: Location | str, *more: Location | str, out: Location | str | None = None) -> ReportPaths:
-    """Read one or several run folders and write report.html, table.csv, trials.csv, table.md and the figures.
+def write_report(
+    run_folder: Location | str, *more: Location | str, out: Location | str | None = None, figures: bool = True
+) -> ReportPaths:
+    """Read one or several run folders and write report.html, table.csv, trials.csv, table.md and, if wanted, the figures.
 
     They go to `out`, by default `report/` in the first folder. A sweep that is still running, or that has failed trials, is
     reported as far as it is. Raises ValueError if a folder is no run folder or holds no trial.
@@ -56,19 +58,21 @@ def write_report(run_folder: Location | str, *more: Location | str, out: Locatio
     tables = main_tables(runs)
     summary = _summary(runs, tables)
     with sent(place) as folder:
-        added = [section(runs, folder) for section in wing("papers.sections").SECTIONS]
+        added = [section(runs, folder, figures) for section in wing("papers.sections").SECTIONS]
         tables = [*(table for one in added for table in one.tables), *tables]
         layouts = [layout for one in added for layout in one.layouts]
-        figures = [*(picture for one in added for picture in one.pictures), *_figures(runs, folder)]
+        pictures = [picture for one in added for picture in one.pictures]
+        if figures:
+            pictures += _figures(runs, folder)
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         write_csv(runs.trials, folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
-        (folder / "report.html").write_text(sweep_page(runs, tables, layouts, figures))
+        (folder / "report.html").write_text(sweep_page(runs, tables, layouts, pictures))
     return ReportPaths(
         page=place / "report.html",
         table_csv=place / "table.csv",
         table_markdown=place / "table.md",
-        figures=tuple(place / figure.path.name for figure in figures),
+        figures=tuple(place / picture.path.name for picture in pictures),
         summary=summary,
     )
 

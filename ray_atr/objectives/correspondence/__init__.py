@@ -4,6 +4,7 @@ from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence, Oracle
 from ray_atr.objectives.correspondence.correspondence import Estimator as Estimator
 from ray_atr.objectives.correspondence.correspondence import TrainingPairs as TrainingPairs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut
 from ray_atr.objectives.correspondence.neighbour_votes import NeighbourVotes
 from ray_atr.objectives.correspondence.neighbours import NeighbourAgreement
 from ray_atr.objectives.correspondence.rematch import Rematch
@@ -17,6 +18,7 @@ METHODS = (
     NoCorrespondence,
     Oracle,
     SmallLoss,
+    LeaveOneOut,
     NeighbourVotes,
     SelfRefining,
     Consensus,

@@ -24,7 +24,16 @@ from ray_atr.objectives.pairs import Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class Consensus(Correspondence):
-    """Agreement of a caption with its clip's other captions and languages, and of all of them with the clip."""
+    """Agreement of a caption with its clip's other captions and languages, and of all of them with the clip.
+
+    When: clips have several captions or languages, and single translations are wrong.
+    Related: `small_loss` needs one caption.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["consensus"]()).correspondence.name
+    'consensus'
+    """
 
     name: ClassVar[str] = "consensus"
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))

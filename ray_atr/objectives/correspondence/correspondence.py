@@ -34,6 +34,8 @@ class Correspondence(Settings):
 
     name: ClassVar[str]
     needs_truth: ClassVar[bool] = False
+    reads_embeddings: ClassVar[bool] = True
+    """Whether it judges by the embeddings of a batch."""
 
     @property
     def needs_clean_share(self) -> bool:
@@ -214,9 +216,19 @@ class PairEstimate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoCorrespondence(Correspondence):
-    """Every pair has a sample weight of 1: the floor."""
+    """Every pair has a sample weight of 1: the floor.
+
+    When: pairs are clean.
+    Related: `small_loss` is the cheapest that tells wrong pairs.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["none"]()).correspondence.name
+    'none'
+    """
 
     name: ClassVar[str] = "none"
+    reads_embeddings: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         return Estimator(pairs, self)
@@ -224,10 +236,20 @@ class NoCorrespondence(Correspondence):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Correspondence):
-    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the ceiling of every method."""
+    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the ceiling of every method.
+
+    When: noise was injected, and a ceiling for methods is wanted.
+    Related: every other method estimates what this one knows.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["oracle"]()).correspondence.name
+    'oracle'
+    """
 
     name: ClassVar[str] = "oracle"
     needs_truth: ClassVar[bool] = True
+    reads_embeddings: ClassVar[bool] = False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_truth(pairs.truth is not None)

@@ -12,12 +12,13 @@ from one decomposition: the more is wrong, the stronger it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values
 
@@ -87,9 +88,7 @@ class Fold:
         return place[differs], caption[differs]
 
 
-def cross_fit(
-    pairs: Pairs, folds: int, seed: int, progress: Callable[[int, int], None] | None = None
-) -> Iterator[Fold]:
+def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
 
     Raises ValueError if there are fewer clips with captions than two folds need.

@@ -29,7 +29,16 @@ from ray_atr.objectives.pairs import Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class NeighbourAgreement(Correspondence):
-    """Agreement of audio-side and text-side neighbours among anchors."""
+    """Agreement of audio-side and text-side neighbours among anchors.
+
+    When: the objective has a knowledge base, whose entries serve as anchors.
+    Related: `neighbour_votes` weighs neighbours and losses together.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["neighbours"]()).correspondence.name
+    'neighbours'
+    """
 
     name: ClassVar[str] = "neighbours"
     anchors: int = setting(256, "anchors that a pair is compared with", at_least=2)
@@ -90,7 +99,7 @@ class _NeighbourEstimator(MixtureEstimator):
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
             arrays = (np.array(side[chosen], np.float32) for side in (snapshot.audio, snapshot.text[0]))
-            audio, text = (torch.from_numpy(array).to(self.device) for array in arrays)
+            audio, text = (torch.from_numpy(array).float().to(self.device) for array in arrays)
             self._of_snapshot = snapshot, Anchors(audio, text, rows[chosen].to(self.device))
         return self._of_snapshot[1]
 

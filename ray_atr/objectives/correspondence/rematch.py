@@ -27,7 +27,16 @@ MASKED = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rematch(SmallLoss):
-    """Soft targets for the pairs of large loss, from a partial plan among them."""
+    """Soft targets for the pairs of large loss, from a partial plan among them.
+
+    When: texts of a batch's wrong pairs fit other clips of it, as after a shuffle.
+    Related: `small_loss` leaves them out instead.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["rematch"]()).correspondence.name
+    'rematch'
+    """
 
     name: ClassVar[str] = "rematch"
     threshold: float = setting(0.5, "a pair of a lower clean probability is rematched", above=0, below=1)

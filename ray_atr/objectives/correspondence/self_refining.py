@@ -31,7 +31,16 @@ from ray_atr.objectives.pairs import Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class SelfRefining(Correspondence):
-    """A running mean of the pair's probability among its batch."""
+    """A running mean of the pair's probability among its batch.
+
+    When: labels should change smoothly over epochs.
+    Related: `small_loss` fits a mixture instead of a running mean.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["self_refining"]()).correspondence.name
+    'self_refining'
+    """
 
     name: ClassVar[str] = "self_refining"
     momentum: float = setting(0.8, "share of the old sample weight in the new one", at_least=0, below=1)

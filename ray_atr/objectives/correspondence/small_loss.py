@@ -23,7 +23,16 @@ from ray_atr.objectives.pairs.contrastive import without
 
 @dataclass(frozen=True, kw_only=True)
 class SmallLoss(Correspondence):
-    """The posterior of the low component of a mixture over the pairs' contrastive losses."""
+    """The posterior of the low component of a mixture over the pairs' contrastive losses.
+
+    When: some pairs are wrong, up to about half.
+    Related: `neighbour_votes` adds what similar clips say, `rematch` gives wrong pairs new partners.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["small_loss"]()).correspondence.name
+    'small_loss'
+    """
 
     name: ClassVar[str] = "small_loss"
     mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
@@ -61,7 +70,7 @@ def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tens
 
     Other positives are left out: another clip of the same caption says nothing of whether this one fits it.
     """
-    logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positives
+    logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
     own = logits.diagonal()
     if positives is None:
         return logits.logsumexp(dim=1) - own, logits.logsumexp(dim=0) - own

@@ -39,7 +39,16 @@ class TeacherEmbeddings(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher(Correspondence):
-    """Targets are the softmax of finished retrievers' mean similarity."""
+    """Targets are the softmax of finished retrievers' mean similarity.
+
+    When: finished models exist, whose similarities are better targets than one caption a clip.
+    Related: `train.start_from` takes their weights.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["teacher"]()).correspondence.name
+    'teacher'
+    """
 
     name: ClassVar[str] = "teacher"
     teachers: tuple[str, ...] = setting(

@@ -27,7 +27,16 @@ from ray_atr.objectives.transport import solve
 
 @dataclass(frozen=True, kw_only=True)
 class Transport(Correspondence):
-    """Row and column mass of the batch's partial plan under the Euclidean cost."""
+    """Row and column mass of the batch's partial plan under the Euclidean cost.
+
+    When: the weights of partial transport are wanted under another pair loss.
+    Related: the pair loss `partial_learning_to_match`.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["transport"]()).correspondence.name
+    'transport'
+    """
 
     name: ClassVar[str] = "transport"
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)

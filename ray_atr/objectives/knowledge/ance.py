@@ -31,7 +31,15 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class Ance(KnowledgeBaseObjective):
-    """Hard negatives from a stale index, the baseline of ASK's Appendix E."""
+    """Hard negatives from a stale index, the baseline of ASK's Appendix E.
+
+    When: the batch's negatives are too easy. Near duplicates in the set become false negatives.
+    Related: `Moco` has negatives of recent batches, without a search.
+
+    >>> from ray_atr.objectives import preset
+    >>> preset("ance", negatives=4).knowledge.negatives
+    4
+    """
 
     name: ClassVar[str] = "ance"
     needs_contrastive: ClassVar[bool] = True

@@ -35,7 +35,15 @@ FORMS = ("weighted", "additive", "product")
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(KnowledgeBaseObjective):
-    """Injection, realignment and modulation with neighbours from a refreshed base; each has its switch."""
+    """Injection, realignment and modulation with neighbours from a refreshed base; each has its switch.
+
+    When: batches are small, and related clips are rarely in one; a refresh encodes the whole set.
+    Related: `Nnclr` remembers recent batches alone, `Ance` mines negatives.
+
+    >>> from ray_atr.objectives import preset
+    >>> preset("ask", neighbours=3).knowledge.neighbours
+    3
+    """
 
     name: ClassVar[str] = "ask"
     neighbours: int = setting(5, "entries that each query retrieves (K)", at_least=1)

@@ -22,7 +22,15 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class Moco(Knowledge):
-    """Momentum encoders and a queue, the baseline of ASK's Appendix E."""
+    """Momentum encoders and a queue, the baseline of ASK's Appendix E.
+
+    When: batches are small, so that negatives are few and easy.
+    Related: `Ance` mines hard negatives in the whole training set, `Nnclr` finds positives.
+
+    >>> from ray_atr.objectives import preset
+    >>> preset("moco", queue_size=1024).knowledge.queue_size
+    1024
+    """
 
     name: ClassVar[str] = "moco"
     needs_contrastive: ClassVar[bool] = True

@@ -23,7 +23,15 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class Nnclr(Knowledge):
-    """A support set of recent embeddings, the baseline of ASK's Appendix E; over any pair loss with sample weights."""
+    """A support set of recent embeddings, the baseline of ASK's Appendix E; over any pair loss with sample weights.
+
+    When: related clips are rarely in one batch, and no base of the whole set is wanted.
+    Related: `Ask` retrieves from a base of the whole training set.
+
+    >>> from ray_atr.objectives import preset
+    >>> preset("nnclr", support_size=1024).knowledge.support_size
+    1024
+    """
 
     name: ClassVar[str] = "nnclr"
     needs_retrieval: ClassVar[bool] = True

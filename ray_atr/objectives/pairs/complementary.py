@@ -25,7 +25,18 @@ FORMS = ("log", "tan", "gce")
 
 @dataclass(frozen=True, kw_only=True)
 class Complementary(PairLoss):
-    """Low probability for every negative of the batch, in both directions; the pair's own probability is what is left."""
+    """Low probability for every negative of the batch, in both directions; the pair's own probability is what is left.
+
+    When: many pairs are wrong and no estimate of them is wanted: it learns from negatives alone.
+    Related: `Contrastive` with a correspondence, `PartialLearningToMatch`.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Complementary
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Complementary(form="log")
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "complementary"
     takes_extra_negatives: ClassVar[bool] = True

@@ -21,17 +21,30 @@ from torch.nn import functional
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms, without
+from ray_atr.objectives.pairs.around_ring import SoftmaxTiles, losses_around_ring
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, OwnPairs, PairLoss, Terms, without
 from ray_atr.objectives.pairs.shared_rows import RowLogits, shared_losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive(PairLoss):
-    """Cross-entropy of each sample's true partner among the batch, both directions."""
+    """Cross-entropy of each sample's true partner among the batch, both directions.
+
+    When: most pairs are true; the baseline that other objectives are compared with.
+    Related: `Sigmoid` has no softmax over the batch, `LearningToMatch` is less pulled by single wrong pairs.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Contrastive
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Contrastive(temperature=0.1)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "contrastive"
     takes_extra_negatives: ClassVar[bool] = True
     shared_from: ClassVar[int] = 1024
+    goes_around: ClassVar[bool] = True
     temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
 
     def learns(self) -> LearnedSettings:
@@ -47,6 +60,11 @@ class Contrastive(PairLoss):
         """Whether the workers share the similarities."""
         needs_all = comparison.targets is not None or comparison.has_extra_negatives
         return comparison.is_shared(self.shared_from) and not needs_all
+
+    def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
+        rows, columns, _ = losses_around_ring(pairs, SoftmaxTiles, learned.tau(self.temperature))
+        scalars = {"loss_rows": pairs.mean(rows.detach()), "loss_columns": pairs.mean(columns.detach())}
+        return Terms(pairs.both_directions(rows, columns), scalars)
 
     def both_losses(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
         """The losses [N] of every u_i and of every v_j."""

@@ -22,9 +22,21 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveEntropic(Contrastive):
-    """NT-Xent with the entropy of the in-batch ranking matrix encouraged."""
+    """NT-Xent with the entropy of the in-batch ranking matrix encouraged.
+
+    When: to tell what of m-LTM's gain is its entropy alone: this is the paper's own control.
+    Related: `Contrastive` is the same without the entropy, `LearningToMatch` the loss that it is a control of.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, ContrastiveEntropic
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = ContrastiveEntropic(epsilon=0.1)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "contrastive_entropic"
+    goes_around: ClassVar[bool] = False
     epsilon: float = setting(0.05, "weight of the entropic term", above=0)
     entropy: str = setting(
         "encourage",

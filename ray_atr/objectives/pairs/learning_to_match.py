@@ -22,15 +22,32 @@ from torch.autograd.function import once_differentiable
 from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
+from ray_atr.objectives.pairs.tiled_matching import Costs, Matching, TrueMatching, tile_rows
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import TransportPlan, log_plan, log_plan_across_ranks, matching_loss
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis, shape_of, squared_distances
+from ray_atr.objectives.transport.mahalanobis import Mahalanobis, WeighedRows, shape_of, squared_distances
+from ray_atr.objectives.transport.problem import marginal_of
 from ray_atr.objectives.transport.solve import SolveOptions
+from ray_atr.objectives.transport.tiled_plan import TiledPlan, solve_by_tiles
+
+FLOATS_HELD = 4.4
+"""Numbers that a worker holds for each entry of its rows of a shared plan, at the most (`benchmarks/bench_plan_rows.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningToMatch(PairLoss):
-    """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong."""
+    """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong.
+
+    When: some pairs are wrong, and none should be left out; the learned metric needs training of its own.
+    Related: `PartialLearningToMatch` transports a part of the mass, `Contrastive` costs no transport problem.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, LearningToMatch
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = LearningToMatch(metric="euclidean")
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "learning_to_match"
     short_name: ClassVar[str] = "ltm"
@@ -54,7 +71,10 @@ class LearningToMatch(PairLoss):
         full, comparison = comparison, comparison.weighted_part()
         if comparison.size == 0:
             return Terms(0 * full.cross_similarity().sum(), {})
-        match = self.match_own_rows if self.is_shared(comparison) else self.match
+        match = self.match
+        if self.is_shared(comparison):
+            fits = Ranks.fits(comparison.size, FLOATS_HELD * comparison.u.element_size())
+            match = self.match_own_rows if fits else self.match_tiles
         loss, scalars = match(comparison, learned)
         if comparison.sample_weight is not None:
             loss = loss * (comparison.sample_weight.sum() / full.size)
@@ -74,7 +94,7 @@ class LearningToMatch(PairLoss):
             target = comparison.true_matching(plan.matrix.sum(dim=1) if self.follows_plan else marginal)
             loss = (comparison.pair_weights() * divergences(target, log_matrix)).sum()
         else:
-            is_plain = comparison.positives is None and comparison.targets is None
+            is_plain = not comparison.has_positives and comparison.targets is None
             aimed = None if is_plain else comparison.true_matching(marginal)
             loss, plan = matching_loss(cost, self.epsilon, mass=mass, target=aimed, **options)
         return loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass}
@@ -95,7 +115,7 @@ class LearningToMatch(PairLoss):
         )
         aimed = ranks.joined(plan.matrix.sum(dim=1), N) if self.follows_plan else marginal
         own_pairs = log_rows[:, rows]
-        if comparison.positives is None and comparison.targets is None and not comparison.is_weighted:
+        if not comparison.has_positives and comparison.targets is None and not comparison.is_weighted:
             # Only the diagonal of the target is not 0: no [n, N] is made for it.
             a = (cost.new_full((N,), 1 / N) if aimed is None else aimed.to(cost))[rows]
             part = divergences(a, own_pairs.diagonal())
@@ -103,6 +123,30 @@ class LearningToMatch(PairLoss):
             part = own.pair_weights() * divergences(comparison.true_matching(aimed, rows), log_rows)
         scalars = plan_scalars(plan, ranks.sum(own_mass(own_pairs)), mass)
         return ranks.total(part.sum()), {**scalars, **about_mass}
+
+    def match_tiles(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `match_own_rows`, of rows that are computed again a tile at a time, because they would not fit."""
+        N, ranks = comparison.size, Ranks.sharing()
+        own, rows = own_rows(comparison, ranks), ranks.own(N)
+        weighed = weighed_rows(own, self.metric, None if learned.metric is None else ranks.replicated(learned.metric))
+        detached = WeighedRows(*(part.detach() for part in weighed))
+        costs = Costs(detached, rows, ranks, _floor(own.u), tile_rows(N, own.u))
+        mass, about_mass = self.mass(own.u.detach(), comparison)
+        marginal = comparison.marginal()
+        a = marginal_of(marginal, N, detached.left)
+        plan = solve_by_tiles(
+            costs, costs.tiles, costs.least, own.u.new_ones(()), self.epsilon, a, a, ranks,
+            mass=mass, max_iterations=self.max_iterations,
+        )  # fmt: skip
+        aimed = ranks.joined(plan.row_sums(), N) if self.follows_plan else marginal
+        target = TrueMatching(comparison, aimed, rows, costs)
+        marginals = (a[rows], a) if mass == 1 else None
+        by_rows, by_columns = Matching.apply(*weighed, costs, target, plan, marginals, self.detach_maximum)
+        row_weight, column_weight = own.row_weight, own.column_weight
+        part = 0.5 * (by_rows if row_weight is None else row_weight * by_rows).sum()
+        part = part + 0.5 * (by_columns if column_weight is None else column_weight * by_columns).sum()
+        log_pairs = costs.of_pairs / -self.epsilon + plan.row_potential + plan.column_potential[rows]
+        return ranks.total(part), {**plan_scalars(plan, ranks.sum(log_pairs.exp().sum()), mass), **about_mass}
 
     @property
     def follows_plan(self) -> bool:
@@ -137,7 +181,7 @@ def own_mass(log_matrix: Tensor) -> Tensor:
     return log_matrix.detach().diagonal().exp().sum()
 
 
-def plan_scalars(plan: TransportPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
+def plan_scalars(plan: TransportPlan | TiledPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
     """How the solver fared and how much of the mass is on the true pairs."""
     return {
         "transport_residual": own.new_tensor(plan.residual),
@@ -180,12 +224,20 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
             # The factor goes to [N, D] and the sum is in place: no further [N, N] lives here or in the backward pass.
             return (comparison.u @ (-2 * comparison.v).T).add_(2)
         return 2 - 2 * comparison.cross_similarity()
-    D = comparison.u.shape[1]
+    return squared_distances(weighed_rows(comparison, kind, metric), comparison.gain)
+
+
+def weighed_rows(comparison: Comparison, kind: str, metric: Tensor | None) -> WeighedRows:
+    """The two sides under the metric, as `Learned` has it; unit norms for the Euclidean one."""
+    u, v = comparison.u, comparison.v
+    if kind == "euclidean":
+        return WeighedRows(u, v, u.new_ones(len(u)), v.new_ones(len(v)))
+    D = u.shape[1]
     if metric is None:
         raise refuse("metric", None, f"{shape_of(kind, D)} (or choose objective.pair.metric=euclidean)")
     learned = Mahalanobis(kind, metric)
     learned.check_width(D, "metric")
-    return squared_distances(learned.weigh(comparison.u, comparison.v), comparison.gain)
+    return learned.weigh(u, v)
 
 
 def _floor(squared: Tensor) -> float:

@@ -25,7 +25,18 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, 
 
 @dataclass(frozen=True, kw_only=True)
 class M2M(PairLoss):
-    """Squared distance of a pair's vectors, and of the similarities on each side."""
+    """Squared distance of a pair's vectors, and of the similarities on each side.
+
+    When: one side's vectors are given and should be met, as in a language pack.
+    Related: `Contrastive` asks for the order of similarities alone.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, M2M
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = M2M()
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "m2m"
     distance_weight: float = setting(44.0, "multiplies the mean squared error of the vectors (c)", above=0)

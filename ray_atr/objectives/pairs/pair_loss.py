@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
+from ray_atr.data.positives import same_group
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
 from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.ring import Ring
 
 LEAST_SAMPLE_WEIGHT = 1e-6
 """A pair of a smaller weight has no part in a transport plan: its marginal would be lost in rounding."""
 LEAST_LOG_WEIGHT = -80.0
 """The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
 
-_BY_PAIR = ("u", "v", "u_language", "v_language", "row_weight", "column_weight", "sample_weight")
+_BY_PAIR = ("u", "v", "groups", "u_language", "v_language", "row_weight", "column_weight", "sample_weight")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
 # A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
 _WORST = ("_residual", "_iterations", "_is_capped")
@@ -72,6 +74,8 @@ class Comparison:
 
     u, v            [N, D], unit norm. In audio-text comparisons u is the audio.
     positives       [N, N] bool, diagonal True: pairs that are no negatives of each other. None: the identity.
+    groups          [N, G] int64: the same as numbers, equal in one of the G columns for pairs that are no negatives of each
+                    other; compared where a mask is needed. Not read if there are `positives`.
     rows            [N] int64: which clip of the batch each pair is. None: all of them, in order.
     u_language      [N] int64: the language index of each row of u; None if it is audio. v_language: the same of v.
     similarity      [N, N]: takes the place of u v^T. None: u v^T.
@@ -109,6 +113,7 @@ class Comparison:
     clean_share: CleanShare | None = None
     extra_u: Tensor | None = None
     extra_v: Tensor | None = None
+    groups: Tensor | None = None
     cached_products: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
     """u v^T with the u and v that it is of, from the estimate to the loss; other sides have another one."""
 
@@ -155,11 +160,24 @@ class Comparison:
             self.cached_products["product"] = self.u, self.v, product
         return product
 
-    def positive_mask(self) -> Tensor:
-        """`positives`, or the identity: bool [N, N]."""
-        return (
-            torch.eye(self.size, dtype=torch.bool, device=self.u.device) if self.positives is None else self.positives
-        )
+    @property
+    def has_positives(self) -> bool:
+        """Whether a pair may have others that are no negatives of it."""
+        return self.positives is not None or self.groups is not None
+
+    def positive_rows(self, rows: slice = slice(None)) -> Tensor | None:
+        """`positives`, or what the groups make of them: bool [N, N] or some of its rows; None for the identity."""
+        if self.positives is not None:
+            return self.positives[rows]
+        return None if self.groups is None else same_group(self.groups, rows)
+
+    def positive_mask(self, rows: slice = slice(None)) -> Tensor:
+        """`positive_rows`, or those of the identity: bool [N, N] or some of its rows."""
+        known = self.positive_rows(rows)
+        if known is not None:
+            return known
+        numbers = torch.arange(self.size, device=self.u.device)
+        return numbers[rows, None] == numbers
 
     def weighted_part(self) -> Comparison:
         """The part whose pairs have a weight above 0; the comparison itself if all of them have."""
@@ -199,7 +217,7 @@ class Comparison:
 
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
-        similarity, positives, clean = self.cross_similarity(), self.positives, self.sample_weight
+        similarity, positives, clean = self.cross_similarity(), self.positive_rows(), self.sample_weight
         if clean is not None and self.targets is not None:
             # A pair is clean as far as its clip has a partner here, and as far as the own one is it.
             clean = clean * self.targets.diagonal()
@@ -215,7 +233,7 @@ class Comparison:
         The own partner's share is spread over the row's positives in proportion to their a_j, which keeps both marginals.
         """
         a = self.u.new_full((self.size,), 1 / self.size) if marginal is None else marginal
-        positives = self.positive_mask()[rows] * a
+        positives = self.positive_mask(rows) * a
         shares = positives / positives.sum(dim=1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
         if self.targets is not None:
             own = self.targets.diagonal()
@@ -231,6 +249,32 @@ class Comparison:
         if self.sample_weight is not None:
             row_losses, column_losses = row_losses * self.sample_weight, column_losses * self.sample_weight
         return 0.5 * (row_losses.mean() + column_losses.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPairs:
+    """A worker's own pairs of a comparison.
+
+    comparison  of all N pairs, for what it says of them by pair: `groups`, `sample_weight`. Its u and v are not read.
+    u, v        [n, D], unit norm, of the own pairs.
+    ring        whose pairs are which.
+    """
+
+    comparison: Comparison
+    u: Tensor
+    v: Tensor
+    ring: Ring
+
+    def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
+        """`Comparison.both_directions` of sample losses that each worker has of its own pairs, [n] and [n]."""
+        own = row_losses + column_losses
+        if self.comparison.sample_weight is not None:
+            own = own * self.comparison.sample_weight[self.ring.own]
+        return self.mean(own) / 2
+
+    def mean(self, own: Tensor) -> Tensor:
+        """The mean over all pairs of what each worker has of its own, [n]."""
+        return self.ring.ranks.total(own.sum()) / self.ring.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +344,10 @@ class PairLoss(Settings):
     short_name: ClassVar[str] = ""
     """What it is called in a trial's name, if not by its name."""
     takes_extra_negatives: ClassVar[bool] = False
+    shared_from: ClassVar[int] = 0
+    """Pairs from which workers share it; 0: they never do."""
+    goes_around: ClassVar[bool] = False
+    """Whether workers can share it while each keeps its own embeddings (`score_own`)."""
 
     @property
     def needs_clean_share(self) -> bool:
@@ -319,6 +367,10 @@ class PairLoss(Settings):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         """The loss itself."""
+        raise NotImplementedError
+
+    def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
+        """The same of pairs of which every worker has some: the loss and scalars of all of them, on each."""
         raise NotImplementedError
 
 

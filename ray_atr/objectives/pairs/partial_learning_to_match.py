@@ -26,7 +26,18 @@ from ray_atr.objectives.pairs.pair_loss import Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class PartialLearningToMatch(LearningToMatch):
-    """KL from the true matching to the partial entropic plan."""
+    """KL from the true matching to the partial entropic plan.
+
+    When: the share of wrong pairs is known or can be estimated (`transport_mass`).
+    Related: `LearningToMatch` matches every pair, the correspondence `transport` weighs any other loss by such a plan.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, PartialLearningToMatch
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = PartialLearningToMatch(metric="euclidean", transport_mass=0.8)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "partial_learning_to_match"
     short_name: ClassVar[str] = "pot"

@@ -45,7 +45,7 @@ class RowLogits:
         u, v = ranks.replicated(comparison.u)[own] / tau, ranks.replicated(comparison.v)
         # The diagonal of the values would bring a gradient [n, N] of its own, all but a diagonal 0.
         of_pairs = (u * v[own]).sum(dim=1)
-        positives = None if comparison.positives is None else comparison.positives[own]
+        positives = comparison.positive_rows(own)
         return cls(u @ v.T, of_pairs, positives, comparison.sample_weight, ranks)
 
     @property

@@ -18,15 +18,29 @@ from torch.nn import functional
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
-from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
+from ray_atr.objectives.pairs.around_ring import SigmoidTiles, losses_around_ring
+from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, OwnPairs, PairLoss, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sigmoid(PairLoss):
-    """Binary cross-entropy of every pair of the batch."""
+    """Binary cross-entropy of every pair of the batch.
+
+    When: batches are large or shared by many workers, and scores should be comparable between queries.
+    Related: `Contrastive` compares each pair with its batch.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Sigmoid
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Sigmoid(temperature=0.1, bias=-5.0)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "sigmoid"
     takes_extra_negatives: ClassVar[bool] = True
+    shared_from: ClassVar[int] = 1024
+    goes_around: ClassVar[bool] = True
     temperature: float = setting(0.1, "divides the similarities (tau): its first value if it is learned", above=0)
     bias: float = setting(-10.0, "added to every logit (b): its first value if it is learned")
     learn_scale: bool = setting(True, "learn temperature and bias, as the paper does; false: both stay as they are")
@@ -48,6 +62,11 @@ class Sigmoid(PairLoss):
             column_losses = column_losses + functional.softplus(for_columns + bias).sum(dim=1)
         own = of_rows.detach().diagonal().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": own})
+
+    def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
+        bias = self.bias if learned.bias is None else learned.bias
+        rows, columns, tiles = losses_around_ring(pairs, SigmoidTiles, learned.tau(self.temperature), bias)
+        return Terms(pairs.both_directions(rows, columns), {"loss_of_true_pairs": pairs.mean(tiles.own_losses)})
 
 
 def pair_losses(direction: Direction, logits: Tensor) -> Tensor:

@@ -26,7 +26,18 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, 
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(PairLoss):
-    """Bidirectional hinge; half of each direction, mean over samples."""
+    """Bidirectional hinge; half of each direction, mean over samples.
+
+    When: towers are pretrained, and a margin in cosine similarity is wanted. From random weights `hardest` collapses.
+    Related: `Contrastive` weighs all negatives, where `hardest` sees one.
+
+    >>> import torch
+    >>> from ray_atr.objectives.pairs import Comparison, Triplet
+    >>> u, v = torch.eye(4), torch.eye(4)  # four true pairs [N, D], each unlike the others
+    >>> loss = Triplet(margin=0.2)
+    >>> bool(loss(Comparison(u, v)).loss < loss(Comparison(u, v.roll(1, dims=0))).loss)
+    True
+    """
 
     name: ClassVar[str] = "triplet"
     margin: float = setting(0.2, "by how much a positive must beat a negative, in cosine similarity", above=0)

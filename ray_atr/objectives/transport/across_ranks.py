@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.transport.active_set import solve_active_set_across_ranks
+from ray_atr.objectives.transport.active_set import HeldPlan, PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.gradient import LogPlan
 from ray_atr.objectives.transport.partial import shared_blocks
@@ -61,19 +62,38 @@ def solve_across_ranks(
         raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
     require_marginal("rows", a, len(a))
     require_marginal("columns", b, len(b))
-    problem = Problem(cost.detach(), float(epsilon), float(mass), log_range=_log_range(cost, epsilon, ranks))
+    least, most_cost = torch.aminmax(cost.detach())
+    log_range = log_range_of(least, most_cost, epsilon, ranks)
+    problem = Problem(cost.detach(), float(epsilon), float(mass), log_range=log_range)
     tolerance = problem.default_tolerance if tolerance is None else tolerance
     scores = problem.cost / -epsilon
     domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
-    level = None
-    if problem.is_balanced:
-        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
-    else:
-        u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
-        row = u[own]
+    row, column, level, residual, sweeps = potentials(block, a, b, mass, tolerance, most)
     return TransportPlan.of(
         scores, row, column, level, residual=residual, iterations=sweeps, tolerance=tolerance, domain=domain
     )
+
+
+class Potentials(NamedTuple):
+    """Of a plan exp(-c_ij/epsilon + row_i + column_j + level): own rows' [n], columns' [M], the level of a partial plan or None,
+    the residual, and the sweeps made.
+    """
+
+    row: Tensor
+    column: Tensor
+    level: Tensor | None
+    residual: float
+    sweeps: int
+
+
+def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int) -> Potentials:
+    """Potentials of the plan with marginals a [N] and b [M], however its rows are held."""
+    own = block.ranks.own(len(a))
+    if mass == 1:
+        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
+        return Potentials(row, column, None, residual, sweeps)
+    u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
+    return Potentials(u[own], column, level, residual, sweeps)
 
 
 def balanced_sweeps(
@@ -102,14 +122,30 @@ def adjoint_across_ranks(
     marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
     """
     matrix, row_sums = plan.matrix, outer.sum(dim=1)
-    column_sums, total = ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
-    if marginals is not None and _is_matched(row_sums, column_sums, total, marginals, ranks):
-        return matrix.mul_(-total).add_(outer)
-    right = row_sums, column_sums, total
-    x, y, w = solve_active_set_across_ranks(
-        matrix, plan.row_active, plan.column_active, marginals is None, right, ranks
-    )
-    return outer - matrix.mul_((x + w).to(matrix)[:, None] + y.to(matrix))
+    right = row_sums, ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
+    of_rows, of_columns = multipliers(HeldPlan(matrix), plan.row_active, plan.column_active, marginals, right, ranks)
+    if of_columns is None:
+        return matrix.mul_(-of_rows.to(matrix)[:, None]).add_(outer)
+    return outer - matrix.mul_(of_rows.to(matrix)[:, None] + of_columns.to(matrix))
+
+
+def multipliers(
+    plan: PlanRows,
+    row_active: Tensor,
+    column_active: Tensor,
+    marginals: tuple[Tensor, Tensor] | None,
+    right: tuple[Tensor, Tensor, Tensor],
+    ranks: Ranks,
+) -> tuple[Tensor, Tensor | None]:
+    """(x + w of the own rows [n], y of the columns [M]) of `gradient`'s dL/d(cost), for G = dL/d(log pi); y None for zeros.
+
+    right       G's row sums of the own rows [n], its column sums [M] and its sum, over all processes' rows.
+    marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
+    """
+    if marginals is not None and _is_matched(*right, marginals, ranks):
+        return right[2].expand(len(row_active)), None
+    x, y, w = solve_active_set_across_ranks(plan, row_active, column_active, marginals is None, right, ranks)
+    return x + w, y
 
 
 def _is_matched(
@@ -122,13 +158,12 @@ def _is_matched(
     return bool(ranks.maximum(torch.maximum(row_gap, column_gap)) < MATCHED * total.abs())
 
 
-def _log_range(cost: Tensor, epsilon: float, ranks: Ranks) -> float:
-    """(max c - min c) / epsilon over all processes; ValueError on all if a cost is not finite on one."""
+def log_range_of(least: Tensor, most: Tensor, epsilon: float, ranks: Ranks) -> float:
+    """(max c - min c) / epsilon over all processes, of each one's least and most cost; ValueError on all if one is not finite."""
     if not epsilon > 0:
         raise refuse("epsilon", epsilon, "(0, inf)")
-    least, most = torch.aminmax(cost.detach())
     is_finite = bool(torch.isfinite(least) & torch.isfinite(most))
-    found = cost.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])
+    found = least.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])
     is_bad, negative, largest = ranks.maximum(found).tolist()
     if is_bad or not math.isfinite(largest + negative):
         raise refuse("cost", f"values between {float(least)} and {float(most)} here", "finite costs on every process")

@@ -12,6 +12,7 @@ H is symmetric and positive semi-definite; the diagonal row block is eliminated,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -74,50 +75,106 @@ def _solve_semi_definite(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.lstsq(matrix, right[:, None]).solution.squeeze(1)
 
 
+class PlanRows(ABC):
+    """Rows of a plan pi, [n, M], that one process answers for: what conjugate gradients ask of them."""
+
+    @abstractmethod
+    def sums(self, row_active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(row sums [n], own part of the column sums [M], that of sum_i pi_ij^2 / row sum_i over active rows [M]), float64."""
+
+    @abstractmethod
+    def times(self, vector: Tensor) -> Tensor:
+        """pi @ vector, [n] of [M]; float64, as all that follow."""
+
+    @abstractmethod
+    def transposed_times(self, vector: Tensor) -> Tensor:
+        """pi^T @ vector, [M] of [n]: the own rows' part."""
+
+    @abstractmethod
+    def there_and_back(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """pi^T @ between(pi @ vector), [M]; `between` gets the products of a slice of the own rows, and the slice."""
+
+
+class HeldPlan(PlanRows):
+    """Rows that are held."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+
+    def sums(self, row_active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        row_sums = self.matrix.sum(dim=1).double()
+        squares = torch.mv(self.matrix.square().T, inverse(row_sums, row_active).to(self.matrix))
+        return row_sums, self.matrix.sum(dim=0).double(), squares.double()
+
+    def times(self, vector: Tensor) -> Tensor:
+        return torch.mv(self.matrix, vector.to(self.matrix)).double()
+
+    def transposed_times(self, vector: Tensor) -> Tensor:
+        return torch.mv(self.matrix.T, vector.to(self.matrix)).double()
+
+    def there_and_back(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        return self.transposed_times(between(self.times(vector), slice(None)))
+
+
+def inverse(row_sums: Tensor, row_active: Tensor) -> Tensor:
+    """1 / row sum of the active rows, 0 for the others; [n]."""
+    return row_active.to(row_sums) / row_sums.clamp(min=torch.finfo(row_sums.dtype).tiny)
+
+
 def solve_active_set_across_ranks(
-    matrix: Tensor,
+    plan: PlanRows,
     row_active: Tensor,
     column_active: Tensor,
     has_mass_row: bool,
     right: tuple[Tensor, Tensor, Tensor],
     ranks: Ranks,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `solve_active_set`, for a plan whose rows are on several processes: matrix, x and the row part are of the own ones, [n].
+    """As `solve_active_set`, for a plan whose rows are on several processes: x and the row part are of the own ones, [n].
 
     The reduced system is solved by conjugate gradients and never formed: a product with it is two products with the own rows,
-    and a sum over processes of M + 1 numbers. Products are made in the matrix's number type, the rest in float64.
+    and a sum over processes of M + 1 numbers. Products are made in the plan's number type, the rest in float64.
     """
-    M = matrix.shape[1]
+    M = len(column_active)
+    dtype = right[0].dtype
     row_part, column_part, mass_part = (part.double() for part in right)
-    row_sums, columns = matrix.sum(dim=1).double(), column_active.double()
-    column_sums = ranks.sum(matrix.sum(dim=0)).double()
-    weight = row_active.double() / row_sums.clamp(min=torch.finfo(torch.float64).tiny)
+    row_sums, own_column_sums, own_squares = plan.sums(row_active)
+    columns = column_active.double()
+    column_sums = ranks.sum(own_column_sums)
+    weight = inverse(row_sums, row_active)
     edge = column_sums * columns * has_mass_row
     mass = ranks.sum(row_sums.sum()) if has_mass_row else row_sums.new_ones(())
     diagonal = torch.where(column_active, column_sums, 1.0)
 
-    def coupled(z: Tensor) -> Tensor:
-        """[n]: the own rows' share of the columns' and the mass's unknowns."""
-        return torch.mv(matrix, (z[:M] * columns).to(matrix)).double() + has_mass_row * row_sums * z[M]
+    def coupled(z: Tensor, products: Tensor, rows: slice) -> Tensor:
+        """[t]: some own rows' share of the columns' and the mass's unknowns; `products` are the plan's with the columns'."""
+        return products + has_mass_row * row_sums[rows] * z[M]
 
-    def collected(values: Tensor) -> Tensor:
-        """[M + 1]: `coupled` transposed, summed over processes."""
-        own = torch.mv(matrix.T, values.to(matrix)).double() * columns
-        return ranks.sum(torch.cat([own, has_mass_row * (row_sums * values).sum()[None]]))
+    def collected(products: Tensor, values: Tensor) -> Tensor:
+        """[M + 1]: `coupled` transposed, of values [n] whose products with the plan these are, summed over processes."""
+        return ranks.sum(torch.cat([products * columns, has_mass_row * (row_sums * values).sum()[None]]))
 
     def applied(z: Tensor) -> Tensor:
-        straight = torch.cat([diagonal * z[:M] + edge * z[M], (edge @ z[:M] + mass * z[M])[None]])
-        return straight - collected(weight * coupled(z))
+        values = torch.empty_like(row_sums)
 
-    squares = ranks.sum(torch.mv(matrix.square().T, weight.to(matrix))).double() * columns
+        def weighed(products: Tensor, rows: slice) -> Tensor:
+            values[rows] = weight[rows] * coupled(z, products, rows)
+            return values[rows]
+
+        products = plan.there_and_back(z[:M] * columns, weighed)
+        straight = torch.cat([diagonal * z[:M] + edge * z[M], (edge @ z[:M] + mass * z[M])[None]])
+        return straight - collected(products, values)
+
+    squares = ranks.sum(own_squares) * columns
     of_mass = mass - has_mass_row * ranks.sum((weight * row_sums.square()).sum())
     exact = torch.cat([diagonal - squares, of_mass[None]])
     preconditioner = torch.maximum(exact, LEAST_DIAGONAL * torch.cat([diagonal, mass[None]]))
-    reduced = torch.cat([column_part * columns, has_mass_row * mass_part[None]]) - collected(weight * row_part)
+    first = weight * row_part
+    reduced = torch.cat([column_part * columns, has_mass_row * mass_part[None]])
+    reduced = reduced - collected(plan.transposed_times(first), first)
     # In float32 a residual below its rounding is noise.
-    enough = 1e-13 if matrix.dtype == torch.float64 else 1e-7
+    enough = 1e-13 if dtype == torch.float64 else 1e-7
     solution, _ = conjugate_gradients(applied, lambda left: left / preconditioner, reduced, enough, MOST_ITERATIONS)
-    x = weight * (row_part - coupled(solution))
+    x = weight * (row_part - coupled(solution, plan.times(solution[:M] * columns), slice(None)))
     return x, solution[:M] * columns, solution[M] * has_mass_row
 
 

@@ -74,10 +74,13 @@ class Problem:
 
     @property
     def default_tolerance(self) -> float:
-        """1e-9 in float64; 1e-5 in float32, or what potentials of the size max|c|/epsilon can be resolved to, if more."""
-        if self.cost.dtype == torch.float64:
-            return 1e-9
-        return max(1e-5, torch.finfo(self.cost.dtype).eps * self.log_range)
+        """The residual to reach where none is asked for."""
+        return default_tolerance(self.cost.dtype, self.log_range)
+
+
+def default_tolerance(dtype: torch.dtype, log_range: float) -> float:
+    """1e-9 in float64; 1e-5 in float32, or what potentials of the size max|c|/epsilon can be resolved to, if more."""
+    return 1e-9 if dtype == torch.float64 else max(1e-5, torch.finfo(dtype).eps * log_range)
 
 
 def marginal_of(given: Tensor | None, size: int, cost: Tensor) -> Tensor:

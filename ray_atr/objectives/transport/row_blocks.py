@@ -1,13 +1,13 @@
 """Rows of -c/epsilon that processes share, and the two sums that a sweep of a shared plan needs of them.
 
 The rows are held as a kernel (`KernelRows`, a sweep is two products with it), as they are (`LogRows`, where the kernel's
-exponentials would underflow), or computed a tile at a time (`TiledRows`).
+exponentials would underflow), or computed again, a tile at a time (`TiledRows`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -69,32 +69,85 @@ class KernelRows(RowBlock):
 
 
 class TiledRows(RowBlock):
-    """Rows that are computed again for each sweep, `tile` at a time: memory is O(tile M), whatever N is.
+    """Rows that are computed again for each sweep, a tile of them at a time: memory is O(tile M), whatever N is.
 
-    For a plan whose rows no process can hold (`across_ranks.balanced_sweeps`). A loss holds its rows: its gradient needs them.
+    For a plan whose rows no process can hold. Sums over tiles are kept in float64: there may be thousands of them.
 
-    `make(rows)` gives -c/epsilon [t, M] of a slice of the process's own rows, a new tensor each time.
+    make    gives -c/epsilon [t, M] of a slice of the process's own rows, a new tensor each time.
+    tiles   the slices.
+    shift   the largest -c/epsilon of all processes, if the exponentials of all others fit beside it: each entry's is then
+            computed once a sweep. None: sums are log-sum-exps.
     """
 
-    def __init__(self, make: Callable[[slice], Tensor], num_rows: int, tile: int, ranks: Ranks) -> None:
+    def __init__(
+        self, make: Callable[[slice], Tensor], tiles: Sequence[slice], ranks: Ranks, shift: Tensor | None = None
+    ) -> None:
         super().__init__(ranks)
-        self.make = make
-        self.tiles = [slice(first, min(first + tile, num_rows)) for first in range(0, num_rows, tile)]
+        self.make, self.tiles, self.shift = make, tiles, shift
 
     def row_sums(self, column: Tensor) -> Tensor:
-        return torch.cat([torch.logsumexp(self.make(rows).add_(column), dim=1) for rows in self.tiles])
+        inflow = column.new_empty(self.tiles[-1].stop)
+        largest, scaled = _scaled(column)
+        for rows in self.tiles:
+            inflow[rows] = self._inflow(self._held(rows), column, largest, scaled)
+        return inflow
 
     def column_sums(self, row: Tensor) -> Tensor:
-        parts = [torch.logsumexp(self.make(rows).add_(row[rows, None]), dim=0) for rows in self.tiles]
-        return self.ranks.log_sum_exp(torch.logsumexp(torch.stack(parts), dim=0))
+        total = _LogTotal()
+        for rows in self.tiles:
+            self._add(total, self._held(rows), row[rows])
+        return self.ranks.log_sum_exp(total.value).to(row)
 
     def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
-        inflows: list[Tensor] = []
-        outflow = column.new_full(column.shape, -torch.inf)
+        # Room for what is kept is made before the first tile: pieces between tiles would keep their memory from the next one.
+        inflow, total = torch.empty_like(log_mass), _LogTotal()
+        largest, scaled = _scaled(column)
         for rows in self.tiles:
-            scores = self.make(rows).add_(column)
-            inflows.append(torch.logsumexp(scores, dim=1))
-            scores.add_((log_mass[rows] - inflows[-1])[:, None])
-            outflow = torch.logaddexp(outflow, torch.logsumexp(scores, dim=0))
-        return torch.cat(inflows), self.ranks.log_sum_exp(outflow) - column
+            held = self._held(rows)
+            inflow[rows] = self._inflow(held, column, largest, scaled)
+            self._add(total, held, log_mass[rows] - inflow[rows])
+        return inflow, self.ranks.log_sum_exp(total.value).to(column)
+
+    def _held(self, rows: slice) -> Tensor:
+        """A tile's scores, or its kernel."""
+        scores = self.make(rows)
+        return scores if self.shift is None else scores.sub_(self.shift).exp_()
+
+    def _inflow(self, held: Tensor, column: Tensor, largest: Tensor, scaled: Tensor) -> Tensor:
+        """`row_sums` of a tile."""
+        if self.shift is None:
+            return torch.logsumexp(held + column, dim=1)
+        return torch.mv(held, scaled).log_().add_(largest + self.shift)
+
+    def _add(self, total: _LogTotal, held: Tensor, row: Tensor) -> None:
+        """The column sums of one tile's scores, or of its kernel, under its rows' potentials [t]."""
+        if self.shift is None:
+            total.add(torch.logsumexp(held.add_(row[:, None]), dim=0))
+        else:
+            largest, scaled = _scaled(row)
+            total.add(torch.mv(held.T, scaled).log_().add_(largest + self.shift))
+
+
+def tiles_of(num_rows: int, tile: int) -> list[slice]:
+    """Slices of `tile` rows; the last one may have fewer."""
+    return [slice(first, min(first + tile, num_rows)) for first in range(0, num_rows, tile)]
+
+
+class _LogTotal:
+    """log of a sum of exponentials that come one tensor after the other, in float64."""
+
+    def __init__(self) -> None:
+        self.value = torch.empty(0)
+
+    def add(self, part: Tensor) -> None:
+        if self.value.numel() == 0:
+            self.value = part.double()
+        else:
+            torch.logaddexp(self.value, part.double(), out=self.value)
+
+
+def _scaled(potentials: Tensor) -> tuple[Tensor, Tensor]:
+    """(the largest, the exponentials by which the largest is 1)."""
+    largest = potentials.max()
+    return largest, (potentials - largest).exp_()

@@ -46,6 +46,14 @@ def solve(
     max_iterations  cap; a plan that hit it says so (`is_converged` is False) and holds what was reached.
 
     No gradient flows through the plan; `ray_atr.objectives.transport.log_plan` and `matching_loss` have exact ones.
+
+    When: a matching of all rows with all columns is wanted. Related: `exact_plan`, without entropy.
+
+    >>> import torch
+    >>> from ray_atr.objectives.transport import solve
+    >>> plan = solve(1 - torch.eye(3), 0.05, mass=0.9)
+    >>> plan.is_converged, round(float(plan.matrix.sum()), 4)
+    (True, 0.9)
     """
     problem = Problem(cost.detach(), float(epsilon), float(mass), rows, columns)
     wanted = problem.default_tolerance if tolerance is None else tolerance
@@ -60,6 +68,13 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     Solved in float64 on the CPU by `ot.emd` (Bonneel et al. 2011), with a dummy row and column for the mass that stays behind
     (Chapel et al. 2020). O(N^3 log N): seconds at N = 2,000. The result has the cost's type and device.
     Raises ValueError if the cost is not finite, the mass is outside (0, 1], or the solver does not finish.
+
+    When: a reference without regularisation is wanted. Related: `solve`, whose plan nears it as epsilon nears 0.
+
+    >>> import torch
+    >>> from ray_atr.objectives.transport import exact_plan
+    >>> exact_plan(1 - torch.eye(2)).tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
     """
     # POT imports every array library that is installed: ten seconds, for which no loss should wait.
     import ot

@@ -2,13 +2,13 @@
 
 From section 5.3: Adam at 5e-6, 10 epochs, batches of 24, tau = 0.07 held fixed, the epoch of best recall kept. It
 prints no schedule, so the rate is constant. Every model of the paper starts from the weights of ML-CLAP (Yan et al.
-2024). To follow it, give such a retriever: `--train.start_from FOLDER`. Without one the recipes start from the
-published towers and projections at random, for which this rate is small and ten epochs are few.
+2024). To follow it, give the folder with its `.pt` and NLLB's tokeniser: `--train.start_from FOLDER`. Without one the
+recipes start from the published towers and projections at random, for which this rate is small and ten epochs are few.
 
 From the code of ML-CLAP: a shared width of 1,024 behind two layers with a ReLU, clips of at most 30 s, captions of at
-most 50 tokens. If the two disagree the paper is followed: that code learns the temperature and adds a penalty on the
-embeddings' norms, which the paper's losses do not have. The paper's own code is not public. Weight decay and clipping
-are not printed: none, and our default.
+most 50 tokens, in lower case and without punctuation. If the two disagree the paper is followed: that code learns the
+temperature and adds a penalty on the embeddings' norms, which the paper's losses do not have. The paper's own code is
+not public. Weight decay and clipping are not printed: none, and our default.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ ML_CLAP = Recipe(
         "model.audio.clip_seconds": 30.0,
         "model.text": "sonar",
         "model.text.max_tokens": 50,
+        "model.text.plain_words": True,
         "model.embedding_width": 1024,
         "model.projection": "mlp",
         "objective": "ml_clap",
@@ -56,7 +57,7 @@ CLOTHO_ML_CLAP = Recipe(
     CLOTHO,
     ML_CLAP,
 )
-LABSE = {"model.text": "labse", "model.text.max_tokens": 50}
+LABSE = {"model.text": "labse", "model.text.max_tokens": 50, "model.text.plain_words": True}
 
 audiocaps_ced_sonar_ml_clap = ML_CLAP
 audiocaps_ced_sonar_cacl = CACL

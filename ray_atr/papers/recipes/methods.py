@@ -16,6 +16,7 @@ def method(pair: str, correspondence: str = "none", **settings: Any) -> dict[str
 OVER_CONTRASTIVE = (
     "oracle",
     "small_loss",
+    "leave_one_out",
     "neighbour_votes",
     "self_refining",
     "consensus",

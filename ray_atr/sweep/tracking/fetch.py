@@ -128,7 +128,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
                 row[name.removeprefix("validation/")] = point.value
     epochs = [rows[step] for step in sorted(rows)]
     make_folder(trial)
-    write_lines(trial / METRICS_FILE, epochs)
+    write_lines(trial / METRICS_FILE, ({**row, "trial_id": trial_id} for row in epochs))
     if "best_epoch" in run.data.metrics:
         write_json(trial / RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs))
     content = {

@@ -326,7 +326,7 @@ class _Connection:
         sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
         # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
         first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
-        for row in (row for row in trial.epochs() if row["epoch"] > sent):
+        for row in trial.epochs_after(sent):
             numbers = tracked(row.numbers)
             numbers = {**({first: numbers[first]} if first in numbers else {}), **numbers}
             epoch = int(row["epoch"])
@@ -393,12 +393,17 @@ class _Connection:
 
 
 def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters: its settings and the names of choices that it varies. Where an objective is chosen by its name,
-    its parts are not beside it: MLflow's parallel plot would show the same choice on two axes.
+    """A trial's parameters: its settings and the names of choices that it varies. Where a part is chosen by its name, what is
+    within it is left out unless it is varied too, since it follows from the name: MLflow's parallel plot, which opens on the
+    first that differ, would show it in the place of what the sweep varies. The trial's settings.json has all of it.
     """
-    parts = [f"{path}." for path, name in varied.items() if path not in settings and isinstance(name, str)]
-    of_choice = {path for path in settings if any(path.startswith(part) and path.count(".") == 1 for part in parts)}
-    return {path: value for path, value in {**settings, **varied}.items() if path not in of_choice - varied.keys()}
+    chosen = [
+        f"{path}."
+        for path, name in varied.items()
+        if isinstance(name, str) and any(other.startswith(f"{path}.") for other in settings)
+    ]
+    follows = {path for path in settings if path.startswith(tuple(chosen))}
+    return {path: value for path, value in {**settings, **varied}.items() if path not in follows - varied.keys()}
 
 
 def log_batches(

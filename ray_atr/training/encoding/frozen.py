@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
+from ray_atr.common.progress import Say
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import read_json, write_bytes
@@ -40,8 +41,6 @@ from ray_atr.models.vectors import encode_captions
 from ray_atr.models.weights import identity_of_checkpoint, write_weights
 from ray_atr.training.encoding.encode import clip_batches, encode_clips, rows_in_parts
 from ray_atr.training.experiment import Experiment
-
-Say = Callable[[str], None]
 
 CLIPS = 32
 """Clips that are encoded together."""

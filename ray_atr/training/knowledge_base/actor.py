@@ -2,13 +2,16 @@
 
 The actor owns the objects that it puts. Where it dies, workers keep what they have mapped; the restarted actor finds the
 versions in its folder and puts them again for whoever asks; a version that was being built is published to it again.
+
+A base in parts is an actor for each part, on the node that searches it, and one by which they agree. Parts go into the object
+store of their own node; what travels is the weights, k-means' sample and the clusters' pools.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +19,117 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from ray_atr.common.runtime import NAMESPACE, here_if_there_is_room, this_node
-from ray_atr.common.storage import remove_folder
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import (
     KEEP,
     READY,
     Encode,
     InProcessRefresher,
     Outcome,
-    version_folder,
+    ShardedRefresher,
+)
+from ray_atr.training.knowledge_base.shard import BaseShard, EncodePart
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
+from ray_atr.training.knowledge_base.versions import (
+    has_part,
+    load_version,
+    remove_version,
+    save_version,
     versions_in,
 )
-from ray_atr.training.knowledge_base.snapshot import Snapshot, SnapshotSettings, files_of, write_files
+
+
+class References:
+    """Snapshots in the object store, each put there once. A reference travels in a list, or Ray would fetch what it refers to."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def of(self, version: int, get: Callable[[int], Snapshot], kept: Callable[[], Sequence[int]]) -> list[Any]:
+        """That of a version; every caller gets the same one. Those of versions that are not kept are dropped."""
+        with self._lock:
+            if version not in self._known:
+                self._known[version] = ray.put(get(version))
+                versions = kept()
+                self._known = {known: ref for known, ref in self._known.items() if known in versions}
+            return [self._known[version]]
+
+    def drop(self, versions: Callable[[int], bool]) -> None:
+        with self._lock:
+            self._known = {known: ref for known, ref in self._known.items() if not versions(known)}
 
 
 class RefresherActor(InProcessRefresher):
-    """A base behind references, each in a list, or Ray would fetch what it refers to: payloads come and snapshots go in them."""
+    """A base behind references: payloads come and snapshots go in lists of them."""
 
     def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
         super().__init__(encode, settings, folder)
-        self.references: dict[int, Any] = {}
-        self.lock = threading.Lock()
+        self.references = References()
 
-    def _build(self, payload: list[Any], version: int, step: int) -> float:
+    def _make(self, payload: list[Any], version: int, step: int, previous: int | None) -> None:
         # Fetched in the building thread, not while publishing.
-        return super()._build(ray.get(payload[0]), version, step)
+        super()._make(ray.get(payload[0]), version, step, previous)
 
     def reference(self, version: int) -> list[Any]:
-        """That of a snapshot that is ready; every caller gets the same one."""
-        with self.lock:
-            if version not in self.references:
-                self.references[version] = ray.put(self.get(version))
-                kept = self.versions()
-                self.references = {known: ref for known, ref in self.references.items() if known in kept}
-            return [self.references[version]]
+        """That of a snapshot that is ready."""
+        return self.references.of(version, self.get, self.versions)
 
     def rewind(self, version: int) -> None:
-        with self.lock:
-            super().rewind(version)
-            self.references = {known: ref for known, ref in self.references.items() if known <= version}
+        super().rewind(version)
+        self.references.drop(lambda known: known > version)
 
-    def files(self, version: int) -> dict[str, bytes]:
-        return files_of(version_folder(self.folder, version))
-
-    def receive(self, version: int, files: Mapping[str, bytes]) -> None:
+    def receive(self, snapshot: Snapshot) -> None:
         """Take a version that an earlier base of the run built, on a node whose disk is not this one's."""
         with self._lock:
-            if version not in self.versions():
-                write_files(files, version_folder(self.folder, version))
+            if snapshot.version not in self.versions():
+                save_version(snapshot, self.folder)
 
     def node(self) -> str:
         return this_node()
+
+
+class ShardActor(BaseShard):
+    """A shard behind references: its payload comes and its snapshots go in lists of them."""
+
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
+        super().__init__(encoder, settings, folder, part)
+        self.references = References()
+
+    def encode(self, version: int, payload: list[Any]) -> None:
+        super().encode(version, ray.get(payload[0]))
+
+    def reference(self, version: int) -> list[Any]:
+        """That of the part of a version that is ready."""
+        return self.references.of(version, self.get, self.versions)
+
+    def remove(self, version: int) -> None:
+        super().remove(version)
+        self.references.drop(version.__eq__)
+
+
+class ActorShards:
+    """The shards of a base, each an actor where its part is searched."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self.actors = actors
+
+    def encode(self, version: int, payload: Any) -> None:
+        """`payload` has a reference to the weights, or one to the entries of each part, which goes to its shard alone."""
+        payloads = payload * (len(self.actors) // len(payload))
+        ray.get([actor.encode.remote(version, [own]) for actor, own in zip(self.actors, payloads, strict=True)])
+
+    def each(self, name: str, *arguments: Any) -> list[Any]:
+        found: list[Any] = ray.get([getattr(actor, name).remote(*arguments) for actor in self.actors])
+        return found
+
+
+class ShardedRefresherActor(ShardedRefresher):
+    """What the shards of a base agree by: an actor too."""
+
+    def __init__(self, actors: Sequence[Any], settings: SnapshotSettings, folder: Path) -> None:
+        super().__init__(ActorShards(actors), settings, folder)
 
 
 class ActorRefresher:
@@ -86,11 +150,14 @@ class ActorRefresher:
     def wait(self, version: int, timeout: float) -> Outcome:
         outcome: Outcome = ray.get(self.actor.wait.remote(version, timeout))
         if (folder := self.copies) is not None and outcome.state == READY:
-            if version not in versions_in(folder):
-                write_files(ray.get(self.actor.files.remote(version)), version_folder(folder, version))
+            self._copy(version, folder)
             for old in versions_in(folder)[:-KEEP]:
-                remove_folder(version_folder(folder, old))
+                remove_version(folder, old)
         return outcome
+
+    def _copy(self, version: int, folder: Path) -> None:
+        if version not in versions_in(folder):
+            save_version(self.get(version), folder)
 
     def give_back(self, folder: Path) -> None:
         """Send the actor the versions that a checkpoint brought to this node, and copy those here that it builds."""
@@ -100,28 +167,67 @@ class ActorRefresher:
         known = ray.get(self.actor.versions.remote())
         for version in versions_in(folder):
             if version not in known:
-                ray.get(self.actor.receive.remote(version, files_of(version_folder(folder, version))))
+                ray.get(self.actor.receive.remote(load_version(folder, version)))
 
     def get(self, version: int) -> Snapshot:
         """A snapshot whose arrays are mapped from this node's object store, read-only."""
-        while True:
-            (reference,) = ray.get(self.actor.reference.remote(version))
-            try:
-                return ray.get(reference)
-            except ObjectLostError:
-                # Its owner died between the two calls: the restarted one puts it again.
-                continue
+        return _fetched(self.actor, version)
 
     def rewind(self, version: int) -> None:
         ray.get(self.actor.rewind.remote(version))
         if (folder := self.copies) is not None:
             for later in versions_in(folder):
                 if later > version:
-                    remove_folder(version_folder(folder, later))
+                    remove_version(folder, later)
 
     def close(self) -> None:
         """End the actor; what it wrote stays."""
         ray.kill(self.actor)
+
+
+class ShardedActorRefresher(ActorRefresher):
+    """The same for a base in parts: `get` is this worker's part. Each part is built on the node that searches it.
+
+    `copies` gets every part, since a checkpoint holds all of them.
+    """
+
+    def __init__(self, actor: Any, shards: Sequence[Any], part: BasePart) -> None:
+        super().__init__(actor)
+        self.shards, self.part = shards, part
+        self.started: Any = None
+        """The shard that this process started, held here: Ray ends an actor whose first handle is gone."""
+
+    def publish(self, payload: Any, version: int, step: int) -> None:
+        parts = [BasePart(number, self.part.of) for number in range(self.part.of)]
+        is_encoded = isinstance(payload, Entries)
+        payloads = [ray.put(PartEntries.of(payload, part)) for part in parts] if is_encoded else [ray.put(payload)]
+        self.actor.publish.remote(payloads, version, step)
+
+    def get(self, version: int) -> Snapshot:
+        return _fetched(self.shards[self.part.number], version)
+
+    def _copy(self, version: int, folder: Path) -> None:
+        for number, shard in enumerate(self.shards):
+            # One after the other: this node holds a part more at a time, not the whole base.
+            if not has_part(folder, version, BasePart(number, self.part.of)):
+                save_version(_fetched(shard, version), folder)
+
+    def close(self) -> None:
+        for shard in self.shards:
+            ray.kill(shard)
+        super().close()
+
+
+def _fetched(actor: Any, version: int) -> Snapshot:
+    """What an actor has of a version, mapped from this node's object store."""
+    while True:
+        (reference,) = ray.get(actor.reference.remote(version))
+        try:
+            snapshot: Snapshot = ray.get(reference)
+        except ObjectLostError:
+            # Its owner died between the two calls: the restarted one puts it again.
+            continue
+        return snapshot
 
 
 def actor_name(run: str) -> str:
@@ -146,29 +252,88 @@ def start_knowledge_base(
     clients             workers that may wait for a version at the same time.
     labels              of the node that it runs on; none: that of the process that starts it, if there is room.
     """
-    _end_earlier(actor_name(run))
+    actor = _started(RefresherActor, actor_name(run), (encode, settings, folder), num_cpus, num_gpus, clients, labels)
+    refresher = ActorRefresher(actor)
+    refresher.give_back(folder)
+    return refresher
+
+
+def start_shard(
+    run: str,
+    encoder: EncodePart,
+    settings: SnapshotSettings,
+    folder: Path,
+    part: BasePart,
+    *,
+    num_cpus: float = 0.0,
+    num_gpus: float = 0.0,
+    clients: int = 1,
+    labels: Mapping[str, str] | None = None,
+) -> Any:
+    """Start what holds one part of a run's base; called where the part is searched. Arguments as of `start_knowledge_base`.
+
+    It ends when nobody holds what is returned here.
+    """
+    arguments = encoder, settings, folder, part
+    return _started(ShardActor, shard_name(run, part), arguments, num_cpus, num_gpus, clients, labels)
+
+
+def start_sharded_base(
+    run: str, settings: SnapshotSettings, folder: Path, part: BasePart, *, clients: int = 1
+) -> ShardedActorRefresher:
+    """Start a run's base over its shards, which have been started, and give them the versions in `folder`."""
+    shards = _shards(run, part.of)
+    for version in versions_in(folder):
+        for number, shard in enumerate(shards):
+            if not ray.get(shard.has.remote(version)):
+                ray.get(shard.receive.remote(load_version(folder, version, BasePart(number, part.of))))
+    actor = _started(ShardedRefresherActor, actor_name(run), (shards, settings, folder), 0.0, 0.0, clients, None)
+    refresher = ShardedActorRefresher(actor, shards, part)
+    refresher.copies = folder
+    return refresher
+
+
+def find_sharded_base(run: str, part: BasePart) -> ShardedActorRefresher:
+    """The base that another process started. ValueError if there is none."""
+    return ShardedActorRefresher(find_knowledge_base(run).actor, _shards(run, part.of), part)
+
+
+def shard_name(run: str, part: BasePart) -> str:
+    """The name under which a shard is found."""
+    return f"{actor_name(run)}-{part.number}-of-{part.of}"
+
+
+def _shards(run: str, count: int) -> list[Any]:
+    return [ray.get_actor(shard_name(run, BasePart(number, count)), namespace=NAMESPACE) for number in range(count)]
+
+
+def _started(
+    kind: type,
+    name: str,
+    arguments: tuple[Any, ...],
+    num_cpus: float,
+    num_gpus: float,
+    clients: int,
+    labels: Mapping[str, str] | None,
+) -> Any:
+    _end_earlier(name)
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
     placed: dict[str, Any] = {} if labels else {"scheduling_strategy": here_if_there_is_room()}
     if labels:
         # Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
         placed = {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
-    actor = (
-        ray.remote(RefresherActor)
-        .options(
-            name=actor_name(run),
-            namespace=NAMESPACE,
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            max_restarts=-1,
-            max_task_retries=-1,
-            max_concurrency=clients + 4,
-            **placed,
-        )
-        .remote(encode, settings, folder)
+    actor: Any = ray.remote(kind)
+    options = actor.options(
+        name=name,
+        namespace=NAMESPACE,
+        num_cpus=num_cpus,
+        num_gpus=num_gpus,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=clients + 4,
+        **placed,
     )
-    refresher = ActorRefresher(actor)
-    refresher.give_back(folder)
-    return refresher
+    return options.remote(*arguments)
 
 
 def _end_earlier(name: str) -> None:

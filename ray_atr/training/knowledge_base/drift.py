@@ -114,15 +114,35 @@ def representation_drift_mismatch(queries: Tensor, current: Tensor, stale: Tenso
             f"base: got {len(queries)} queries, {len(current)} current and {len(stale)} stale entries; "
             "allowed 1 or more queries, and equal numbers of entries, 1 or more"
         )
+    return drift_of_parts([drift_of_part(queries, current, stale, temperature)])
+
+
+def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> Tensor:
+    """What a part of the base's entries, current and stale [n, D], adds to the drift of queries [Q, D]: [3, Q] float64.
+
+    The logarithms of the sums of exp(<q_i, current_j>/temperature) and of exp(<q_i, stale_j>/temperature), and the mean
+    difference of these exponents, each weighted with the first.
+    """
     queries, current, stale = (
         torch.nn.functional.normalize(rows.double(), dim=-1) for rows in (queries, current, stale)
     )
-    total = queries.new_zeros(())
+    if not len(current):
+        none = queries.new_full((len(queries),), -torch.inf)
+        return torch.stack([none, none, torch.zeros_like(none)])
+    found = []
     for some in queries.split(QUERIES_AT_A_TIME):
-        ideal = (some @ current.T).div(temperature).log_softmax(dim=1)
-        actual = (some @ stale.T).div(temperature).log_softmax(dim=1)
-        total += (ideal.exp() * (ideal - actual)).sum()
-    return float(total.clamp(min=0) / len(queries))
+        ideal, actual = (some @ current.T).div(temperature), (some @ stale.T).div(temperature)
+        sums = ideal.logsumexp(dim=1), actual.logsumexp(dim=1)
+        found.append(torch.stack([*sums, (ideal.softmax(dim=1) * (ideal - actual)).sum(dim=1)]))
+    return torch.cat(found, dim=1)
+
+
+def drift_of_parts(parts: Sequence[Tensor]) -> float:
+    """The drift of a base from what `drift_of_part` found for each of its parts."""
+    ideal, actual, difference = torch.stack(list(parts)).unbind(dim=1)
+    whole, stale = ideal.logsumexp(dim=0), actual.logsumexp(dim=0)
+    divergence = ((ideal - whole).exp() * difference).sum(dim=0) - whole + stale
+    return float(divergence.sum().clamp(min=0) / len(divergence))
 
 
 def prototype_collapse(prototypes: Tensor) -> float:

@@ -43,13 +43,20 @@ def filled_ivf(index: Any, rows: NDArray[np.float32]) -> Any:
         index.add(rows)
         return index
     # The index keeps its settings of clustering, and only the distances are computed on the GPU.
-    nearest = faiss.index_cpu_to_gpu(resources(), 0, faiss.IndexFlatIP(rows.shape[1]))
+    nearest = on_gpu(faiss.IndexFlatIP(rows.shape[1]))
     index.clustering_index = nearest
     index.train(rows)
     index.clustering_index = None
-    on_gpu = faiss.index_cpu_to_gpu(resources(), 0, index)
-    on_gpu.add(rows)
-    return faiss.index_gpu_to_cpu(on_gpu)
+    filled = on_gpu(index)
+    filled.add(rows)
+    return faiss.index_gpu_to_cpu(filled)
+
+
+def on_gpu(index: Any) -> Any:
+    """The index on a GPU, where there is one; itself otherwise."""
+    import faiss
+
+    return faiss.index_cpu_to_gpu(resources(), 0, index) if num_gpus() else index
 
 
 def gpu_number(device: torch.device) -> int | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+import torch
+
 from ray_atr.common.settings import refuse
 
 BLAS_FROM = 4
@@ -46,3 +48,10 @@ def faiss_for_search() -> Iterator[ModuleType]:
             _users -= 1
             if _users == 0:
                 faiss.cvar.distance_compute_blas_threshold = _threshold_before
+
+
+def limit_threads(count: int) -> None:
+    """Let this thread compute on so many cores. OpenMP's limits are a thread's own: a new one would compute on all of them."""
+    torch.set_num_threads(count)
+    with faiss_for_search() as faiss:
+        faiss.omp_set_num_threads(count)

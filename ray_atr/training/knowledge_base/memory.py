@@ -1,6 +1,6 @@
 """A worker's memory beyond its batch, the same four calls whatever the knowledge: what a training loop talks to.
 
-    memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called if needed
+    memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called by all if needed
     memory.before_step(step)                         # may switch to a newer snapshot
     retrieved = memory.retrieve(batch, gather)       # for `objective(..., retrieved=retrieved)`
     memory.after_batch(embeddings, clip_ids)         # global batch, detached
@@ -118,15 +118,22 @@ class SnapshotMemory(Memory):
         """The snapshot in use; None before the first."""
         return None if self.client.searcher is None else self.client.searcher.snapshot
 
+    @property
+    def entries(self) -> Any:
+        """The entries in use, as `Searcher.entries`; None before the first snapshot."""
+        return None if self.client.searcher is None else self.client.searcher.entries
+
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
         """Publish where a refresh is due. The first snapshot is encoded, and waited for, whatever the settings."""
         if self.client.next_version == 1:
-            self.client.refresh(step, weights() if self.client.is_publisher else None, lag=0)
+            self.client.refresh(step, weights(), lag=0)
             return
         every, payload = self.knowledge.refresh_every_epochs, None
         if every and epoch % every == 0:
-            if self.client.is_publisher:
-                payload = weights() if self.written is None else self.written.entries()
+            if self.written is None:
+                payload = weights()
+            elif self.client.is_publisher:
+                payload = self.written.entries()
             self.client.refresh(step, payload)
 
     def before_step(self, step: int) -> None:

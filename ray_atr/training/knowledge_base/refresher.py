@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,20 +20,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ray_atr.common.storage import remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
-from ray_atr.objectives.knowledge.knowledge import SearchSpec
-from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
+from ray_atr.training.knowledge_base.building import build, build_parts
+from ray_atr.training.knowledge_base.faiss_library import limit_threads
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import (
-    MANIFEST_FILE,
-    Entries,
-    Snapshot,
-    SnapshotSettings,
-    build,
-    load,
-    save,
-)
+from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
+from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
 
 logger = logging.getLogger(__name__)
 
@@ -61,23 +53,21 @@ class Outcome(NamedTuple):
     """How often it failed before it was ready."""
 
 
-class InProcessRefresher:
-    """Builds snapshots one after the other in a thread and keeps the last of them in `folder`.
+class BackgroundRefresher:
+    """Builds versions one after the other in a thread and keeps the last of them in `folder`.
 
-    A snapshot is written before it is `ready`, so a base made again over the same folder has every version that was.
+    A version is written before it is `ready`, so a base made again over the same folder has every version that was.
     """
 
-    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
-        self.encode, self.settings, self.folder = encode, settings, folder
+    def __init__(self, settings: SnapshotSettings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers_below(folder)
-        # OpenMP's limits are a thread's own: a new one would compute on every core, which the training needs.
         self._executor = ThreadPoolExecutor(
-            1, "knowledge-refresh", initializer=_limit_threads, initargs=(torch.get_num_threads(),)
+            1, "knowledge-refresh", initializer=limit_threads, initargs=(torch.get_num_threads(),)
         )
         self._futures: dict[int, Future[float]] = {}
         self._failures: dict[int, int] = {}
-        self._open: dict[int, Snapshot] = {}
         self._lock = threading.Lock()
 
     def publish(self, payload: Any, version: int, step: int) -> None:
@@ -102,18 +92,20 @@ class InProcessRefresher:
         return self._build(payload, version, step)
 
     def _build(self, payload: Any, version: int, step: int) -> float:
+        """Build a version and write it; returns the seconds that this took."""
         started = time.perf_counter()
-        entries = payload if isinstance(payload, Entries) else self.encode(payload)
         earlier = [known for known in self.versions() if known < version]
-        previous = self.get(earlier[-1]) if earlier else None
-        snapshot = build(entries, self.settings, version=version, step=step, previous=previous)
-        save(snapshot, version_folder(self.folder, version))
+        self._make(payload, version, step, earlier[-1] if earlier else None)
         with self._lock:
-            self._open[version] = snapshot
             for old in self.versions()[:-KEEP]:
-                remove_folder(version_folder(self.folder, old))
-                self._open.pop(old, None)
+                self._remove(old)
         return time.perf_counter() - started
+
+    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
+        raise NotImplementedError
+
+    def _remove(self, version: int) -> None:
+        remove_version(self.folder, version)
 
     def wait(self, version: int, timeout: float) -> Outcome:
         """The outcome once it is known, or after `timeout` seconds."""
@@ -132,13 +124,6 @@ class InProcessRefresher:
         seconds = future.result() if future is not None else 0.0
         return Outcome(READY, seconds=seconds, failures=self._failures.get(version, 0))
 
-    def get(self, version: int) -> Snapshot:
-        """A version that is ready. ValueError if it is not here."""
-        with self._lock:
-            if version not in self._open:
-                self._open[version] = load(version_folder(self.folder, version))
-            return self._open[version]
-
     def versions(self) -> list[int]:
         """The versions that are ready, oldest first."""
         return versions_in(self.folder)
@@ -148,8 +133,7 @@ class InProcessRefresher:
         wait(list(self._futures.values()))
         with self._lock:
             for later in [known for known in self.versions() if known > version]:
-                remove_folder(version_folder(self.folder, later))
-                self._open.pop(later, None)
+                self._remove(later)
             self._futures = {known: future for known, future in self._futures.items() if known <= version}
 
     def close(self) -> None:
@@ -157,25 +141,75 @@ class InProcessRefresher:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+class InProcessRefresher(BackgroundRefresher):
+    """A whole base in this process."""
+
+    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
+        super().__init__(settings, folder)
+        self.encode = encode
+        self._open: dict[int, Snapshot] = {}
+
+    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
+        entries = payload if isinstance(payload, Entries) else self.encode(payload)
+        before = None if previous is None else self.get(previous)
+        snapshot = build(entries, self.settings, version=version, step=step, previous=before)
+        save_version(snapshot, self.folder)
+        with self._lock:
+            self._open[version] = snapshot
+
+    def _remove(self, version: int) -> None:
+        super()._remove(version)
+        self._open.pop(version, None)
+
+    def get(self, version: int) -> Snapshot:
+        """A version that is ready. ValueError if it is not here."""
+        with self._lock:
+            if version not in self._open:
+                self._open[version] = load_version(self.folder, version)
+            return self._open[version]
+
+
+class Shards(Protocol):
+    """The parts of a base, each in a `BaseShard`."""
+
+    def encode(self, version: int, payload: Any) -> None:
+        """Let every shard begin a version from weights, or from the `PartEntries` of its own."""
+
+    def each(self, name: str, *arguments: Any) -> list[Any]:
+        """What a method of every shard returns, in the order of the parts."""
+
+
+class ShardedRefresher(BackgroundRefresher):
+    """A base in parts. Here is what they must agree on: k-means and when a version is there; the rows stay in the shards."""
+
+    def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path) -> None:
+        super().__init__(settings, folder)
+        self.shards = shards
+        self._whole = set.intersection(*map(set, shards.each("versions")))
+
+    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
+        self.shards.encode(version, payload)
+        start = None if previous is None else self.shards.each("centroids", previous)[0]
+
+        def each(name: str, *arguments: Any) -> list[Any]:
+            return self.shards.each(name, version, *arguments)
+
+        build_parts(each, self.settings, version=version, step=step, start=start)
+        with self._lock:
+            self._whole.add(version)
+
+    def _remove(self, version: int) -> None:
+        self.shards.each("remove", version)
+        super()._remove(version)
+        self._whole.discard(version)
+
+    def versions(self) -> list[int]:
+        return sorted(self._whole)
+
+
 def in_words(error: BaseException) -> str:
     """An error's type and text, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def version_folder(folder: Path, version: int) -> Path:
-    return folder / f"v{version:06d}"
-
-
-def versions_in(folder: Path) -> list[int]:
-    """The versions that are whole in a base's folder, oldest first: a folder alone may be what a kill left of a removal."""
-    found = [re.fullmatch(r"v(\d+)", path.parent.name) for path in folder.glob(f"v*/{MANIFEST_FILE}")]
-    return sorted(int(match[1]) for match in found if match)
-
-
-def _limit_threads(count: int) -> None:
-    torch.set_num_threads(count)
-    with faiss_for_search() as faiss:
-        faiss.omp_set_num_threads(count)
 
 
 class Refresher(Protocol):

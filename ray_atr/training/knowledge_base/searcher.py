@@ -19,12 +19,17 @@ from torch import Tensor
 
 from ray_atr.data.sampling import hashes
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
+from ray_atr.training.knowledge_base.equal_rows import EqualRows, row_keys
 from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, ShardedRows, best_first
 from ray_atr.training.knowledge_base.snapshot import Snapshot
 
 BLOCK = 16_384
 WIDENED = 1_024  # rows that are widened at a time
+MOST_EQUAL = (
+    4_096  # results beyond which the order of equal ones is the library's: of queries that are as near to everything
+)
 GROUP = 32  # scores of which the largest is taken first
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -105,7 +110,13 @@ def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 class SearchableRows:
-    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise."""
+    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise.
+
+    Of equal rows the first ones are found, in the order of their places, on any device and by either library.
+    """
+
+    is_shared = False
+    """Whether a search is made by all workers together."""
 
     def __init__(
         self,
@@ -114,11 +125,15 @@ class SearchableRows:
         device: torch.device,
         spec: SearchSpec,
         index: NDArray[np.uint8] | None = None,
+        is_part: bool = False,
     ) -> None:
         self.rows = as_tensor(rows).to(device)
+        # Rows of other parts may be equal to those of a part: what is found is ordered when it is merged.
+        self.equal = None if is_part else EqualRows(row_keys(rows, present), device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
         self.on_gpu: Any = None
+        self.is_exact = index is None or not len(index)
         if index is None:
             return
         if len(index):
@@ -135,8 +150,39 @@ class SearchableRows:
         if self.index is not None:
             self.on_gpu = searched_on(self.index, device)
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, positions: Tensor) -> Tensor:
+        """The rows at positions as float32 [*positions, D]; position -1 is any row."""
+        flat = positions.clamp(min=0).flatten().to(self.rows.device)
+        taken = self.rows.index_select(0, flat).float()
+        return taken.to(positions.device).view(*positions.shape, -1)
+
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none."""
+        """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none.
+
+        Higher scores first, then smaller positions; equal rows by their place, however their scores were rounded. An approximate
+        index finds what it finds. FAISS and torch each have an order of their own for equal scores, so that one more is asked
+        for, and more if the last ones are equal.
+        """
+        scores, positions = self._best_first(queries, k) if self.is_exact else self._top_k(queries, k)
+        if self.equal is None or not self.equal.are_there:
+            return scores, positions
+        return self.equal.in_order(scores, positions)
+
+    def _best_first(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        N = len(self.rows)
+        k, width = min(k, N), min(k + 1, N)
+        while True:
+            scores, positions = self._top_k(queries, width)
+            ends = k == 0 or width == N or width > MOST_EQUAL
+            if ends or not bool(((scores[:, k - 1] == scores[:, -1]) & (scores[:, -1] > -torch.inf)).any()):
+                return best_first(scores, positions, k)
+            width = min(2 * width, N)
+
+    def _top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The same, in which equal scores come in any order."""
         if self.index is None:
             # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
@@ -153,17 +199,25 @@ class SearchableRows:
         return scores, positions
 
 
+class SharedEntries(NamedTuple):
+    """The entries of a base in parts; every worker asks for the same ones."""
+
+    ids: NDArray[np.str_]
+    audio: EntriesAt
+    text: list[EntriesAt]
+
+
 class _Places:
     """Where each value is in an array [N]."""
 
     def __init__(self, values: NDArray[Any]) -> None:
-        self.order = np.argsort(values, kind="stable")
-        self.sorted = values[self.order]
+        # The values themselves are shared by the processes of a node: a sorted copy would be each one's own.
+        self.values, self.order = values, np.argsort(values, kind="stable")
 
     def positions_of(self, wanted: NDArray[Any]) -> Tensor:
         """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
-        first = np.searchsorted(self.sorted, wanted, side="left")
-        last = np.searchsorted(self.sorted, wanted, side="right")
+        first = np.searchsorted(self.values, wanted, side="left", sorter=self.order)
+        last = np.searchsorted(self.values, wanted, side="right", sorter=self.order)
         E = int((last - first).max(initial=0))
         places = np.full((len(wanted), E), -1, dtype=np.int64)
         for offset in range(E):
@@ -172,15 +226,35 @@ class _Places:
         return torch.from_numpy(places)
 
 
+Rows = SearchableRows | ShardedRows
+
+
 class Searcher:
-    """A snapshot opened by one worker: tensors over its arrays (without a copy on the CPU), and its indices."""
+    """A snapshot opened by one worker: tensors over its arrays (without a copy on the CPU), and its indices.
+
+    If the snapshot is a part of a base, all workers search and look up together: every one makes the same calls.
+    """
 
     def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
         self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
         table = partial(SearchableRows, device=self.device, spec=spec)
-        self.fine_audio = table(snapshot.audio, None, index=snapshot.audio_index)
-        texts = zip(snapshot.text, snapshot.text_mask, snapshot.text_index, strict=True)
-        self.fine_text = [table(rows, mask, index=index) for rows, mask, index in texts]
+        fine = partial(table, is_part=not snapshot.part.is_whole)
+        masks = snapshot.text_mask[:, snapshot.rows]
+        texts = zip(snapshot.text, masks, snapshot.text_index, strict=True)
+        audio = fine(snapshot.audio, None, index=snapshot.audio_index)
+        by_language = [fine(rows, mask, index=index) for rows, mask, index in texts]
+        self.fine_audio: Rows = audio
+        self.fine_text: Sequence[Rows] = by_language
+        self.entries: Any = snapshot
+        """All entries as arrays `audio` [N, D], `text` [L, N, D] and `ids` [N] that can be asked for some of them."""
+        if not snapshot.part.is_whole:
+            share = partial(ShardedRows, count=len(snapshot), exchange=Exchange(snapshot.part.of))
+            first = snapshot.rows.start
+            audio_parts = share(audio, keys=row_keys(snapshot.audio, None, first))
+            keys = [row_keys(rows, mask, first) for rows, mask in zip(snapshot.text, masks, strict=True)]
+            text_parts = [share(rows, keys=own) for rows, own in zip(by_language, keys, strict=True)]
+            self.fine_audio, self.fine_text = audio_parts, text_parts
+            self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), [EntriesAt(rows) for rows in text_parts])
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
         self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
         self._by_id, self._by_group = _Places(snapshot.ids), _Places(snapshot.groups)
@@ -204,7 +278,8 @@ class Searcher:
         out = self._left_out(own_ids, groups)
         every = torch.ones(B, 1, dtype=torch.bool, device=audio.device)
         audio, text = audio.detach().float(), text.detach().float()
-        of_audio, of_text = [self.fine_audio], self.fine_text
+        of_audio: Sequence[Rows] = [self.fine_audio]
+        of_text: Sequence[Rows] = self.fine_text
         if self.spec.across:
             of_audio, of_text = self.fine_text[:1], [self.fine_audio]
         return Positions(
@@ -224,10 +299,10 @@ class Searcher:
         return torch.cat(found, dim=1) if found else None
 
     def _positions(
-        self, tables: list[SearchableRows], queries: Tensor, wanted: Tensor, own: Tensor | None, is_on: bool
+        self, tables: Sequence[Rows], queries: Tensor, wanted: Tensor, own: Tensor | None, is_on: bool
     ) -> Tensor:
         B, Q, _ = queries.shape
-        k = min(self.spec.neighbours, len(tables[0].rows)) if is_on else 0
+        k = min(self.spec.neighbours, len(tables[0])) if is_on else 0
         positions = torch.full((B, Q, k), -1, dtype=torch.int64, device=queries.device)
         if k == 0:
             return positions
@@ -235,7 +310,7 @@ class Searcher:
             # One table serves the queries of every language; with one a language, each serves its own.
             asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
             clip, query = asked.nonzero(as_tuple=True)
-            if len(clip):
+            if len(clip) or table.is_shared:
                 own_of = None if own is None else own.to(clip.device)[clip]
                 positions[clip, query] = _without_own(table, queries[clip, query], k, own_of)
         return positions
@@ -248,17 +323,15 @@ class Searcher:
         )
 
 
-def _granularity(
-    by_audio: Tensor, by_text: Tensor, audio: SearchableRows, texts: list[SearchableRows]
-) -> Granularity | None:
+def _granularity(by_audio: Tensor, by_text: Tensor, audio: Rows, texts: Sequence[Rows]) -> Granularity | None:
     if by_audio.shape[-1] == 0:
         return None
-    text_of_audio = torch.cat([_take(text, by_audio) for text in texts], dim=1)
-    of_languages = (_take(text, by_text[:, k : k + 1]) for k, text in enumerate(texts))
-    text_of_text = _take(texts[0], by_text) if len(texts) == 1 else torch.cat(list(of_languages), dim=1)
+    text_of_audio = torch.cat([text.take(by_audio) for text in texts], dim=1)
+    of_languages = (text.take(by_text[:, k : k + 1]) for k, text in enumerate(texts))
+    text_of_text = texts[0].take(by_text) if len(texts) == 1 else torch.cat(list(of_languages), dim=1)
     return Granularity(
-        Neighbours(_take(audio, by_audio), text_of_audio, by_audio >= 0, entry=by_audio),
-        Neighbours(_take(audio, by_text), text_of_text, by_text >= 0, entry=by_text),
+        Neighbours(audio.take(by_audio), text_of_audio, by_audio >= 0, entry=by_audio),
+        Neighbours(audio.take(by_text), text_of_text, by_text >= 0, entry=by_text),
     )
 
 
@@ -298,7 +371,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.asarray(array))
 
 
-def _without_own(table: SearchableRows, queries: Tensor, k: int, own: Tensor | None) -> Tensor:
+def _without_own(table: Rows, queries: Tensor, k: int, own: Tensor | None) -> Tensor:
     """Positions [n, k] of the best entries that are present and not the query's own; -1 beyond them."""
     extra = 0 if own is None else own.shape[1]
     scores, positions = table.top_k(queries, k + extra)
@@ -311,9 +384,3 @@ def _without_own(table: SearchableRows, queries: Tensor, k: int, own: Tensor | N
     positions = positions.masked_fill(scores == -torch.inf, -1)[:, :k]
     missing = k - positions.shape[1]
     return torch.nn.functional.pad(positions, (0, missing), value=-1) if missing else positions
-
-
-def _take(table: SearchableRows, positions: Tensor) -> Tensor:
-    flat = positions.clamp(min=0).flatten().to(table.rows.device)
-    taken = table.rows.index_select(0, flat).float()
-    return taken.to(positions.device).view(*positions.shape, -1)

@@ -6,10 +6,10 @@ Shapes: N entries, P prototypes, L text languages (1: English alone), D embeddin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,9 @@ from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, read_json
 from ray_atr.common.storage.digests import check_folder, seal_folder
-from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base import faiss_gpu
-from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 
 MANIFEST_FILE = "manifest.json"
-IVF_POINTS_A_LIST = 39
 
 
 class Entries(NamedTuple):
@@ -40,15 +37,55 @@ class Entries(NamedTuple):
     groups: NDArray[np.int64] | None = None
 
 
+class Names(NamedTuple):
+    """Of all entries of a base: ids [N], groups [N] int64, text_mask [L, N] bool. Small beside the embeddings of them."""
+
+    ids: NDArray[np.str_]
+    groups: NDArray[np.int64]
+    text_mask: NDArray[np.bool_]
+
+
+class PartEntries(NamedTuple):
+    """What an encoder made of a part's entries, audio [n, D] and text [L, n, D], and the names of all."""
+
+    audio: NDArray[Any]
+    text: NDArray[Any]
+    names: Names
+
+    @classmethod
+    def of(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
+        """A part of what was encoded. ValueError if shapes differ or there are no entries."""
+        audio, text, ids, text_mask, groups = entries
+        text = text[None] if text.ndim == 2 else text
+        L, N, D = text.shape
+        names = np.asarray(ids, dtype=np.str_)
+        if audio.shape != (N, D) or len(names) != N:
+            raise refuse("knowledge.base", f"audio {audio.shape}, text {text.shape}, {len(names)} ids", "equal N and D")
+        if N == 0:
+            raise refuse("knowledge.base", "0 entries", "at least one clip in the source")
+        mask = np.ones((L, N), dtype=bool) if text_mask is None else np.asarray(text_mask, dtype=bool)
+        if mask.shape != (L, N):
+            raise refuse("knowledge.base.text_mask", mask.shape, f"({L}, {N})")
+        own_groups = _own_groups(N) if groups is None else np.asarray(groups, dtype=np.int64)
+        rows = part.rows(N)
+        return cls(audio[rows], text[:, rows], Names(names, own_groups, mask))
+
+
+def _own_groups(N: int) -> NDArray[np.int64]:
+    """Groups of N clips that are nobody's positives but their own: numbers that no group has."""
+    return -1 - np.arange(N, dtype=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a base. Plain arrays and numbers, so that Ray's object store maps it without a copy; read-only.
+    """One version of a base, or a part of it. Plain arrays and numbers, so that Ray's object store maps it without a copy;
+    read-only.
 
-    ids [N]; groups [N] int64, equal for positives of each other; audio [N, D] and text [L, N, D], unit norm; text_mask
-    [L, N] bool. Prototypes coarse_audio [P, D], coarse_text [L, P, D], unit norm, coarse_audio_mask [P], coarse_mask [L, P];
-    cluster [N] int32: each entry's prototype. centroids [C, D], and text_centroids [L, C, D] if texts are clustered by
-    themselves: k-means' own, where the next version starts. audio_index, text_index: serialised FAISS indices (uint8),
-    empty for exact search.
+    Of all N entries: ids [N]; groups [N] int64, equal for positives of each other; text_mask [L, N] bool. Of the n entries of
+    the part: audio [n, D] and text [L, n, D], unit norm; cluster [n] int32, each entry's prototype. Prototypes coarse_audio
+    [P, D], coarse_text [L, P, D], unit norm, coarse_audio_mask [P], coarse_mask [L, P], the same in every part. centroids
+    [C, D], and text_centroids [L, C, D] if texts are clustered by themselves: k-means' own, where the next version starts.
+    audio_index, text_index: serialised FAISS indices (uint8), empty for exact search.
     """
 
     version: int
@@ -67,9 +104,16 @@ class Snapshot:
     text_centroids: NDArray[np.float32]
     audio_index: NDArray[np.uint8]
     text_index: tuple[NDArray[np.uint8], ...]
+    part: BasePart = WHOLE
 
     def __len__(self) -> int:
+        """N, also of a part."""
         return len(self.ids)
+
+    @property
+    def rows(self) -> slice:
+        """Which of the N entries the part holds."""
+        return self.part.rows(len(self))
 
     @property
     def num_prototypes(self) -> int:
@@ -77,151 +121,32 @@ class Snapshot:
         return len(self.coarse_audio)
 
 
-def build(
-    entries: Entries, settings: SnapshotSettings, *, version: int = 1, step: int = 0, previous: Snapshot | None = None
-) -> Snapshot:
-    """The snapshot of entries, rows brought to unit norm (Fu et al. 2025, section 4.1).
-
-    Fine: the pairs themselves. Coarse: k-means on the audio embeddings, one prototype a cluster and modality, pooled over
-    its members (Eq. 8). One assignment for both modalities, so that prototypes are pairs, and unit norms are ours; with
-    `separate_text_clusters` "an identical procedure is applied to the text embeddings" as the paper says, and the p-th
-    audio and the p-th text prototype have nothing to do with each other. `previous` lends its centroids as k-means' start.
-
-    Raises ValueError if shapes differ, a base is empty, or a value is not finite.
-    """
-    audio, text, ids, text_mask, groups = entries
-    text = text[None] if text.ndim == 2 else text
-    L, N, D = text.shape
-    names = np.asarray(ids, dtype=np.str_)
-    if audio.shape != (N, D) or len(names) != N:
-        raise refuse("knowledge.base", f"audio {audio.shape}, text {text.shape}, {len(names)} ids", "equal N and D")
-    if N == 0:
-        raise refuse("knowledge.base", "0 entries", "at least one clip in the source")
-    mask = np.ones((L, N), dtype=bool) if text_mask is None else np.asarray(text_mask, dtype=bool)
-    if mask.shape != (L, N):
-        raise refuse("knowledge.base.text_mask", mask.shape, f"({L}, {N})")
-    audio = _unit("audio", audio, names)
-    text = np.stack([_unit("text", np.where(mask[k][:, None], text[k], 0), names) for k in range(L)])
-    always = np.ones(N, dtype=bool)
-    cluster, centroids = _cluster(audio, always, settings, previous.centroids if previous is not None else None)
-    of_texts, text_centroids = [cluster] * L, np.zeros((0, len(centroids), D), dtype=np.float32)
-    if settings.separate_text_clusters:
-        starts = previous.text_centroids if previous is not None and len(previous.text_centroids) == L else [None] * L
-        by_language = [_cluster(text[k], mask[k], settings, starts[k]) for k in range(L)]
-        of_texts = [own for own, _ in by_language]
-        text_centroids = np.stack([found for _, found in by_language])
-    P = 1 + max(int(own.max()) for own in (cluster, *of_texts))
-    coarse_audio, coarse_audio_mask = _pool(audio, cluster, P, always, settings.pooling)
-    pooled = [_pool(text[k], of_texts[k], P, mask[k], settings.pooling) for k in range(L)]
-    kind = settings.index
-    if kind == "auto":
-        kind = "exact" if settings.exact_up_to >= N else "ivf"
-    dtype = np.dtype(settings.storage)
-    return Snapshot(
-        version=version,
-        step=step,
-        ids=names,
-        groups=_own_groups(N) if groups is None else np.asarray(groups, dtype=np.int64),
-        audio=audio.astype(dtype, copy=False),
-        text=text.astype(dtype, copy=False),
-        text_mask=mask,
-        coarse_audio=coarse_audio.astype(dtype, copy=False),
-        coarse_audio_mask=coarse_audio_mask,
-        coarse_text=np.stack([vectors for vectors, _ in pooled]).astype(dtype, copy=False),
-        coarse_mask=np.stack([present for _, present in pooled]),
-        cluster=cluster,
-        centroids=centroids,
-        text_centroids=text_centroids,
-        audio_index=_index(audio, kind, settings.seed),
-        # A text that is absent is a zero row to the index: what it returns of those is dropped after the search.
-        text_index=tuple(_index(text[k], kind, settings.seed) for k in range(L)),
-    )
+def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
+    """A part of a base that is here in other parts, all of them in their order, or as a whole. ValueError if it has an index."""
+    first = pieces[0]
+    if len(pieces) == 1 and first.part == part:
+        return first
+    if any(len(index) for index in (first.audio_index, *first.text_index)):
+        raise refuse("scaling.base_shards", part.of, "1 for a base with an ivf or hnsw index")
+    wanted, audio, text, cluster = part.rows(len(first)), [], [], []
+    for piece in pieces:
+        own = piece.rows
+        here = slice(max(wanted.start, own.start) - own.start, max(0, min(wanted.stop, own.stop) - own.start))
+        audio.append(piece.audio[here])
+        text.append(piece.text[:, here])
+        cluster.append(piece.cluster[here])
+    return replace(
+        first, audio=_joined(audio, 0), text=_joined(text, 1), cluster=_joined(cluster, 0), part=part
+    )  # fmt: skip
 
 
-def _unit(name: str, rows: NDArray[Any], ids: NDArray[np.str_]) -> NDArray[np.float32]:
-    rows = np.ascontiguousarray(rows, dtype=np.float32)
-    norms = np.linalg.norm(rows, axis=1)
-    if not np.isfinite(norms).all():
-        bad = ids[~np.isfinite(norms)]
-        got = f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})"
-        raise refuse(f"knowledge.base.{name}", got, "finite values")
-    return rows / np.maximum(norms, 1e-12)[:, None]
+def _joined(arrays: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
+    """Arrays one after the other; without a copy if only one is not empty."""
+    filled = [array for array in arrays if array.shape[axis]] or [arrays[0]]
+    return filled[0] if len(filled) == 1 else np.concatenate(filled, axis=axis)
 
 
-def _own_groups(N: int) -> NDArray[np.int64]:
-    """Groups of N clips that are nobody's positives but their own: numbers that no group has."""
-    return -1 - np.arange(N, dtype=np.int64)
-
-
-def _cluster(
-    every_row: NDArray[np.float32],
-    present: NDArray[np.bool_],
-    settings: SnapshotSettings,
-    start: NDArray[np.float32] | None,
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Cluster numbers [N], counted without gaps, -1 for rows that are not present, and the centroids of k-means."""
-    rows = np.ascontiguousarray(every_row[present])
-    N, D = rows.shape
-    count = min(settings.prototypes, N)
-    numbers = np.full(len(every_row), -1, dtype=np.int32)
-    if count == 0:
-        return numbers, np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
-    is_warm = start is not None and start.shape == (count, D)
-    with faiss_for_search():
-        kmeans = faiss_gpu.kmeans(
-            rows,
-            count,
-            start if is_warm else None,
-            niter=settings.warm_iterations if is_warm else settings.iterations,
-            seed=settings.seed + 1,
-            min_points_per_centroid=1,
-            max_points_per_centroid=256,
-        )
-        _, nearest = kmeans.index.search(rows, 1)
-    # k-means can leave a cluster empty: an empty one has no prototype.
-    _, numbers[present] = np.unique(nearest[:, 0], return_inverse=True)
-    centroids = np.zeros((min(settings.prototypes, len(every_row)), D), dtype=np.float32)
-    centroids[:count] = np.asarray(kmeans.centroids, dtype=np.float32).reshape(count, D)
-    return numbers, centroids
-
-
-def _pool(
-    rows: NDArray[np.float32], cluster: NDArray[np.int32], P: int, present: NDArray[np.bool_], pooling: str
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Unit-norm prototypes [P, D] of the present rows, and which clusters had any."""
-    D = rows.shape[1]
-    if P == 0:
-        return np.zeros((0, D), dtype=np.float32), np.zeros(0, dtype=bool)
-    order = np.argsort(np.where(present, cluster, P), kind="stable")[: int(present.sum())]
-    counts = np.bincount(cluster[present], minlength=P)
-    has_any = counts > 0
-    starts = np.concatenate([[0], np.cumsum(counts[has_any])[:-1]]).astype(np.int64)
-    pooled = np.zeros((P, D), dtype=np.float32)
-    if len(order):
-        reduce = np.maximum if pooling == "max" else np.add
-        pooled[has_any] = reduce.reduceat(rows[order], starts, axis=0)
-    return pooled / np.maximum(np.linalg.norm(pooled, axis=1), 1e-12)[:, None], has_any
-
-
-def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]:
-    """A serialised FAISS inner-product index, empty if the search is a matrix product over the rows themselves."""
-    if kind in ("exact", "flat"):
-        return np.zeros(0, dtype=np.uint8)
-    N, D = rows.shape
-    index: Any
-    with faiss_for_search() as faiss:
-        if kind == "hnsw":
-            index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
-            index.add(rows)
-            return faiss.serialize_index(index)
-        lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
-        index.cp.seed = seed + 1
-        index.cp.min_points_per_centroid = 1
-        return faiss.serialize_index(faiss_gpu.filled_ivf(index, rows))
-
-
-_ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index"))
+_ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("version", "step", "text_index", "part"))
 
 
 def save(snapshot: Snapshot, folder: Path) -> Path:
@@ -235,6 +160,7 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         "text_languages": len(snapshot.text),
         "width": snapshot.audio.shape[1],
         "storage": str(snapshot.audio.dtype),
+        "part": list(snapshot.part),
     }
     with atomic_folder(folder, is_synced=True) as aside:
         for name in _ARRAYS:
@@ -244,18 +170,6 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
         (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
         seal_folder(aside)
     return folder
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of a snapshot's folder, to be sent to another node."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-
-
-def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the files of a snapshot that was sent: a folder here is whole."""
-    with atomic_folder(folder, is_synced=True) as aside:
-        for name, content in files.items():
-            (aside / name).write_bytes(content)
 
 
 def load(folder: Path) -> Snapshot:
@@ -269,4 +183,6 @@ def load(folder: Path) -> Snapshot:
     arrays = {name: np.asarray(rows) for name, rows in mapped}
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
-    return Snapshot(version=content["version"], step=content["step"], text_index=indices, **arrays)
+    # Versions of before a base could have parts do not say it.
+    part = BasePart(*content.get("part", WHOLE))
+    return Snapshot(version=content["version"], step=content["step"], text_index=indices, part=part, **arrays)

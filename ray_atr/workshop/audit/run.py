@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
 from ray_atr.data.caption_vectors import has_vectors, read_given
@@ -32,8 +33,6 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, C
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
-Progress = Callable[[str, int, int], None]
-Say = Callable[[str], None]
 
 
 class Caption(NamedTuple):
@@ -54,7 +53,7 @@ def audit_data_set(
     *,
     cross_fit: CrossFit | None = None,
     encoding: Encoding | None = None,
-    progress: Progress | None = None,
+    progress: NamedProgress | None = None,
     say: Say = print,
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
@@ -98,7 +97,7 @@ def audit_data_set(
     facts = {
         "data": manifest.folder,
         "data_hash": manifest.hash,
-        "name": manifest.name,
+        "name": manifest.title,
         "split": options.split,
         "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
         "clips": len(clip_ids),

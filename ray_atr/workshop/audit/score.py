@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.progress import CountProgress
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
 from ray_atr.workshop.audit.options import TELLING, CrossFit
@@ -51,7 +51,7 @@ class Audit:
         return max(FIRST, found_share(self.posteriors.p_value, self.posteriors.wrong_share))
 
 
-def audit_pairs(pairs: Pairs, settings: CrossFit, progress: Callable[[int, int], None] | None = None) -> Audit:
+def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None = None) -> Audit:
     """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
     Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.

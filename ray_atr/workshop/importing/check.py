@@ -16,14 +16,15 @@ from itertools import combinations, product
 
 import numpy as np
 
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, shortened
-from ray_atr.common.table import text_table
+from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
-from ray_atr.data.shards import Manifest, Progress, Shard, hash_of_file, read_manifest, read_shard
+from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
 from ray_atr.workshop.importing.import_options import Check
 from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_splits
@@ -85,7 +86,7 @@ class Report:
         return "fit for use"
 
 
-def check_data_set(folder: str, options: Check | None = None, progress: Progress | None = None) -> Report:
+def check_data_set(folder: str, options: Check | None = None, progress: CountProgress | None = None) -> Report:
     """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
     bytes a caption: hashes of ids, audio and texts, never the audio.
     """
@@ -315,14 +316,7 @@ def page(report: Report) -> list[str]:
         *manifest.notes,
         "",
     ]
-    columns = ["language", "captions", "by machine"]
-    columns += [head for split in report.clips for head in (f"{split} clips", "sharing a text")]
-    languages = manifest.languages
-    rows = [[code, f"{manifest.num_captions(code):,}", f"{manifest.num_translated(code):,}"] for code in languages]
-    for row, (split, number) in product(rows, report.clips.items()):
-        row.append(f"{report.with_language[split, row[0]]:,} of {number:,}")
-        row.append(f"{report.shared_text.get((split, row[0]), 0):,}")
-    lines += text_table(columns, rows)
+    lines += _languages(report)
     lines += [
         "",
         f"audio decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
@@ -334,14 +328,36 @@ def page(report: Report) -> list[str]:
         )
         heard_by = "is heard only by models whose windows are not cut (--model.windows)"
         lines.append(f"longer than one window: {beyond}, and {heard_by}")
+    leaked: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for (first, second, language), number in report.leaked_text.items():
-        lines.append(f"caption texts in both {first} and {second}: {number:,} {language}")
+        leaked[first, second].append(f"{number:,} {language}")
+    lines += [f"caption texts in both {one} and {other}: {', '.join(found)}" for (one, other), found in leaked.items()]
     for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
         lines += ["", f"{title}: {sum(finding.count for finding in findings.values()) or 'none'}"]
         for kind, finding in findings.items():
             more = "" if finding.count <= EXAMPLES else ", ..."
             lines.append(f"  {finding.count:,} x {kind}: {'; '.join(finding.examples)}{more}")
     return [*lines, "", report.verdict]
+
+
+def _languages(report: Report) -> list[str]:
+    """Captions and clips by language; a table a split where the terminal has no room for all of them in one."""
+    manifest = report.manifest
+    for parts in ([tuple(report.clips)], [(split,) for split in report.clips]):
+        tables = []
+        for splits in parts:
+            columns = ["language", "captions", "by machine"]
+            columns += [head for split in splits for head in (f"{split} clips", "sharing a text")]
+            rows = []
+            for code in manifest.languages:
+                rows.append([code, f"{manifest.num_captions(code):,}", f"{manifest.num_translated(code):,}"])
+                for split in splits:
+                    rows[-1].append(f"{report.with_language[split, code]:,} of {report.clips[split]:,}")
+                    rows[-1].append(f"{report.shared_text.get((split, code), 0):,}")
+            tables.append(text_table(columns, rows))
+        if max(len(line) for table in tables for line in table) <= terminal_width():
+            break
+    return [line for table in tables for line in ("", *table)][1:]
 
 
 def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:

@@ -17,21 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import open_folder
 from ray_atr.data.schema import SPLITS, captions_by_language
-from ray_atr.data.shards import (
-    Manifest,
-    Part,
-    Progress,
-    Shard,
-    Skipped,
-    new_data_set,
-    read_manifest,
-    read_shard,
-    write_manifest,
-)
+from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, read_manifest, read_shard, write_manifest
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.plan import WORTH_RAY_CLIPS
@@ -51,7 +42,7 @@ class Member(NamedTuple):
     split: str
 
 
-def join_data_sets(options: Join, out: str | Path, progress: Progress | None = None) -> Manifest:
+def join_data_sets(options: Join, out: str | Path, progress: CountProgress | None = None) -> Manifest:
     """Write the joined data set to a new folder. ValueError names what cannot be joined, and leaves nothing behind."""
     sets = read_sets(options.sets)
     listed, notes = left_out_by_lists(options.leave_out, sets)
@@ -167,7 +158,7 @@ class HeardShard:
 
 
 def _hear(
-    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: Progress | None
+    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress | None
 ) -> tuple[list[Member], list[Heard]]:
     """Every clip that is not left out, in the order of the sets, and what it is known again by."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from ray_atr.common.jobs import Resources
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import open_folder
@@ -33,7 +34,7 @@ from ray_atr.data.schema import (
     check_language,
     check_split,
 )
-from ray_atr.data.shards import Manifest, Progress, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
+from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
 from ray_atr.workshop.importing.sources.read_table import read_table
@@ -82,7 +83,7 @@ def import_data_set(
     *,
     captions: Sequence[str] = (),
     options: Import | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Manifest:
     """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
     `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
@@ -290,7 +291,7 @@ class ExtraCaptions:
 
 
 def _run(
-    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: Progress | None
+    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: CountProgress | None
 ) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
     notes: dict[int, dict[str, Any]] = {}

@@ -23,22 +23,14 @@ from sacrebleu.metrics import CHRF
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ray_atr.common.jobs import Resources
+from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import open_folder
 from ray_atr.common.table import text_table
 from ray_atr.data.language_codes import normalise, require_language, tag_among
 from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
-from ray_atr.data.shards import (
-    Manifest,
-    Progress,
-    Shard,
-    iterate_rows,
-    order_shards,
-    read_manifest,
-    read_shard,
-    write_shard,
-)
+from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
 from ray_atr.workshop.importing.import_options import Translation
 from ray_atr.workshop.importing.session import unfinished, write_note
 
@@ -167,7 +159,7 @@ def fill_languages(
     options: Translation,
     *,
     translate: Translate | None = None,
-    progress: Progress | None = None,
+    progress: CountProgress | None = None,
 ) -> Manifest:
     """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
     `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a clip

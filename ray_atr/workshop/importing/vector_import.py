@@ -79,7 +79,11 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
         raise refuse(path, place, f"a file of vectors ({shortened(str(error))})") from None
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         got = f"{place}: {array.dtype} of shape {list(array.shape)}"
-        raise refuse(path, got, "floating-point vectors [rows, width]")
+        hint = ""
+        if array.ndim > 2 and 0 not in array.shape:
+            rows = int(np.prod(array.shape[:-1]))
+            hint = f" (reshape it to [{rows}, {array.shape[-1]}], with a row of the table for each)"
+        raise refuse(path, got, "floating-point vectors [rows, width]", hint)
     if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
         raise refuse(f"{path}: {place}, row {bad[0]}", "NaN or infinity", f"finite numbers ({len(bad)} rows are not)")
     return array.astype(np.float32)

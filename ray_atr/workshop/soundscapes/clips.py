@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import soundfile
 from filelock import FileLock
 
+from ray_atr.common.progress import Say
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.schema import Clip
@@ -117,7 +118,7 @@ def generate(settings: SoundscapesSettings, num_threads: int | None = None) -> I
             yield from pool.map(lambda place: clip(place[0], place[1], settings), places[start : start + _CLIPS_AHEAD])
 
 
-def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Callable[[str], None] = print) -> Path:
+def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
     """The folder in `home` that holds the data set of these settings, made if it is not there yet.
 
     Its name is a hash of the settings and of the code that makes the clips. Safe to call from several processes.
@@ -131,7 +132,7 @@ def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Callable[
     return folder
 
 
-def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Callable[[str], None]) -> Iterator[Clip]:
+def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Say) -> Iterator[Clip]:
     """The clips, with a word on progress now and then."""
     total = sum(settings.num_clips(split) for split in SPLITS)
     for done, made in enumerate(clips, start=1):

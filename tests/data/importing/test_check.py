@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from clips_on_disk import tone
-from tiny import tone_clip
 
 from ray_atr.cli.prepare import summary
 from ray_atr.common.storage import open_folder
@@ -25,6 +23,8 @@ from ray_atr.workshop.importing.check import (
     page,
     reasons_left_out,
 )
+from tests.support.clips_on_disk import tone
+from tests.support.tiny import tone_clip
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:

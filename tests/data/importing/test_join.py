@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import scipy.signal
 import soundfile
-from tiny import prepared_for, tiny
 
 from ray_atr.common.override import override
 from ray_atr.data.audio import FrontEnd
@@ -31,6 +30,7 @@ from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import groups_of, join_data_sets
 from ray_atr.workshop.importing.recordings import SAME, fingerprint, same_sound
+from tests.support.tiny import prepared_for, tiny
 
 RATE = 16_000
 

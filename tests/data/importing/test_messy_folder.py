@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from tiny import tiny
 
 from ray_atr.common.override import override
 from ray_atr.data.shards import iterate_rows
@@ -22,6 +21,7 @@ from ray_atr.workshop.importing.check import check_data_set, page, reasons_left_
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.plan import import_data_set
 from ray_atr.workshop.importing.sources.table import TableSource
+from tests.support.tiny import tiny
 
 WORDS = {
     "eng": "A dog barks loudly while {} cars pass by in the rain",

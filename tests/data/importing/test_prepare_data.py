@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from clips_on_disk import tone, write_tone
-from scripts import run_pipeline
 
 from ray_atr.data.shards import iterate_rows, read_manifest
 from ray_atr.workshop.importing import plan as importing
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.session import unfinished
 from ray_atr.workshop.importing.sources.table import TableSource
+from tests.support.clips_on_disk import tone, write_tone
+from tests.support.scripts import run_pipeline
 
 
 def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:

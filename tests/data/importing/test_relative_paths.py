@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clips_on_disk import make_esc50
-from scripts import run_pipeline
-from tiny import prepared_for
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import override
 from ray_atr.training.recipes.small import from_scratch
 from ray_atr.training.run_folder import FINISHED, RunFolder
+from tests.support.clips_on_disk import make_esc50
+from tests.support.scripts import run_pipeline
+from tests.support.tiny import prepared_for
 
 SMALL = (
     *("--data.languages", "eng", "--train.epochs", "1", "--train.batch_size", "8"),
@@ -30,8 +30,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """
     monkeypatch.delenv("RAY_ATR_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
-    # Figures take seconds; the sweep of test_job_submit.py draws them.
-    monkeypatch.setattr("ray_atr.evaluation.report.write._figures", lambda runs, folder: [])
 
     def run(script: str, *words: str) -> str:
         assert run_pipeline(monkeypatch, script, *words) == 0
@@ -54,15 +52,20 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: C
 
     one = ("--objectives", "contrastive", "--noise", "0.2", "--seeds", "0")
     kept = ("--train.keep_trajectory", "true", *SMALL)
-    assert "1 trial finished, 0 failed" in typed("sweep_noise", "--data.source", "data/esc50", *one, *kept)
+    assert "1 trial finished, 0 failed" in typed(
+        "sweep_noise", "--no-figures", "--data.source", "data/esc50", *one, *kept
+    )
     swept = the_run(tmp_path, "sweep_noise")
     assert json.loads((swept.path / "experiment.json").read_text())["data.source"] == str(tmp_path / "data" / "esc50")
-    again = typed("sweep_noise", "--resume", f"runs/{swept.path.name}", *one, "--data.source", "./data/esc50")
+    again = typed(
+        "sweep_noise", "--resume", f"runs/{swept.path.name}", "--no-figures", *one, "--data.source", "./data/esc50"
+    )
     assert "1 of 1 trials are in" in again
 
     other = next(iter(swept.trials())).folder.relative_to(tmp_path)
     typed(
         "train",
+        "--no-figures",
         *("--data.source", "data/esc50", "--out", "runs/one", "--train.distance_to", str(other), *SMALL, *ONE_PROCESS),
     )
     (trial,) = the_run(tmp_path, "one").trials()
@@ -72,7 +75,7 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: C
     soundscapes = settings_from(["--data.source", "soundscapes", *SMALL, *SMALL_SOUNDSCAPES])
     prepared_for(override(from_scratch(), soundscapes), tmp_path)
     points = "data.source=grid(data/esc50,soundscapes)"
-    both = ("--out", "runs/both", "--concurrency", "1")
+    both = ("--out", "runs/both", "--no-figures", "--concurrency", "1")
     typed("sweep", "--recipe", "from_scratch", "--space", points, *both, *SMALL, *SMALL_SOUNDSCAPES, *ONE_PROCESS)
     trials = [trial.describe() for trial in the_run(tmp_path, "both").trials()]
     sources = {trial["overrides"]["data.source"]: trial["status"] for trial in trials}

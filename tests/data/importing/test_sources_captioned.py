@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clips_on_disk import write_tone
 
 from ray_atr.common.override import override
 from ray_atr.common.storage import open_folder
@@ -24,6 +23,7 @@ from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.workshop.importing.sources.clotho import Clotho
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps, read_data
+from tests.support.clips_on_disk import write_tone
 
 ID = "r1nicOVtvkQ"
 

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from clips_on_disk import make_esc50
 
 from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
+from tests.support.clips_on_disk import make_esc50
 
 
 def template(class_name: str, language: str) -> str:

@@ -6,13 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from clips_on_disk import write_tone
 
 from ray_atr.data.shards import iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps
 from ray_atr.workshop.importing.sources.freesound_labels import Arca23k, FsdNoisy18k
+from tests.support.clips_on_disk import write_tone
 
 
 def write_table(file: Path, *lines: str) -> None:

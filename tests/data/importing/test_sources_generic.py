@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clips_on_disk import tone, write_tone
 
 from ray_atr.common.storage import open_folder
 from ray_atr.data.decoding import open_sound
@@ -23,6 +22,7 @@ from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import Remark, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
+from tests.support.clips_on_disk import tone, write_tone
 
 ROWS = [
     {"path": "a.wav", "caption": "A dog, barking", "language": "eng", "split": "train"},
@@ -86,6 +86,27 @@ def test_blank_splits_are_counted(tmp_path: Path) -> None:
     rows = [{"path": path, "caption": "x", "split": split} for path, split in (("a.wav", " "), ("sub/b.flac", "val"))]
     manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in", rows=rows))), tmp_path / "out")
     assert manifest.notes == ("blank splits: 1 row, taken to be in train (--split)",)
+
+
+def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
+    rows = [{"path": f"{number:02}.wav", "caption": f"sound {number}"} for number in range(30)]
+    for row in rows:
+        (tmp_path / row["path"]).write_bytes(b"")
+
+    def splits(number: int, **options: str) -> dict[str, str]:
+        write_rows(tmp_path / "captions.csv", [{**row, **cells} for row in rows[:number]])
+        return {one.clip_id: one.split for one in entries_of(TableSource(source=str(tmp_path), **options))}
+
+    cells: dict[str, str] = {}
+    drawn = list(splits(30).values())
+    assert [drawn.count(split) for split in ("train", "val", "test")] == [24, 3, 3]
+    assert list(splits(30).values()) == drawn
+    notes = [note.text for note in TableSource(source=str(tmp_path)).entries() if isinstance(note, Remark)]
+    assert any(note.startswith("no column split: test 3, train 24, val 3 were drawn") for note in notes)
+    assert set(splits(30, split="train").values()) == {"train"}
+    assert set(splits(19).values()) == {"train"}
+    cells = {"split": ""}
+    assert set(splits(30).values()) == {"train"}
 
 
 def test_captions_are_written_composed(tmp_path: Path) -> None:

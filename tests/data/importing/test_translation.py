@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripts import run_pipeline
 
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, iterate_rows, write_clips
@@ -21,6 +20,7 @@ from ray_atr.workshop.importing.translation import (
     chrf,
     fill_languages,
 )
+from tests.support.scripts import run_pipeline
 
 
 def make_set(folder: Path, number: int = 8) -> Manifest:

@@ -10,9 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import open_folder
 from ray_atr.data.language_codes import has_two_letters
+from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
@@ -35,6 +38,8 @@ from ray_atr.workshop.importing.sources.source import (
     without_suffix,
 )
 
+LEAST_DRAWN = 20
+"""Clips without a split of which a tenth each validates and tests; fewer are all of train."""
 NAMED = 3
 """Files that no row names which a note lists."""
 
@@ -57,7 +62,9 @@ class TableSource(Source):
     language_column: str = setting("language", "column with the ISO 639 code of a row's captions")
     id_column: str = setting("clip_id", "column of clip ids; clips without one are named after their path")
     language: str = setting("eng", "ISO 639 code of captions whose row or column names none")
-    split: str = setting("train", "split of clips whose row names none")
+    split: str = setting(
+        "", "split of clips whose row names none; unset: train, and a tenth each in val and test if no row names one"
+    )
     delimiter: str = setting("", "what separates the columns of a CSV table: a character, or tab; unset: detected")
     encoding: str = setting("", "encoding of a text table, such as cp1252; unset: detected")
     drop_bad_rows: bool = setting(False, "leave out the rows that cannot be read, and list them")
@@ -65,7 +72,8 @@ class TableSource(Source):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "language", check_language(self.language, "language"))
-        check_split(self.split)
+        if self.split:
+            check_split(self.split)
         self._columns()
 
     def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
@@ -126,7 +134,13 @@ class TableSource(Source):
             else:
                 blank += self.split_column in row and not cell_of(row, self.split_column)
         if blank:
-            reading.notes.append(blank_splits(blank, self.split))
+            reading.notes.append(blank_splits(blank, self.split or "train"))
+        if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
+            drawn = _draw_splits(clips)
+            counts = ", ".join(f"{split} {count:,}" for split, count in sorted(drawn.items()))
+            reading.notes.append(
+                f"no column {self.split_column}: {counts} were drawn; --split train takes all to train"
+            )
         named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
         if named:
             reading.notes.append(f"columns of captions by language: {', '.join(named)}")
@@ -172,7 +186,7 @@ class TableSource(Source):
         """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""
         given = cell_of(row, self.split_column)
         try:
-            return check_split(given or self.split, at)
+            return check_split(given or self.split or "train", at)
         except ValueError as error:
             meant = SPLIT_OF.get(given.casefold())
             raise ValueError(f"{error}" + (f" (did you mean {meant}?)" if meant else "")) from None
@@ -232,6 +246,16 @@ def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
     short = {path: clip.given_id or without_suffix(path) for path, clip in clips.items()}
     count = Counter(short.values())
     return {path: name if clips[path].given_id or count[name] == 1 else path for path, name in short.items()}
+
+
+def _draw_splits(clips: Mapping[str, ListedClip]) -> Counter[str]:
+    """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split."""
+    tenth = len(clips) // 10
+    order = np.argsort(uniform(list(clips), 0, "splits of a folder"), kind="stable")
+    paths = list(clips)
+    for place, number in enumerate(order[: 2 * tenth]):
+        clips[paths[number]].split = "val" if place < tenth else "test"
+    return Counter(clip.split for clip in clips.values())
 
 
 def _choose_table(files: list[str], wanted: str, folder: str) -> str:

@@ -1,4 +1,4 @@
-"""A published CLAP, both towers: a folder of transformers' `ClapModel`, or one with LAION-CLAP's own `.pt`."""
+"""A published retriever, both towers: a folder of transformers' `ClapModel`, or with LAION-CLAP's or ML-CLAP's `.pt`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,53 @@ from typing import Any
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
+from ray_atr.models.ced import Ced
+from ray_atr.models.lone_file import lone_file
+from ray_atr.models.ml_clap import ml_clap_file, ml_clap_projections, ml_clap_settings
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_feature_extractor, read_model_config
-from ray_atr.models.transformers import Htsat, TransformersAudioTower, TransformersText, TransformersTextTower
+from ray_atr.models.tower import AudioTower, TextTower
+from ray_atr.models.transformers import Htsat, Sonar, TransformersAudioTower, TransformersText, TransformersTextTower
+from ray_atr.models.weights import is_clap
 
 MAX_TOKENS = 77
 """To which LAION-CLAP cuts captions."""
 
 
 @dataclass(frozen=True, eq=False)
-class Clap:
-    """A whole CLAP as the parts of a retriever: settings of the model by their paths, towers, and the projections' weights."""
+class Published:
+    """The parts of a retriever: settings of the model by their paths, towers, and the projections' weights."""
 
     settings: dict[str, Any]
-    audio_tower: TransformersAudioTower
-    text_tower: TransformersTextTower
+    audio_tower: AudioTower
+    text_tower: TextTower
     projections: dict[str, Tensor]
 
 
-def read_clap(folder: Path) -> Clap:
-    """The parts of the CLAP in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser; or LAION's `.pt`
-    and a tokeniser (`laion_clap`).
+def is_published(folder: Path) -> bool:
+    """Whether a local folder may hold a published retriever: a `ClapModel`, or one `.pt` and nothing else with weights."""
+    return is_clap(folder) or lone_file(folder) is not None
+
+
+def read_published(folder: Path) -> Published:
+    """The parts of the retriever in a folder: config.json, safetensors, preprocessor_config.json, and a tokeniser; or LAION's
+    `.pt` and a tokeniser (`laion_clap`); or ML-CLAP's and a tokeniser (`ml_clap`). ValueError for a missing or broken file.
+    """
+    file = ml_clap_file(folder)
+    return _read_clap(folder) if file is None else _read_ml_clap(file)
+
+
+def _read_ml_clap(file: Path) -> Published:
+    path = "model folder"
+    settings = ml_clap_settings(file, path)
+    of_audio, of_text = (
+        {name.removeprefix(before): value for name, value in settings.items() if name.startswith(before)}
+        for before in ("audio.", "text.")
+    )
+    return Published(settings, Ced(**of_audio).build(), Sonar(**of_text).build(), ml_clap_projections(file, path))
+
+
+def _read_clap(folder: Path) -> Published:
+    """Both towers of a CLAP.
 
     Raises ValueError if a file is missing or broken, or if its projections are not two linear layers with a ReLU between.
     Longer clips than its window are cut, or heard by windows, as `model.windows` says.
@@ -66,4 +93,4 @@ def read_clap(folder: Path) -> Clap:
         TransformersAudioTower(audio, model.audio_model, extractor),
         TransformersTextTower(text, model.text_model, tokenizer),
     )
-    return Clap(settings, *towers, {name: value.detach() for name, value in projections.items()})
+    return Published(settings, *towers, {name: value.detach() for name, value in projections.items()})

@@ -1,0 +1,113 @@
+"""Many queries together against all rows: products of 8-bit integers find candidates, and exact scores decide.
+
+Such a product reads half the bytes of 16-bit rows and takes a quarter of the time of a product of floats. How far its scores may
+be off is known, so every row that could be among the best is ranked by its exact score: the answer is exact.
+
+Shapes: N rows, M queries, r width of a vector, C candidates.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CANDIDATES = 64
+"""Rows of a query whose exact scores are taken first."""
+TOGETHER = 64
+"""Queries whose scores of all rows are held at a time."""
+BLOCK = 4_096
+GROUP = 32  # scores of which the largest is taken first
+ROUNDED = 512  # rows that are rounded at a time
+STEPS = 127
+ROUNDING = 1e-5
+"""Of a product of lengths: what sums of 32-bit floats may be off."""
+
+
+def is_fast() -> bool:
+    """Whether this processor's products of 8-bit integers are made by instructions of their own."""
+    # torch.backends says no more than this; without oneDNN the product is a plain loop.
+    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+
+
+class CoarseRows:
+    """16-bit rows [N, r] with copies in 8 bits, each row by a scale of its own."""
+
+    def __init__(self, rows: NDArray[np.float16]) -> None:
+        self.rows = rows
+        self.codes = torch.empty(rows.shape, dtype=torch.int8)
+        self.scales = torch.empty(len(rows))
+        self.off = self.longest = 0.0
+        for start in range(0, len(rows), ROUNDED):
+            part = torch.from_numpy(rows[start : start + ROUNDED]).float()
+            codes, scales, off = _rounded(part)
+            self.codes[start : start + ROUNDED], self.scales[start : start + ROUNDED] = codes, scales
+            self.off = max(self.off, float(off.max()))
+            self.longest = max(self.longest, float(part.norm(dim=1).max()))
+
+    def nearest(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(inner products, positions), both [M, k], of the k rows with the largest ones, best first; of equal ones the earlier
+        row comes first. k is at most N.
+        """
+        parts = [self._nearest(queries[first : first + TOGETHER], k) for first in range(0, len(queries), TOGETHER)]
+        scores, positions = zip(*parts, strict=True)
+        return np.concatenate(scores), np.concatenate(positions)
+
+    def _nearest(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        given = torch.from_numpy(np.ascontiguousarray(queries, np.float32))
+        codes, scales, off = _rounded(given)
+        rough, maxima = self._rough(codes)
+        size = min(len(self.rows), max(CANDIDATES, 2 * k))
+        # The best rows are in as many groups with the largest maxima: maxima are found much faster than an order.
+        groups = maxima.topk(min(size, maxima.shape[1]), dim=1).indices
+        inside = (groups[:, :, None] * GROUP + torch.arange(GROUP)).flatten(1)
+        values, where = rough.gather(1, inside).topk(size, dim=1)
+        found = inside.gather(1, where)
+        positions = found.numpy()
+        scores = torch.einsum("mr,mcr->mc", given, self._wide(found)).numpy()
+        best = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
+        # A row's exact score is at most this above its rough one, by the inequality of Cauchy and Schwarz.
+        lengths = given.norm(dim=1)
+        most = off * self.longest + (lengths + off) * self.off + ROUNDING * lengths * self.longest
+        least = (torch.from_numpy(best) - most) / scales
+        rest = values[:, -1] >= least if size < len(self.rows) else torch.zeros(len(given), dtype=torch.bool)
+        order = np.lexsort((positions, -scores), axis=-1)[:, :k]
+        scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+        for number in torch.nonzero(rest).flatten().tolist():
+            own = torch.nonzero(rough[number] >= least[number]).flatten().numpy()
+            exact = (self._wide(torch.from_numpy(own)) @ given[number]).numpy()
+            order = np.lexsort((own, -exact))[:k]
+            scores[number], positions[number] = exact[order], own[order]
+        return scores, positions
+
+    def _rough(self, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Products [M, N or a little more] of the queries' codes [M, r] with the rows, and the largest of each group of them.
+
+        A block's products are in the processor's cache until they are multiplied and ranked.
+        """
+        N = len(self.rows)
+        count = math.ceil(N / GROUP)
+        rough, maxima = torch.empty(len(codes), count * GROUP), torch.empty(len(codes), count)
+        rough[:, N:] = -torch.inf
+        for start in range(0, N, BLOCK):
+            end = min(start + BLOCK, N)
+            products = torch._int_mm(codes, self.codes[start:end].T)
+            torch.mul(products, self.scales[start:end], out=rough[:, start:end])
+            own = slice(start // GROUP, math.ceil(end / GROUP))
+            whole = rough[:, start : own.stop * GROUP].unflatten(1, (-1, GROUP))
+            torch.amax(whole, dim=2, out=maxima[:, own])
+        return rough, maxima
+
+    def _wide(self, positions: Tensor) -> Tensor:
+        """The rows at positions [...] in 32 bits, [..., r]."""
+        return torch.from_numpy(self.rows)[positions].float()
+
+
+def _rounded(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(codes [N, r] in 8 bits, scales [N], distances [N] from the codes times the scales) of vectors [N, r]."""
+    scales = vectors.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny * STEPS) / STEPS
+    rounded = (vectors / scales[:, None]).round_()
+    return rounded.to(torch.int8), scales, (vectors - rounded * scales[:, None]).norm(dim=1)

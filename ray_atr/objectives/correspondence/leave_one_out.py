@@ -1,0 +1,173 @@
+"""A pair is clean if a regression that has not seen it predicts its caption; a wrong pair takes what is predicted. This is ours.
+
+Before the first epoch the regression reads the towers' outputs of all clips and captions, language by language (`left_out`):
+what comes of it is a clean probability b_i and p_i(c), how well each caption fits the clip. The partners of pair i of a batch are
+
+    q_i(c) = b_i [c = y_i] + (1 - b_i) p_i(c),   c a caption of the batch, y_i the clip's own
+
+and the sample weight sum_c q_i(c): what is predicted for a clip and is not in its batch is left out. Nothing is read from the
+model that is trained, so that a pair which it memorises gains nothing: this is what the losses of training pairs lack where
+most pairs are wrong.
+
+Towers that know nothing yet find too few of the true pairs. While they are trained they are read again before each of the next
+epochs, and small loss is used until a quarter is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ray_atr.common.settings import setting
+from ray_atr.objectives.correspondence.clean_share import TRIES
+from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
+from ray_atr.objectives.correspondence.cross_fit import Integers
+from ray_atr.objectives.correspondence.left_out import leave_out
+from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
+from ray_atr.objectives.pairs import Comparison
+from ray_atr.objectives.pairs.pair_loss import FOUNDED
+
+LEAST_FOUND = 0.25
+"""Share of the true pairs, as estimated, below which a regression is not relied on."""
+
+
+class TowerOutputs(NamedTuple):
+    """Of a training split: clips [N, D]; M captions [M, E], the places of their pairs, and equal numbers for equal texts [M]."""
+
+    audio: NDArray[np.floating[Any]]
+    text: NDArray[np.floating[Any]]
+    places: tuple[Integers, Integers, Integers]
+    key: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaveOneOut(SmallLoss):
+    """Clean probabilities and soft targets of a regression on the towers' outputs that leaves the clip itself out.
+
+    When: the towers know something of the data before training, as pretrained ones do, however many pairs are wrong.
+    Related: `small_loss` takes its place where the regression finds too little; `neighbour_votes` needs no towers that know.
+
+    >>> from ray_atr.objectives import Objective
+    >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
+    >>> Objective(correspondence=CORRESPONDENCES["leave_one_out"]()).correspondence.name
+    'leave_one_out'
+    """
+
+    name: ClassVar[str] = "leave_one_out"
+    relabels: bool = setting(
+        True, "whether a doubtful pair takes the captions of its batch that are predicted for the clip"
+    )
+
+    def estimator(self, pairs: TrainingPairs) -> LeaveOneOutEstimator:
+        return LeaveOneOutEstimator(pairs, self)
+
+
+class LeaveOneOutEstimator(SmallLossEstimator):
+    """Small loss for pairs of languages in which no regression is relied on."""
+
+    settings: LeaveOneOut
+
+    def __init__(self, pairs: TrainingPairs, settings: LeaveOneOut) -> None:
+        super().__init__(pairs, settings)
+        self.is_final = False
+        self.left_out = self.table("left_out", torch.nan)
+        """Each pair's clean probability by the regression; NaN where there is none."""
+
+    def is_wanted(self, epoch: int, *, trains_towers: bool) -> bool:
+        """Whether the towers are to be read before this epoch, from 0."""
+        return epoch == 0 or (trains_towers and not self.is_final and epoch < TRIES)
+
+    def estimate_from(self, outputs: TowerOutputs) -> dict[str, Tensor]:
+        """What towers say, for `take`: tables by name, and how much was found by language, [K]."""
+        N, J, K = self.left_out.shape
+        rows, slots, languages = outputs.places
+        tables = {name: torch.full((N, J, K), value) for name, value in (("left_out", torch.nan), ("log_prior", 0.0))}
+        tables["caption"] = torch.zeros(N, J, K, dtype=torch.int64)
+        tables["log_total"] = torch.full((N, 1, K), torch.nan)
+        found = torch.ones(K)
+        shares = self.pairs.wrong_shares
+        for k in np.unique(languages).tolist():
+            of = np.flatnonzero(languages == k)
+            share = None if shares is None else 1 - shares[k]
+            one = leave_out(
+                outputs.audio, outputs.text[of], rows[of], outputs.key[of], share=share, seed=self.pairs.seed
+            )
+            found[k] = 0.0 if one is None else one.found
+            if one is None or one.found < LEAST_FOUND:
+                continue
+            place = rows[of], slots[of], np.full(len(of), k)
+            for name, values in (
+                ("left_out", one.clean_probability),
+                ("log_prior", one.log_prior),
+                ("caption", outputs.key[of]),
+            ):
+                tables[name][place] = torch.from_numpy(values).to(tables[name].dtype)
+            tables["log_total"][:, 0, k] = torch.from_numpy(one.log_total).float()
+            if "predicted" not in tables:
+                width = one.predicted.shape[1]
+                tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
+            tables["predicted"][:, 0, k] = torch.from_numpy(one.predicted).float()
+            tables["wanted"][place] = torch.from_numpy(one.wanted).float()
+        return {**tables, "found": found}
+
+    def take(self, found: Mapping[str, Tensor]) -> None:
+        """Use what `estimate_from` found."""
+        for name, table in found.items():
+            if name != "found":
+                self.tables[name] = table.to(self.device)
+        self.left_out = self.tables["left_out"]
+        self.is_final = bool((found["found"] >= FOUNDED).all())
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.ranking_scores.copy_(torch.where(self.left_out.isnan(), self.ranking_scores, self.left_out))
+
+    def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
+        clean = self.left_out[index].to(comparison.u.dtype)
+        is_known = ~clean.isnan()
+        if not bool(is_known.all()):
+            small_loss = super().estimate(comparison, index).sample_weight
+            assert small_loss is not None
+            clean = torch.where(is_known, clean, small_loss)
+        if not self.settings.relabels or not bool(is_known.any()):
+            return PairEstimate(clean)
+        # q_i, [n, n]: the own caption, and the other captions of the batch as far as they are predicted.
+        doubt = torch.where(is_known, 1 - clean, 0.0)
+        partners = doubt[:, None] * self.predicted_share(index).to(clean.dtype)
+        caption, language = self.tables["caption"][index], index.languages
+        same = (caption[:, None] == caption) & (language[:, None] == language)
+        own = (partners * same).sum(dim=1) + clean
+        partners = partners.masked_fill(same, 0.0)
+        partners.diagonal().add_(own)
+        weight = partners.sum(dim=1)
+        tiny = torch.finfo(weight.dtype).tiny
+        targets = partners / weight.clamp(min=tiny)[:, None]
+        targets.diagonal().add_((weight <= tiny).to(weight.dtype))
+        return PairEstimate(weight.clamp(max=1), targets)
+
+    def predicted_share(self, index: PairIndex) -> Tensor:
+        """p_i(c) of the pairs' captions, [n, n]: spread over those of one text, and averaged over the languages in them."""
+        tables, (rows, _, languages) = self.tables, index
+        found = torch.zeros(len(rows), len(rows), device=self.device)
+        present = languages.unique()
+        for k in present:
+            of = (languages == k).nonzero().squeeze(1)
+            caption = tables["caption"][index][of]
+            total = tables["log_total"][rows, 0, k]
+            logits = tables["predicted"][rows, 0, k] @ tables["wanted"][index][of].T - total[:, None]
+            equal = (caption[:, None] == caption).sum(dim=1)
+            found[:, of] = (logits + tables["log_prior"][index][of]).exp() / (equal * len(present))
+        return found.nan_to_num(nan=0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "is_final": self.is_final}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.is_final = bool(state["is_final"])

@@ -1,0 +1,201 @@
+"""How likely each caption is by a regression that has not seen the captions of its clip.
+
+Of N clips and their captions in one language, as vectors of encoders that do not know the pairs, in rounds:
+
+    e_i      the caption vector that a ridge regression on the clips predicts for clip i, without its own captions (leave-one-out)
+    s_ic     <e_i, t_c>, of every caption c of mean 0 and deviation 1 over the clips
+    p_i(c)   p(c) exp(s_ic / tau) / sum over captions d of p(d) exp(s_id / tau), p(c) the share of clips that have caption c
+    r_i      p_i(y_i) / p(y_i), y_i the clip's caption
+    b_i      share r_i / (share r_i + 1 - share): Bayes' rule, if the caption of a wrong pair is a random one
+    next     the clip's caption becomes b_i t(y_i) + (1 - b_i) / 2 sum over c of p_i(c) t(c)
+
+tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is given, or read off the
+p-values against captions of other clips in the first round (`noise_rate`). With several captions a clip's target is their
+mean, and all of them are left out together. In the last line the predicted captions count by half, so that doubtful clips
+count less. The decomposition of the clips is made once: a round costs a product of matrices. Relabelling by what the model
+predicts is in Reed et al. 2015, "Training deep neural networks on noisy labels with bootstrapping"; that the model which predicts
+never saw the label is as in Northcutt et al. 2021, "Confident learning".
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from ray_atr.objectives.correspondence.cross_fit import ROWS, STRENGTHS, TINY, Floats, Integers, mean_caption
+from ray_atr.objectives.correspondence.noise_rate import found_share, p_values, wrong_share
+
+ROUNDS = 8
+TAUS = np.geomspace(0.05, 3.0, 14)
+"""Tried values of tau, in deviations of a caption's similarities."""
+PREDICTED_WEIGHT = 0.5
+"""The weight of the predicted caption vector of a doubtful clip."""
+FITTED, BANK, WIDTH = 20_000, 4096, 128
+"""Most clips of a regression, most captions that compete, and the main directions of captions that are predicted."""
+MISPAIRS = 20_000
+LEAST_SHARE = 0.03
+ROWS_AT_A_TIME = 1024
+
+
+class LeftOut(NamedTuple):
+    """What is predicted for N clips, and how their M captions fit.
+
+    clean_probability  [M]: that the pair is a true one.
+    predicted  [N, W], wanted [M, W]: their product is s / tau.
+    log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
+    share      the share of true pairs. found: the share of the true pairs, as estimated, with a p-value of at most 0.05.
+    """
+
+    clean_probability: Floats
+    predicted: Floats
+    wanted: Floats
+    log_prior: Floats
+    log_total: Floats
+    share: float
+    found: float
+
+
+def leave_out(
+    audio: NDArray[np.floating[Any]],
+    text: NDArray[np.floating[Any]],
+    clip: Integers,
+    key: Integers,
+    *,
+    share: float | None,
+    seed: int,
+) -> LeftOut | None:
+    """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
+
+    None if there are too few clips or captions. Deterministic in the seed.
+    """
+    random = np.random.default_rng(seed)
+    clips = np.unique(clip)
+    keys, first, of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    if len(clips) < 20 or len(keys) < 2:
+        return None
+    prior = counts / len(key)
+    captions = _main_directions(text.astype(np.float64), first, prior)
+    bank = np.sort(random.permutation(len(keys))[:BANK])
+    competing, log_prior = captions[first[bank]], np.log(prior[bank] / prior[bank].sum())
+    clips_of_unit_norm = audio.astype(np.float64)
+    clips_of_unit_norm /= np.maximum(np.linalg.norm(clips_of_unit_norm, axis=1, keepdims=True), TINY)
+    fitted = np.sort(random.permutation(clips)[:FITTED])
+    is_fitted = np.zeros(len(audio), dtype=bool)
+    is_fitted[fitted] = True
+    own = np.flatnonzero(is_fitted[clip])
+    ridge = _Ridge(clips_of_unit_norm[fitted])
+    place = np.cumsum(is_fitted) - 1
+    row = place[clip[own]]
+    others = _mispairs(row, of_key[own], len(keys), random)
+    targets = captions[own]
+    true_share, found = share or 0.0, 0.0
+    for step in range(ROUNDS):
+        predicted = ridge.left_out(mean_caption(row, targets)[1])
+        centre, deviation = predicted.mean(axis=0), _deviations(captions, predicted)
+        scaled = captions / deviation[:, None]
+        predicted -= centre
+        if step == 0:
+            mispaired = np.einsum("mw,mw->m", predicted[others[0]], scaled[own[others[1]]])
+            p_value = p_values(np.einsum("mw,mw->m", predicted[row], scaled[own]), mispaired)
+            wrong = wrong_share(p_value).share if share is None else 1 - share
+            true_share, found = max(LEAST_SHARE, 1 - wrong), found_share(p_value, wrong)
+        tau = _likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
+        totals, mean = _competition(predicted / tau, scaled[first[bank]], log_prior, competing)
+        clean = _clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
+        targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
+    everything = np.empty((len(audio), captions.shape[1]))
+    everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
+    everything[is_fitted] = predicted
+    everything /= tau
+    totals, _ = _competition(everything, scaled[first[bank]], log_prior, competing)
+    clean = _clean_probability(everything, scaled, clip, totals, true_share)
+    return LeftOut(clean, everything, scaled, np.log(prior)[of_key], totals, true_share, found)
+
+
+class _Ridge:
+    """Ridge regressions on rows [n, D]; the strength is the one whose left-out predictions are the best."""
+
+    def __init__(self, rows: Floats) -> None:
+        self.centre = rows.mean(axis=0)
+        values, self.vectors = np.linalg.eigh((rows - self.centre).T @ (rows - self.centre))
+        values = np.maximum(values, 0)
+        self.rotated = (rows - self.centre) @ self.vectors
+        strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
+        self.shrunk = [1 / (values + strength) for strength in strengths]
+        self.some = slice(None, None, -(-len(rows) // ROWS))
+
+    def left_out(self, targets: Floats) -> Floats:
+        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
+
+        The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
+        """
+        wanted = targets - targets.mean(axis=0)
+        product = self.rotated.T @ wanted
+        errors = [float((self._left(wanted, product, one, self.some) ** 2).sum()) for one in self.shrunk]
+        shrunk = self.shrunk[int(np.argmin(errors))]
+        self.weights = shrunk[:, None] * product
+        return wanted - self._left(wanted, product, shrunk, slice(None))
+
+    def predicted(self, rows: Floats) -> Floats:
+        """The same of rows [h, D] that were not among them, by the last targets."""
+        return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
+
+    def _left(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
+        """The error of each left-out prediction: what is left, over 1 - leverage."""
+        rotated = self.rotated[rows]
+        leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
+        left = wanted[rows] - rotated @ (shrunk[:, None] * product)
+        return np.asarray(left / np.maximum(1 - leverage, TINY)[:, None])
+
+
+def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
+    """Captions [M, E] less their mean, of unit norm, along the main directions of the distinct ones, [M, W]."""
+    text = text - prior @ text[first]
+    text /= np.maximum(np.linalg.norm(text, axis=1, keepdims=True), TINY)
+    distinct = text[first]
+    _, vectors = np.linalg.eigh(distinct.T @ distinct)
+    return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
+
+
+def _deviations(text: Floats, predicted: Floats) -> Floats:
+    """The deviation over the clips of the product of each caption [M, W] with what is predicted for them, [n, W]."""
+    covariance = np.cov(predicted.T, ddof=0)
+    deviation = np.sqrt(np.maximum(np.einsum("mw,mw->m", text @ np.atleast_2d(covariance), text), 0))
+    return np.asarray(np.maximum(deviation, TINY + 1e-3 * deviation.max(initial=0)))
+
+
+def _mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+    """Random rows, and places of captions that are not the row's own: at most MISPAIRS."""
+    rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
+    differs = ~np.isin(rows * keys + key[others], row * keys + key)
+    return rows[differs], others[differs]
+
+
+def _likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
+    """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
+    some = slice(None, None, -(-len(row) // ROWS))
+    row = row[some]
+    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[some]), predicted[row] @ bank.T
+    log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
+    likelihoods = [np.logaddexp(np.log(share) + one, np.log(max(1 - share, TINY))).sum() for one in log_ratios]
+    return float(TAUS[int(np.argmax(likelihoods))])
+
+
+def _competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
+    """Of rows [n, W] the logarithm of the sum over the bank's captions [n], and their mean under p_i, [n, W]."""
+    totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
+    for start in range(0, len(predicted), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
+        logits = predicted[part] @ bank.T + log_prior
+        totals[part] = logsumexp(logits, axis=1)
+        means[part] = np.exp(logits - totals[part, None]) @ captions
+    return totals, means
+
+
+def _clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+    log_ratio = np.einsum("mw,mw->m", predicted[row], own) - totals[row]
+    true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
+    return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

@@ -1,0 +1,207 @@
+"""What a sweep will take, before it starts: time of its CPUs or GPUs, disk and memory, from some steps of its kinds of trial."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ray_atr.common.override import flatten, override
+from ray_atr.common.settings import counted
+from ray_atr.common.space import Point
+from ray_atr.sweep.run_trials import prepare_all
+from ray_atr.sweep.search import History, Observation, SweepPlan
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.inputs import Say
+from ray_atr.training.objective_label import objective_label
+from ray_atr.training.run_folder import RUNNING, trial_name
+from ray_atr.training.step import NonFiniteError
+from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
+
+MOST_KINDS = 12
+"""Kinds of trial that are measured; the others are taken to cost what those of the same objective do."""
+MOST_DRAWN = 24
+"""Points that are drawn of a search that would draw more; those are taken to cost their mean."""
+SAME_COST = (
+    "seed",
+    "data.noise.",
+    "evaluation.every_epochs",
+    "evaluation.select_by",
+    "scaling.",
+    "tracking.",
+    "train.clip_norm",
+    "train.epochs",
+    "train.learning_rate",
+    "train.metric_rate_scale",
+    "train.momentum",
+    "train.patience",
+    "train.schedule",
+    "train.step_",
+    "train.warmup_fraction",
+    "train.weight_decay",
+)
+"""Beginnings of the paths that do not decide what a step, a validation and a checkpoint cost."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a sweep's trials take together."""
+
+    num_trials: int | None
+    """None: the sweep has a time and not a number of trials."""
+    trials: list[Spent]
+    """Of each point that is known, or was drawn."""
+    disk: list[int]
+    costs: list[TrialCost]
+    num_kinds: int
+    failed: list[str]
+    is_on_gpu: bool
+
+    @property
+    def spent(self) -> Spent:
+        """Of all trials; of one, on average, where their number is open."""
+        return sum(self.trials, Spent()).times((self.num_trials or 1) / len(self.trials))
+
+    @property
+    def bytes_on_disk(self) -> float:
+        return statistics.fmean(self.disk) * (self.num_trials or 1)
+
+    def lines(self, experiment: Experiment) -> list[str]:
+        """The estimate as it is printed."""
+        scaling, number = experiment.scaling, self.num_trials
+        how_many = "each trial" if number is None else counted(number, "trial")
+        seconds = [one.wall if self.is_on_gpu else one.cpu for one in self.trials]
+        total = self.spent.wall if self.is_on_gpu else self.spent.cpu
+        unit = "GPU" if self.is_on_gpu else "CPU"
+        share = scaling.gpus_per_worker if self.is_on_gpu else 1.0
+        each = "" if number == 1 else f"; a trial {span(seconds)}"
+        steps = min(cost.steps_measured for cost in self.costs)
+        kinds = f"{len(self.costs)} of {counted(self.num_kinds, 'kind')}" if self.num_kinds > 1 else "one kind"
+        lines = [
+            f"estimate for {how_many} ({kinds} of trial measured, by {counted(steps, 'step')} or more):",
+            f"  {unit} time  {duration(share * total)}{each}",
+            f"  disk      {size(self.bytes_on_disk)} in the run folder",
+            f"  memory    {size(max(cost.memory for cost in self.costs))} for each trial at a time"
+            + (f", {size(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
+            "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
+            "MLflow, the report, and what patience or asha spare.",
+        ]
+        if scaling.gpus_per_worker and not self.is_on_gpu:
+            lines.append("  Measured on a CPU, because this machine has no GPU: the GPUs of the run need less time.")
+        if scaling.has_workers:
+            lines.append("  Measured in one process: what workers tell each other comes on top.")
+        return lines + [f"  would fail: {words}" for words in self.failed]
+
+
+def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print) -> Estimate:
+    """Prepare the data of a plan, then measure its kinds of trial. Nothing is kept but what is prepared.
+
+    ValueError if every kind that was measured fails.
+    """
+    points, number = _points(plan)
+    overrides = [{**plan.overrides(base, point), **seed} for point in points for seed in _seeds(plan)]
+    experiments = [override(base, one) for one in overrides] or [base]
+    if base.scaling.gpus_per_worker == 0:
+        torch.set_num_threads(max(1, int(base.scaling.cpus_per_worker)))
+    prepare_all(experiments, home, say, use_ray=False)
+    kinds: dict[str, list[int]] = {}
+    for place, experiment in enumerate(experiments):
+        kinds.setdefault(kind_of(experiment), []).append(place)
+    costs: dict[str, TrialCost] = {}
+    failed: list[str] = []
+    for key in _spread(list(kinds), MOST_KINDS):
+        place = kinds[key][0]
+        name = trial_name(overrides[place]) if overrides[place] else objective_label(flatten(base))
+        say(f"measuring {name}")
+        folder = Path(tempfile.mkdtemp(prefix="ray_atr-estimate-"))
+        try:
+            costs[key] = measure_trial(experiments[place], home, folder)
+        except (ValueError, NonFiniteError) as error:
+            failed.append(f"{name}: {error}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not costs:
+        raise ValueError(failed[0])
+    found = [_cost_of(experiment, costs) for experiment in experiments]
+    return Estimate(
+        num_trials=number,
+        trials=[cost.whole(experiment) for cost, experiment in zip(found, experiments, strict=True)],
+        disk=[cost.disk for cost in found],
+        costs=list(costs.values()),
+        num_kinds=len(kinds),
+        failed=failed,
+        is_on_gpu=base.scaling.gpus_per_worker > 0 and torch.cuda.is_available(),
+    )
+
+
+def kind_of(experiment: Experiment) -> str:
+    """What two trials share if their parts cost the same."""
+    settings = {path: value for path, value in flatten(experiment).items() if not path.startswith(SAME_COST)}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
+    """The points of a plan, or the first that its search draws; and how many trials it has, None if that is open."""
+    search, seeds, history = plan.search, max(len(plan.seeds), 1), History()
+    is_listed = search.is_finite and not search.is_adaptive
+    most = plan.num_points if is_listed else min(plan.num_points or MOST_DRAWN, MOST_DRAWN)
+    for point in itertools.islice(search.proposals(history), most):
+        history.add(Observation(point, RUNNING))
+    number = len(history) if is_listed else plan.num_points
+    return [dict(one.point) for one in history.observations], None if number is None else number * seeds
+
+
+def _seeds(plan: SweepPlan) -> list[Mapping[str, int]]:
+    return [{"seed": seed} for seed in plan.seeds] or [{}]
+
+
+def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCost:
+    """The cost of a trial's kind; of one that was not measured, that of the measured kind that differs in the fewest settings."""
+    key = kind_of(experiment)
+    if key in costs:
+        return costs[key]
+    mine = json.loads(key)
+
+    def distance(other: str) -> tuple[bool, int]:
+        theirs = json.loads(other)
+        differing = [path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path)]
+        return any(path.startswith("objective") for path in differing), len(differing)
+
+    return costs[min(costs, key=distance)]
+
+
+def _spread(kinds: Sequence[str], most: int) -> list[str]:
+    """At most `most` of the kinds, evenly spread, the first among them."""
+    return [kinds[place * len(kinds) // most] for place in range(most)] if len(kinds) > most else list(kinds)
+
+
+def span(seconds: Sequence[float]) -> str:
+    """`1.2 to 3.4 minutes`; one of them where they are alike."""
+    least, most = duration(min(seconds)), duration(max(seconds))
+    return least if least == most else f"{least} to {most}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: `42 s`, `3.1 minutes`, `2.4 hours`."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+def size(number: float) -> str:
+    """Bytes as a person says them: `640 kB`, `12 MB`, `1.4 GB`."""
+    for unit, bytes_in_it in (("GB", 1e9), ("MB", 1e6)):
+        if number >= bytes_in_it:
+            return (
+                f"{number / bytes_in_it:,.1f} {unit}"
+                if number < 10 * bytes_in_it
+                else f"{number / bytes_in_it:,.0f} {unit}"
+            )
+    return f"{number / 1e3:,.0f} kB"

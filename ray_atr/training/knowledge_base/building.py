@@ -1,0 +1,215 @@
+"""A base's snapshot of what was encoded: unit-norm rows, prototypes, and an index where one is asked for.
+
+A base in parts is built where its parts are. They tell each other k-means' sample and the clusters' pools, never their rows.
+Shapes: n entries of a part, N of the base, C centroids, P prototypes, L text languages, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS, WHOLE, BasePart
+from ray_atr.training.knowledge_base.prototypes import (
+    Pool,
+    centroids_of,
+    drawn,
+    nearest,
+    numbered,
+    pool,
+    prototypes,
+    together,
+)
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
+
+IVF_POINTS_A_LIST = 39
+
+
+class Centroids(NamedTuple):
+    """k-means' own: of the audio [C, D], and of texts that are clustered by themselves [L, C, D] (else [0, C, D])."""
+
+    audio: NDArray[np.float32]
+    text: NDArray[np.float32]
+
+
+class Sampled(NamedTuple):
+    """Rows [m, D] of a part that k-means sees, and their places [m] in its sample."""
+
+    places: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+class Agreed(NamedTuple):
+    """What the parts of a version have in common. numbers [C]: the prototype of each centroid, by modality and language."""
+
+    version: int
+    step: int
+    centroids: Centroids
+    numbers: list[NDArray[np.int32]]
+    audio: tuple[NDArray[np.float32], NDArray[np.bool_]]
+    text: list[tuple[NDArray[np.float32], NDArray[np.bool_]]]
+
+
+def build(
+    entries: Entries, settings: SnapshotSettings, *, version: int = 1, step: int = 0, previous: Snapshot | None = None
+) -> Snapshot:
+    """The snapshot of entries, rows brought to unit norm (Fu et al. 2025, section 4.1).
+
+    Fine: the pairs themselves. Coarse: k-means on the audio embeddings, one prototype a cluster and modality, pooled over
+    its members (Eq. 8). One assignment for both modalities, so that prototypes are pairs, and unit norms are ours; with
+    `separate_text_clusters` "an identical procedure is applied to the text embeddings" as the paper says, and the p-th
+    audio and the p-th text prototype have nothing to do with each other. `previous` lends its centroids as k-means' start.
+
+    Raises ValueError if shapes differ, a base is empty, or a value is not finite.
+    """
+    whole = PartBuilder(PartEntries.of(entries), settings)
+    start = None if previous is None else Centroids(previous.centroids, previous.text_centroids)
+
+    def each(step: str, *arguments: Any) -> list[Any]:
+        return [getattr(whole, step)(*arguments)]
+
+    snapshot: Snapshot = build_parts(each, settings, version=version, step=step, start=start)[0]
+    return snapshot
+
+
+def build_parts(
+    each: Callable[..., list[Any]], settings: SnapshotSettings, *, version: int, step: int, start: Centroids | None
+) -> list[Any]:
+    """Build a version of which each part is built by a `PartBuilder`; returns what `finish` returned of each part.
+
+    each(name, *arguments) calls a method of every builder, wherever it is, and returns the results in the order of the
+    parts. The result is that of one part for the whole base, bit for bit: here is only what needs all of them.
+    """
+    samples = zip(*each("sample"), strict=True)
+    starts = [] if start is None else [start.audio, *start.text]
+    found = []
+    for number, parts in enumerate(samples):
+        sample = np.zeros((sum(len(part.places) for part in parts), parts[0].rows.shape[1]), dtype=np.float32)
+        for part in parts:
+            sample[part.places] = part.rows
+        found.append(centroids_of(sample, settings, starts[number] if number < len(starts) else None))
+    pools = [together(list(parts)) for parts in zip(*each("pool", found), strict=True)]
+    # Without clusters of their own, texts are in those of the audio.
+    is_separate = len(found) > 1
+    numbers = [numbered((of if is_separate else pools[0]).counts) for of in pools]
+    P = max(int(of.max(initial=-1)) for of in numbers) + 1
+    made = [prototypes(of, own, P) for of, own in zip(pools, numbers, strict=True)]
+    C = min(settings.prototypes, each("count")[0])
+    padded = [np.concatenate([own, np.zeros((C - len(own), own.shape[1]), np.float32)]) for own in found]
+    texts = np.stack(padded[1:]) if is_separate else np.zeros((0, *padded[0].shape), dtype=np.float32)
+    return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, made[0], made[1:]))
+
+
+class PartBuilder:
+    """Builds one part of a version, in steps between which the parts tell each other what they must (`build_parts`)."""
+
+    def __init__(self, entries: PartEntries, settings: SnapshotSettings, part: BasePart = WHOLE) -> None:
+        self.names, self.settings, self.part = entries.names, settings, part
+        self.rows = part.rows(len(self.names.ids))
+        ids, mask = self.names.ids[self.rows], self.names.text_mask[:, self.rows]
+        self.audio = _unit("audio", entries.audio, ids, np.ones(len(ids), dtype=bool))
+        self.text = np.empty(entries.text.shape, dtype=np.float32)
+        for k, there in enumerate(mask):
+            _unit("text", entries.text[k], ids, there, out=self.text[k])
+        self.numbers: list[NDArray[np.int32]] = []
+
+    def count(self) -> int:
+        """N, of the whole base."""
+        return len(self.names.ids)
+
+    def sample(self) -> list[Sampled]:
+        """The part of k-means' sample that is here: of the audio, then of each language if texts are clustered by themselves."""
+        tables = [(self.audio, np.ones(self.count(), dtype=bool))]
+        if self.settings.separate_text_clusters:
+            tables += zip(self.text, self.names.text_mask, strict=True)
+        return [self._sampled(*table) for table in tables]
+
+    def _sampled(self, rows: NDArray[np.float32], present: NDArray[np.bool_]) -> Sampled:
+        positions = drawn(present, self.settings)
+        places = np.flatnonzero((positions >= self.rows.start) & (positions < self.rows.stop))
+        return Sampled(places, rows[positions[places] - self.rows.start])
+
+    def pool(self, centroids: list[NDArray[np.float32]]) -> list[Pool]:
+        """The pools of the part's rows: of the audio, then of each language."""
+        audio = nearest(self.audio, np.ones(len(self.audio), dtype=bool), centroids[0])
+        mask = self.names.text_mask[:, self.rows]
+        self.numbers = [audio]
+        for k, there in enumerate(mask):
+            is_separate = len(centroids) > 1
+            of_text = nearest(self.text[k], there, centroids[1 + k]) if is_separate else np.where(there, audio, -1)
+            self.numbers.append(of_text.astype(np.int32))
+        C = [len(centroids[0])] * (1 + len(mask)) if len(centroids) == 1 else [len(own) for own in centroids]
+        tables = zip((self.audio, *self.text), self.numbers, C, strict=True)
+        return [pool(*table, self.settings.pooling) for table in tables]
+
+    def finish(self, agreed: Agreed) -> Snapshot:
+        """The part itself."""
+        kind = self.settings.index
+        if kind == "auto":
+            kind = "exact" if self.settings.exact_up_to >= self.count() else "ivf"
+        if not self.part.is_whole and kind not in SEARCHED_IN_PARTS:
+            raise refuse("objective.knowledge.index", kind, f"{', '.join(SEARCHED_IN_PARTS)} for a base in parts")
+        dtype, numbers, seed = np.dtype(self.settings.storage), agreed.numbers[0], self.settings.seed
+        return Snapshot(
+            version=agreed.version,
+            step=agreed.step,
+            ids=self.names.ids,
+            groups=self.names.groups,
+            audio=self.audio.astype(dtype, copy=False),
+            text=self.text.astype(dtype, copy=False),
+            text_mask=self.names.text_mask,
+            coarse_audio=agreed.audio[0].astype(dtype, copy=False),
+            coarse_audio_mask=agreed.audio[1],
+            coarse_text=np.stack([vectors for vectors, _ in agreed.text]).astype(dtype, copy=False),
+            coarse_mask=np.stack([present for _, present in agreed.text]),
+            # The last one stands for entries without a cluster.
+            cluster=np.append(numbers, np.int32(-1))[self.numbers[0]],
+            centroids=agreed.centroids.audio,
+            text_centroids=agreed.centroids.text,
+            audio_index=_index(self.audio, kind, seed),
+            # A text that is absent is a zero row to the index: what it returns of those is dropped after the search.
+            text_index=tuple(_index(text, kind, seed) for text in self.text),
+            part=self.part,
+        )
+
+
+def _unit(
+    name: str,
+    rows: NDArray[Any],
+    ids: NDArray[np.str_],
+    present: NDArray[np.bool_],
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Rows of unit norm, zeros for those that are not present."""
+    rows = np.ascontiguousarray(rows if present.all() else np.where(present[:, None], rows, 0), dtype=np.float32)
+    norms = np.linalg.norm(rows, axis=1)
+    if not np.isfinite(norms).all():
+        bad = ids[~np.isfinite(norms)]
+        got = f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})"
+        raise refuse(f"knowledge.base.{name}", got, "finite values")
+    return np.divide(rows, np.maximum(norms, 1e-12)[:, None], out=out)
+
+
+def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]:
+    """A serialised FAISS inner-product index, empty if the search is a matrix product over the rows themselves."""
+    if kind in ("exact", "flat"):
+        return np.zeros(0, dtype=np.uint8)
+    N, D = rows.shape
+    index: Any
+    with faiss_for_search() as faiss:
+        if kind == "hnsw":
+            index = faiss.IndexHNSWFlat(D, 32, faiss.METRIC_INNER_PRODUCT)
+            index.add(rows)
+            return faiss.serialize_index(index)
+        lists = max(1, min(round(4 * N**0.5), N // IVF_POINTS_A_LIST))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
+        index.cp.seed = seed + 1
+        index.cp.min_points_per_centroid = 1
+        return faiss.serialize_index(faiss_gpu.filled_ivf(index, rows))

@@ -1,0 +1,121 @@
+"""Clusters of a base's embeddings, and one prototype for each, computed part by part with the result of the whole.
+
+Shapes: n rows of a part, N of the base, C centroids, D embedding width. k-means sees a sample that FAISS would draw of the
+whole base. The rest is exact in any order: a row's nearest centroid, a maximum, and a sum of whole numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.parts import UNIT
+
+POINTS_A_CENTROID = 256
+POOLED = 16 * UNIT
+"""Rows that are pooled at a time."""
+FIXED = 2.0**36
+"""Means are summed in units of 1/FIXED: as int64, sums do not depend on their order. 2^27 rows of unit norm fit into them."""
+
+
+class Pool(NamedTuple):
+    """Of each cluster: how many rows [C] int64, and their elementwise maximum (float32, -inf for none) or sum (int64) [C, D]."""
+
+    counts: NDArray[np.int64]
+    values: NDArray[Any]
+
+
+def drawn(present: NDArray[np.bool_], settings: SnapshotSettings) -> NDArray[np.int64]:
+    """The positions of the rows that k-means sees, of those present [N], in its order: all, or as FAISS draws among more."""
+    places = np.flatnonzero(present)
+    most = POINTS_A_CENTROID * min(settings.prototypes, len(places))
+    if 0 < most < len(places):
+        order = np.empty(len(places), dtype=np.int32)
+        with faiss_for_search() as faiss:
+            faiss.rand_perm(faiss.swig_ptr(order), len(places), settings.seed + 1)
+        places = places[order]
+    return places[:most]
+
+
+def centroids_of(
+    sample: NDArray[np.float32], settings: SnapshotSettings, start: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """The centroids [C, D] of k-means; `start` are those of the version before. Fewer than asked for if rows are fewer."""
+    count, D = min(settings.prototypes, len(sample)), sample.shape[1]
+    if count == 0:
+        return np.zeros((0, D), dtype=np.float32)
+    is_warm = start is not None and start.shape == (count, D)
+    with faiss_for_search():
+        kmeans = faiss_gpu.kmeans(
+            np.ascontiguousarray(sample),
+            count,
+            start if is_warm else None,
+            niter=settings.warm_iterations if is_warm else settings.iterations,
+            seed=settings.seed + 1,
+            min_points_per_centroid=1,
+            max_points_per_centroid=POINTS_A_CENTROID,
+        )
+    return np.asarray(kmeans.centroids, dtype=np.float32).reshape(count, D)
+
+
+def nearest(rows: NDArray[np.float32], present: NDArray[np.bool_], centroids: NDArray[np.float32]) -> NDArray[np.int32]:
+    """The number of each row's nearest centroid, [n]; -1 for a row that is not present."""
+    found = np.full(len(rows), -1, dtype=np.int32)
+    if len(centroids) == 0:
+        return found
+    with faiss_for_search() as faiss:
+        index = faiss_gpu.on_gpu(faiss.IndexFlatL2(rows.shape[1]))
+        index.add(centroids)
+        for start in range(0, len(rows), UNIT):
+            few = slice(start, start + UNIT)
+            found[few] = index.search(rows[few], 1)[1][:, 0]
+    found[~present] = -1
+    return found
+
+
+def pool(rows: NDArray[np.float32], numbers: NDArray[np.int32], C: int, pooling: str) -> Pool:
+    """The pool of each cluster; numbers [n] are the rows' clusters, -1 for none."""
+    shape, is_max = (C, rows.shape[1]), pooling == "max"
+    values = np.full(shape, -np.inf, dtype=np.float32) if is_max else np.zeros(shape, dtype=np.int64)
+    for start in range(0, len(rows), POOLED):
+        few, of = rows[start : start + POOLED], numbers[start : start + POOLED]
+        order = np.argsort(of, kind="stable")
+        order = order[of[order] >= 0]
+        clusters, starts = np.unique(of[order], return_index=True)
+        if len(clusters) == 0:
+            continue
+        if is_max:
+            values[clusters] = np.maximum(values[clusters], np.maximum.reduceat(few[order], starts, axis=0))
+        else:
+            whole = np.rint(few[order] * FIXED).astype(np.int64)
+            values[clusters] += np.add.reduceat(whole, starts, axis=0)
+    return Pool(np.bincount(numbers[numbers >= 0], minlength=C).astype(np.int64), values)
+
+
+def together(pools: list[Pool]) -> Pool:
+    """The pool of a base from those of its parts."""
+    values = [part.values for part in pools]
+    is_max = values[0].dtype == np.float32
+    counts = np.sum([part.counts for part in pools], axis=0)
+    return Pool(counts, np.maximum.reduce(values) if is_max else np.add.reduce(values))
+
+
+def numbered(counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The number of each centroid's prototype [C], counted without gaps; -1 for a cluster that k-means left empty."""
+    has_any = counts > 0
+    return np.where(has_any, np.cumsum(has_any) - 1, -1).astype(np.int32)
+
+
+def prototypes(of: Pool, numbers: NDArray[np.int32], P: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Unit-norm prototypes [P, D] of clusters with these numbers [C], and which of them have any rows."""
+    pooled, has_any = np.zeros((P, of.values.shape[1]), dtype=np.float32), np.zeros(P, dtype=bool)
+    filled = of.counts > 0
+    values = of.values[filled]
+    pooled[numbers[filled]] = values if values.dtype == np.float32 else values / FIXED
+    has_any[numbers[filled]] = True
+    return pooled / np.maximum(np.linalg.norm(pooled, axis=1), 1e-12)[:, None], has_any

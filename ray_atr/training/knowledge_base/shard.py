@@ -1,0 +1,118 @@
+"""A part of a base where it is searched: it encodes its entries, builds and keeps its part of each version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ray_atr.common.storage import remove_folder
+from ray_atr.common.storage.atomic import remove_leftovers_below
+from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.building import Agreed, Centroids, PartBuilder, Sampled
+from ray_atr.training.knowledge_base.faiss_library import limit_threads
+from ray_atr.training.knowledge_base.parts import BasePart
+from ray_atr.training.knowledge_base.prototypes import Pool
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
+from ray_atr.training.knowledge_base.versions import (
+    has_part,
+    load_version,
+    save_version,
+    version_folder,
+    versions_of_part,
+)
+
+
+class EncodePart(Protocol):
+    """What a base in parts calls to encode one of them with published weights. Picklable."""
+
+    def encode_part(self, weights: Any, part: BasePart) -> PartEntries: ...
+
+
+class BaseShard:
+    """One part of a base in this process.
+
+    `encode` begins a version, the methods of `PartBuilder` continue it, and `finish` writes it. What was begun is lost with the
+    process; a version that was written is not.
+    """
+
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
+        self.encoder, self.settings, self.folder, self.part = encoder, settings, folder, part
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers_below(folder)
+        self._threads = torch.get_num_threads()
+        self._begun: dict[int, PartBuilder] = {}
+        self._lock = threading.Lock()
+
+    def encode(self, version: int, payload: Any) -> None:
+        """Begin a version from weights, or from `PartEntries` that need no encoding."""
+        limit_threads(self._threads)
+        self._begun = {}
+        entries = payload if isinstance(payload, PartEntries) else self.encoder.encode_part(payload, self.part)
+        self._begun = {version: PartBuilder(entries, self.settings, self.part)}
+
+    def sample(self, version: int) -> list[Sampled]:
+        return self._builder(version).sample()
+
+    def pool(self, version: int, centroids: list[Any]) -> list[Pool]:
+        limit_threads(self._threads)
+        return self._builder(version).pool(centroids)
+
+    def count(self, version: int) -> int:
+        return self._builder(version).count()
+
+    def finish(self, version: int, agreed: Agreed) -> None:
+        """Write the part of the version."""
+        snapshot = self._builder(version).finish(agreed)
+        # From now on it is read from the file: a second copy in memory would double what a part takes.
+        self._begun = {}
+        save_version(snapshot, self.folder)
+
+    def _builder(self, version: int) -> PartBuilder:
+        if version not in self._begun:
+            raise RuntimeError(f"part {self.part.number} of {self.part.of} was lost while version {version} was built")
+        return self._begun[version]
+
+    def get(self, version: int) -> Snapshot:
+        """The part of a version. ValueError if it is not here."""
+        return load_version(self.folder, version, self.part)
+
+    def centroids(self, version: int) -> Centroids:
+        """Where k-means starts after a version."""
+        snapshot = self.get(version)
+        return Centroids(snapshot.centroids, snapshot.text_centroids)
+
+    def has(self, version: int) -> bool:
+        return has_part(self.folder, version, self.part)
+
+    def versions(self) -> list[int]:
+        """The versions of which the part is here."""
+        return versions_of_part(self.folder, self.part)
+
+    def receive(self, snapshot: Snapshot) -> None:
+        """Take the part of a version that an earlier base of the run built, in as many parts or in others."""
+        with self._lock:
+            if not self.has(snapshot.version):
+                save_version(snapshot, self.folder)
+
+    def remove(self, version: int) -> None:
+        """Remove the part of a version."""
+        remove_folder(version_folder(self.folder, version, self.part))
+
+
+class LocalShards:
+    """Shards in this process, one after the other."""
+
+    def __init__(self, shards: Sequence[BaseShard]) -> None:
+        self.shards = shards
+
+    def encode(self, version: int, payload: Any) -> None:
+        for shard in self.shards:
+            is_entries = isinstance(payload, Entries)
+            shard.encode(version, PartEntries.of(payload, shard.part) if is_entries else payload)
+
+    def each(self, name: str, *arguments: Any) -> list[Any]:
+        return [getattr(shard, name)(*arguments) for shard in self.shards]

@@ -1,0 +1,191 @@
+"""What a trial will take, from some of its steps and one of each thing that it does besides: measured by doing them."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from ray_atr.common.override import override
+from ray_atr.data.stream import share_sizes
+from ray_atr.metrics.epoch_report import EpochReport
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.checkpoint import save_state
+from ray_atr.training.clock import Clock
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.epoch_end import EpochEnd
+from ray_atr.training.epoch_validation import EpochValidation
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
+from ray_atr.training.loop import begin_epoch, final_report, naming_settings, step
+from ray_atr.training.setup import first_state
+from ray_atr.training.trajectory import TRAJECTORY
+
+WARM_STEPS, LEAST_STEPS, SECONDS = 2, 8, 3.0
+"""Steps that are not counted (what is made at the first call), and as many as are at least; more until they took so long."""
+AGAIN_SECONDS = 30.0
+"""A validation that took less is measured a second time."""
+VERSIONS_KEPT = 2
+"""Versions of a knowledge base that a trial keeps on the disk."""
+
+
+@dataclass
+class Spent:
+    """CPU seconds of all threads of this process, and seconds on the clock."""
+
+    cpu: float = 0.0
+    wall: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.cpu + other.cpu, self.wall + other.wall)
+
+    def __sub__(self, other: Spent) -> Spent:
+        return Spent(max(self.cpu - other.cpu, 0.0), max(self.wall - other.wall, 0.0))
+
+    def times(self, factor: float) -> Spent:
+        return Spent(factor * self.cpu, factor * self.wall)
+
+
+@dataclass
+class TrialCost:
+    """What each part of a trial takes once, and how often it is done (`whole`)."""
+
+    steps_per_epoch: int
+    num_training: int
+    steps_measured: int = 0
+    parts: dict[str, Spent] = field(default_factory=dict)
+    """`start`, `step`, `first refresh`, `epoch's begin`, `epoch's end`, `validation`, `checkpoint`, `end`."""
+    disk: int = 0
+    """Bytes of a trial's folder at its end."""
+    memory: int = 0
+    """Bytes of this process at its peak, Python and all libraries included."""
+    gpu_memory: int = 0
+
+    def whole(self, experiment: Experiment) -> Spent:
+        """The trial from its start to its end, no epoch spared."""
+        epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
+        knowledge = experiment.objective.knowledge
+        refreshes = 0
+        if isinstance(knowledge, KnowledgeBaseObjective) and knowledge.refresh_every_epochs:
+            refreshes = -(-epochs // knowledge.refresh_every_epochs) - 1
+        times = {
+            "start": 1,
+            "step": self.steps_per_epoch * epochs,
+            "first refresh": 1 + refreshes,
+            "epoch's begin": epochs,
+            "epoch's end": epochs,
+            "validation": -(-epochs // every),
+            "checkpoint": epochs,
+            "end": 1,
+        }
+        if every_steps := experiment.train.checkpoint_every_steps:
+            times["checkpoint"] += epochs * ((self.steps_per_epoch - 1) // every_steps)
+        total = Spent()
+        for part, spent in self.parts.items():
+            total += spent.times(times[part])
+        return total
+
+
+def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost:
+    """Do some steps of a trial, and what it does once an epoch and at its end, in `folder`, which is empty and can go afterwards.
+
+    Without Ray, by one process on its device. What is prepared of the data set must be there. ValueError, or NonFiniteError,
+    where the trial itself would raise it.
+    """
+    is_on_gpu = experiment.scaling.gpus_per_worker > 0 and torch.cuda.is_available()
+    group = WorkerGroup(device=torch.device("cuda" if is_on_gpu else "cpu"))
+    parts: dict[str, Spent] = {}
+    with _measured(parts, "start", group):
+        # Its first epoch is validated, whichever epochs are.
+        experiment, clock = override(with_languages(experiment), {"evaluation.every_epochs": 1}), Clock()
+        prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+        shares = tuple(share_sizes(experiment.train.batch_size, 1))
+        group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
+        data = TrainingData(experiment, prepared, group)
+        state = first_state(data, folder)
+        texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
+        validation = EpochValidation(data, state, texts, folder, clock)
+    cost = TrialCost(data.steps_per_epoch, len(data.features), parts=parts)
+    progress, taken = state.progress, []
+    try:
+        state.retriever.train()
+        _, batches = next(data.epochs(0, 0, use_ray=False))
+        begun: dict[str, Spent] = {}
+        with _measured(begun, "begin", group):
+            begin_epoch(state, data, 0)
+        while progress.step_in_epoch < cost.steps_per_epoch:
+            with _measured(begun, "step", group):
+                batch = next(batches)
+                with naming_settings(experiment):
+                    result = step(state, data, texts, batch, clock)
+            taken.append(begun["step"])
+            progress.add(result.scalars, clock.spent())
+            counted = taken[WARM_STEPS:]
+            if len(counted) >= LEAST_STEPS and sum(spent.wall for spent in counted) >= SECONDS:
+                break
+        counted = taken[WARM_STEPS:] or taken[-1:]
+        cost.steps_measured = len(counted)
+        # The mean, not the median: some steps cost more than others in the run too.
+        parts["step"] = sum(counted, Spent()).times(1 / len(counted))
+        parts["start"] += sum(taken[1:WARM_STEPS], Spent()) - parts["step"].times(len(taken[1:WARM_STEPS]))
+        first = begun["begin"] + (taken[0] - parts["step"])
+        is_refreshed = isinstance(experiment.objective.knowledge, KnowledgeBaseObjective)
+        parts["first refresh" if is_refreshed else "start"] = first + ({} if is_refreshed else parts).get(
+            "start", Spent()
+        )
+        means = progress.end_epoch(len(taken))
+        with _measured(parts, "epoch's end", group):
+            row = epoch_end.report(texts, batch, result, means)
+        with _measured(parts, "validation", group):
+            progress.history.extend(map(dict, validation.after_epoch(row)))
+        if parts["validation"].wall < AGAIN_SECONDS:
+            # What the first one makes, and the retriever that it saves as the best so far, are not part of every one.
+            first, best_value = parts["validation"], progress.best_value
+            progress.best_value = math.inf
+            with _measured(parts, "validation", group):
+                validation.after_epoch(EpochReport(row, epoch=row.epoch + 1))
+            progress.best_value = best_value
+            parts["start"] += first - parts["validation"]
+        for _ in range(2):
+            with _measured(parts, "checkpoint", group):
+                save_state(state, data, folder, clock, None)
+        if not is_refreshed:
+            # Who is believed is decided before each epoch but the first; the first time imports what decides.
+            with _measured(begun, "begin", group):
+                begin_epoch(state, data, 1)
+            with _measured(parts, "epoch's begin", group):
+                begin_epoch(state, data, 2)
+            parts["start"] += begun["begin"] - parts["epoch's begin"]
+        with _measured(parts, "end", group):
+            final_report(progress, data, folder, None)
+    finally:
+        validation.close()
+        state.memory.close()
+    cost.disk = _bytes(folder) + (VERSIONS_KEPT - 1) * _bytes(folder / "knowledge")
+    cost.disk += (experiment.train.epochs - 1) * _bytes(folder / TRAJECTORY)
+    cost.memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cost.gpu_memory = torch.cuda.max_memory_allocated(group.device) if is_on_gpu else 0
+    return cost
+
+
+@contextmanager
+def _measured(parts: dict[str, Spent], part: str, group: WorkerGroup) -> Iterator[None]:
+    """What the block takes; a GPU has done its work by its end."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    yield
+    if group.device.type == "cuda":
+        torch.cuda.synchronize(group.device)
+    parts[part] = Spent(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,257 @@
+"""What a regression expects of a clip that it has not seen, against loops, and the partners that a batch gets by it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
+
+from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
+from ray_atr.objectives.correspondence.left_out import leave_out
+from ray_atr.objectives.pairs import Comparison
+
+CLASSES, WIDTH = 12, 24
+
+
+def noisy_set(clips: int, wrong: float, seed: int = 0) -> tuple[Any, Any, Any, Any]:
+    """Clips [N, D], captions of classes [N, E], the class of each caption and whether it is the clip's own."""
+    random = np.random.default_rng(seed)
+    sounds, words = random.standard_normal((CLASSES, WIDTH)), random.standard_normal((CLASSES, WIDTH + 4))
+    own = random.integers(0, CLASSES, clips)
+    audio = sounds[own] + 1.2 * random.standard_normal((clips, WIDTH))
+    given = np.where(random.random(clips) < wrong, random.permutation(own), own)
+    return audio, words[given], given, given == own
+
+
+def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds in loops, each clip with a ridge regression of its own."""
+    monkeypatch.setattr(left_out, "ROUNDS", 2)
+    monkeypatch.setattr(left_out, "STRENGTHS", (1.0,))
+    N, share = 48, 0.6
+    audio, text, given, _ = noisy_set(N, 0.4)
+    found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)
+    assert found is not None
+    x = audio / np.linalg.norm(audio, axis=1, keepdims=True)
+    x = x - x.mean(axis=0)
+    strength = np.linalg.eigvalsh(x.T @ x).mean()
+    t = text - text.mean(axis=0)
+    t = t / np.linalg.norm(t, axis=1, keepdims=True)
+    classes = np.unique(given)
+    caption = np.stack([t[given == c][0] for c in classes])
+    prior = [float((given == c).mean()) for c in classes]
+    targets = t
+    for _ in range(2):
+        centred = targets - targets.mean(axis=0)
+        predicted = []
+        for i in range(N):
+            others = [n for n in range(N) if n != i]
+            fit = Ridge(alpha=strength, fit_intercept=False).fit(x[others], centred[others])
+            predicted.append(fit.predict(x[i : i + 1])[0])
+        similarity = np.array(predicted) @ caption.T
+        s = (similarity - similarity.mean(axis=0)) / similarity.std(axis=0)
+        best, probabilities, posteriors = -math.inf, [], np.array([])
+        for tau in left_out.TAUS:
+            p = np.array([[q * math.exp(value / tau) for q, value in zip(prior, row, strict=True)] for row in s])
+            p /= p.sum(axis=1, keepdims=True)
+            ratio = [p[i, list(classes).index(given[i])] / prior[list(classes).index(given[i])] for i in range(N)]
+            likelihood = sum(math.log(share * r + 1 - share) for r in ratio)
+            if likelihood > best:
+                best, posteriors, tau_of_best = likelihood, p, tau
+                probabilities = [share * r / (share * r + 1 - share) for r in ratio]
+        b = np.array(probabilities)[:, None]
+        targets = b * t + 0.5 * (1 - b) * (posteriors @ caption)
+    assert found.clean_probability.tolist() == pytest.approx(probabilities, abs=1e-6)
+    own = np.einsum("nw,nw->n", found.predicted, found.wanted)
+    wanted = [s[i, list(classes).index(given[i])] / tau_of_best for i in range(N)]
+    assert own.tolist() == pytest.approx(wanted, abs=1e-6)
+    fitting = np.exp(own + found.log_prior - found.log_total)
+    assert fitting.tolist() == pytest.approx([posteriors[i, list(classes).index(given[i])] for i in range(N)], abs=1e-6)
+
+
+@pytest.mark.parametrize(("wrong", "least"), [(0.0, 1.0), (0.4, 0.97), (0.8, 0.85)])
+def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float, least: float) -> None:
+    audio, text, given, truth = noisy_set(600, wrong)
+    found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
+    assert found is not None
+    assert found.share == pytest.approx(truth.mean(), abs=0.08)
+    assert found.clean_probability.mean() == pytest.approx(truth.mean(), abs=0.08)
+    if wrong:
+        assert roc_auc_score(truth, found.clean_probability) > least
+    else:
+        assert (found.clean_probability > 0.5).mean() > 0.97
+
+
+def test_captions_of_one_clip_are_left_out_together() -> None:
+    """Random pairs, each with its caption twice: a clip's other caption would speak for the first."""
+    audio, text, given, _ = noisy_set(300, 0.0)
+    shuffled = np.random.default_rng(1).permutation(300)
+    text, given = text[shuffled], given[shuffled]
+    clip, twice = np.tile(np.arange(300), 2), np.tile(given, 2)
+    found = leave_out(audio, np.tile(text, (2, 1)), clip, twice, share=0.5, seed=0)
+    once = leave_out(audio, text, np.arange(300), given, share=0.5, seed=0)
+    assert found is not None
+    assert once is not None
+    assert found.clean_probability[:300].tolist() == pytest.approx(once.clean_probability.tolist(), abs=0.05)
+
+
+def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    audio, text, given, truth = noisy_set(600, 0.4)
+    monkeypatch.setattr(left_out, "FITTED", 300)
+    monkeypatch.setattr(left_out, "BANK", 10)
+    found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
+    assert found is not None
+    assert np.isfinite(found.clean_probability).all()
+    assert roc_auc_score(truth, found.clean_probability) > 0.93
+
+
+def test_too_few_clips_or_one_caption_say_nothing() -> None:
+    audio, text, given, _ = noisy_set(60, 0.0)
+    assert leave_out(audio[:10], text[:10], np.arange(10), given[:10], share=None, seed=0) is None
+    assert leave_out(audio, text[np.zeros(60, int)], np.arange(60), 0 * given, share=None, seed=0) is None
+
+
+def estimator_of(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple[LeaveOneOutEstimator, Any, Any]:
+    """An estimator of two languages, of which the second one's captions are right, and what it was given."""
+    audio, text, given, truth = noisy_set(clips, wrong)
+    _, right, own, _ = noisy_set(clips, 0.0)
+    rows, both = np.arange(clips), np.repeat([0, 1], clips)
+    outputs = TowerOutputs(
+        audio=audio,
+        text=np.concatenate([text, right]),
+        places=(np.tile(rows, 2), np.zeros(2 * clips, int), both),
+        key=np.concatenate([given, own + CLASSES]),
+    )
+    pairs = TrainingPairs(clip_ids=[f"clip {row}" for row in rows], languages=2)
+    estimator = CORRESPONDENCES["leave_one_out"](**settings).estimator(pairs)
+    assert isinstance(estimator, LeaveOneOutEstimator)
+    return estimator, outputs, torch.from_numpy(truth)
+
+
+def batch_of(estimator: LeaveOneOutEstimator, outputs: TowerOutputs, rows: Any, languages: Any) -> tuple[Any, Any]:
+    """A comparison of random embeddings of these clips in these languages, before and after it was weighed."""
+    torch.manual_seed(0)
+    u, v = torch.nn.functional.normalize(torch.randn(2, len(rows), 8), dim=2)
+    caption = torch.from_numpy(outputs.key)[rows + languages * len(outputs.audio)]
+    given = Comparison(u=u, v=v, v_language=languages, positives=caption[:, None] == caption)
+    return caption, estimator.for_batch(rows, 0 * rows)(given)
+
+
+def test_partners_are_the_own_caption_and_those_that_are_predicted_in_loops() -> None:
+    estimator, outputs, _ = estimator_of(wrong=0.3)
+    estimator.take(estimator.estimate_from(outputs))
+    estimator.begin_epoch(0)
+    rows, languages = torch.arange(0, 60, 6), torch.tensor([0, 1]).repeat(5)
+    caption, weighed = batch_of(estimator, outputs, rows, languages)
+    tables, N = estimator.tables, len(outputs.audio)
+    for a, (i, k) in enumerate(zip(rows.tolist(), languages.tolist(), strict=True)):
+        b = float(tables["left_out"][i, 0, k])
+        partners = [0.0] * len(rows)
+        for c, other in enumerate(languages.tolist()):
+            every = {}
+            for n in range(N):
+                number = int(tables["caption"][n, 0, other])
+                fit = float(tables["predicted"][i, 0, other] @ tables["wanted"][n, 0, other])
+                every[number] = math.exp(fit + float(tables["log_prior"][n, 0, other]))
+            p = every[int(caption[c])] / sum(every.values())
+            same = sum(int(one) == int(caption[c]) for one in caption)
+            partners[c] = (1 - b) * p / same / 2
+        own = b + sum(p for p, one in zip(partners, caption, strict=True) if one == caption[a])
+        partners = [0.0 if one == caption[a] else p for p, one in zip(partners, caption, strict=True)]
+        partners[a] = own
+        assert float(weighed.sample_weight[a]) == pytest.approx(min(1.0, sum(partners)), abs=1e-4)
+        assert weighed.targets[a].tolist() == pytest.approx([p / sum(partners) for p in partners], abs=1e-4)
+
+
+def test_each_language_is_weighed_by_itself_and_without_relabelling_only_probabilities_are_given() -> None:
+    estimator, outputs, truth = estimator_of(relabels=False)
+    estimator.take(estimator.estimate_from(outputs))
+    assert estimator.is_final
+    found = estimator.tables["left_out"][:, 0]
+    assert float(found[truth, 0].mean()) > 0.7
+    assert float(found[~truth, 0].mean()) < 0.3
+    assert float(found[:, 1].mean()) > 0.95
+    rows = torch.arange(20)
+    _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
+    assert weighed.targets is None
+    assert weighed.sample_weight.tolist() == found[:20, 0].tolist()
+
+
+def test_a_known_share_of_wrong_pairs_takes_the_place_of_the_estimate() -> None:
+    estimator, outputs, _ = estimator_of(relabels=False)
+    told = CORRESPONDENCES["leave_one_out"]().estimator(
+        TrainingPairs(clip_ids=estimator.pairs.clip_ids, languages=2, wrong_shares=[0.0, 0.9])
+    )
+    assert isinstance(told, LeaveOneOutEstimator)
+    told.take(told.estimate_from(outputs))
+    assert float(told.tables["left_out"][:, 0, 0].min()) == pytest.approx(1.0)
+    estimator.take(estimator.estimate_from(outputs))
+    assert float(told.tables["left_out"][:, 0, 1].mean()) < float(estimator.tables["left_out"][:, 0, 1].mean())
+
+
+def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -> None:
+    estimator, outputs, _ = estimator_of(wrong=0.2)
+    random = np.random.default_rng(0).standard_normal(outputs.audio.shape)
+    estimator.take(estimator.estimate_from(outputs._replace(audio=random)))
+    assert not estimator.is_final
+    assert bool(estimator.tables["left_out"].isnan().all())
+    wanted = [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(5)]
+    assert wanted == [True, True, True, True, False]
+    # Frozen towers say the same again.
+    assert [estimator.is_wanted(epoch, trains_towers=False) for epoch in range(3)] == [True, False, False]
+    rows = torch.arange(20)
+    small_loss = CORRESPONDENCES["small_loss"]().estimator(estimator.pairs)
+    for epoch in range(4):
+        for one in (estimator, small_loss):
+            one.begin_epoch(epoch)
+            _, weighed = batch_of(one, outputs, rows, 0 * rows)
+    assert weighed.targets is None
+    torch.testing.assert_close(estimator.tables["clean_probabilities"], small_loss.tables["clean_probabilities"])
+    estimator.take(estimator.estimate_from(outputs))
+    assert not any(estimator.is_wanted(epoch, trains_towers=True) for epoch in (1, 2, 3))
+    _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
+    assert weighed.targets is not None
+
+
+def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:
+    estimator, outputs, _ = estimator_of()
+    estimator.take(estimator.estimate_from(outputs))
+    order = list(reversed(estimator.pairs.clip_ids))
+    resumed = CORRESPONDENCES["leave_one_out"]().estimator(TrainingPairs(clip_ids=order, languages=2))
+    resumed.load_state_dict(estimator.state_dict())
+    rows = torch.arange(30)
+    _, weighed = batch_of(estimator, outputs, rows, rows % 2)
+    mirrored = resumed.for_batch(len(order) - 1 - rows, 0 * rows)(
+        Comparison(u=weighed.u, v=weighed.v, v_language=rows % 2, positives=weighed.positives)
+    )
+    torch.testing.assert_close(mirrored.sample_weight, weighed.sample_weight, rtol=0, atol=0)
+    torch.testing.assert_close(mirrored.targets, weighed.targets, rtol=0, atol=0)
+    assert not resumed.is_wanted(1, trains_towers=True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pair", list(PAIRS))
+def test_every_pair_loss_takes_its_partners(pair: str) -> None:
+    estimator, outputs, _ = estimator_of()
+    estimator.take(estimator.estimate_from(outputs))
+    rows = torch.arange(16)
+    caption = torch.from_numpy(outputs.key)[:16]
+    audio, text = (torch.randn(16, 8, requires_grad=True) for _ in range(2))
+    unit = torch.nn.functional.normalize
+    embeddings = Embeddings(
+        audio=unit(audio, dim=1), text=unit(text, dim=1)[:, None], positives=caption[:, None] == caption
+    )
+    objective = Objective(pair=PAIRS[pair]())
+    learned = LearnedParameters(objective.pair.learns(), 8).values()
+    terms = objective(embeddings, weigh_pairs=estimator.for_batch(rows, 0 * rows), learned=learned)
+    terms.loss.backward()
+    assert audio.grad is not None
+    assert bool(audio.grad.isfinite().all())
+    assert float(audio.grad.abs().sum()) > 0

@@ -1,0 +1,119 @@
+"""What a sweep is said to take before it starts: which trials are measured, and what their parts add up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_atr.cli.experiment_options import SweepOptions
+from ray_atr.cli.running import run_plan
+from ray_atr.common.override import override
+from ray_atr.common.space import Space
+from ray_atr.sweep import SEARCHES, FixedPoints, Goal, SweepPlan
+from ray_atr.sweep import estimate as estimating
+from ray_atr.sweep.estimate import duration, estimate, kind_of, size
+from ray_atr.training.run_folder import RunFolder
+from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
+from tests.support.tiny import tiny
+
+
+def test_parts_are_added_as_often_as_a_trial_does_them(home: Path) -> None:
+    names = ["start", "step", "first refresh", "epoch's begin", "epoch's end", "validation", "checkpoint", "end"]
+    cost = TrialCost(7, 28, parts={name: Spent(10.0**place, 1.0) for place, name in enumerate(names)})
+    experiment = tiny(
+        home / "tones", train__epochs=5, evaluation__every_epochs=2, train__checkpoint_every_steps=3,
+        objective="ask", objective__knowledge__refresh_every_epochs=2,
+    )  # fmt: skip
+    # Validated after epochs 2, 4 and 5; refreshed before 1, 3 and 5; checkpoints after steps 3, 6 and 7 of 7.
+    times = [1, 7 * 5, 3, 5, 5, 3, 3 * 5, 1]
+    assert cost.whole(experiment).cpu == sum(number * 10.0**place for place, number in enumerate(times))
+    assert cost.whole(experiment).wall == sum(times)
+
+
+def test_trials_that_cost_the_same_are_measured_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[str, float]] = []
+
+    def measure(experiment: Any, home: Path, folder: Path) -> TrialCost:
+        if experiment.objective.pair.name == "triplet":
+            raise ValueError("no such thing")
+        measured.append((experiment.objective.pair.name, experiment.data.noise.ratio))
+        seconds = {"contrastive": 1.0, "sigmoid": 3.0}[experiment.objective.pair.name]
+        return TrialCost(2, 8, 4, {"step": Spent(seconds, seconds)}, disk=1000, memory=10**9)
+
+    monkeypatch.setattr(estimating, "measure_trial", measure)
+    base = tiny(home / "tones", train__epochs=3)
+    points = [
+        {"objective.pair": pair, "data.noise.ratio": noise, "seed": seed}
+        for pair in ("contrastive", "sigmoid", "triplet")
+        for noise in (0.0, 0.4)
+        for seed in (0, 1)
+    ]
+    found = estimate(base, SweepPlan(FixedPoints(points)), home, say=lambda line: None)
+    assert measured == [("contrastive", 0.0), ("sigmoid", 0.0)]
+    assert found.failed == ["triplet noise=0 seed=0: no such thing"]
+    # Two steps an epoch, three epochs; a triplet trial costs what the first measured kind does.
+    assert found.spent == Spent(4 * 6 * 1.0 + 4 * 6 * 3.0 + 4 * 6 * 1.0, 120.0)
+    said = "\n".join(found.lines(base))
+    assert "estimate for 12 trials (2 of 3 kinds of trial measured, by 4 steps or more)" in said
+    assert "CPU time  2.0 minutes; a trial 6.0 s to 18 s" in said
+    assert "12 kB in the run folder" in said
+    assert "would fail: triplet noise=0 seed=0: no such thing" in said
+    space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], base)
+    search = SEARCHES["optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),), 0)
+    found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, say=lambda line: None)
+    assert found.num_trials == 200
+    assert found.spent.cpu == pytest.approx(200 * 6)
+
+
+def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    base = tiny(home / "tones", train__epochs=3, train__batch_size=4, evaluation__every_epochs=2)
+    plan = SweepPlan(FixedPoints([{"seed": 0}]))
+    before = {path for path in home.rglob("*") if "cache" not in path.parts}
+    said: list[str] = []
+    found = estimate(base, plan, home, say=said.append)
+    (cost,) = found.costs
+    assert 1 <= cost.steps_measured <= cost.steps_per_epoch == 6
+    assert set(cost.parts) == {"start", "step", "epoch's begin", "epoch's end", "validation", "checkpoint", "end"}
+    assert cost.parts["step"].cpu > 0
+    assert cost.memory > 10**8
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    assert abs(measure_trial(base, home, folder).disk - cost.disk) < 0.01 * cost.disk
+    assert (folder / "last" / "state.pt").is_file()
+    assert (folder / "best").is_dir()
+    assert {path for path in home.rglob("*") if "cache" not in path.parts} == before
+
+
+def test_what_costs_the_same() -> None:
+    from ray_atr.training.experiment import Experiment
+
+    first = Experiment()
+    for path, value in {"seed": 3, "data.noise.ratio": 0.4, "train.learning_rate": 0.1, "train.epochs": 9}.items():
+        assert kind_of(override(first, {path: value})) == kind_of(first), path
+    others: dict[str, Any] = {"train.batch_size": 8, "objective": "kcl", "model.embedding_width": 64}
+    for path, value in others.items():
+        assert kind_of(override(first, {path: value})) != kind_of(first), path
+
+
+def test_a_resumed_sweep_is_not_estimated(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", tiny(tmp_path), {"name": "train"})
+    options = SweepOptions(estimate=True, resume=str(run.path))
+    with pytest.raises(ValueError, match=r"--estimate: got .*allowed nothing with --resume"):
+        run_plan("train", options, {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, say=print)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(4.2, "4.2 s"), (42.4, "42 s"), (90, "1.5 minutes"), (5400, "1.5 hours"), (9e6, "2,500.0 hours")],
+)
+def test_time_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("number", "words"), [(999, "1 kB"), (1.25e6, "1.2 MB"), (4e8, "400 MB"), (1.4e9, "1.4 GB")])
+def test_bytes_in_words(number: float, words: str) -> None:
+    assert size(number) == words
