@@ -15,7 +15,9 @@ from ray_atr.data.features import open_features
 from ray_atr.data.shards import write_clips
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
+from ray_atr.models.audio import SmallCnnTower
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.vectors import TextVectorsTower
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
@@ -132,11 +134,21 @@ def test_clips_of_several_windows_are_heard_there(tmp_path: Path) -> None:
     assert found == pytest.approx(expected, rel=NEAR, abs=NEAR)
 
 
-def test_frozen_towers_encode_there_what_they_encode_here(home: Path, tmp_path: Path) -> None:
+def test_frozen_towers_encode_there_what_they_encode_here(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = SmallCnnTower.forward
+    looked_up = TextVectorsTower.looked_up
+    # Towers are float64 here, and what they encode, and the vectors that they made, are kept in fewer digits.
+    monkeypatch.setattr(TextVectorsTower, "looked_up", lambda tower, rows: looked_up(tower, rows).double())
+    monkeypatch.setattr(
+        SmallCnnTower, "forward", lambda tower, features, *rest: forward(tower, features.double(), *rest)
+    )
     changes = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
     experiment = experiment_of(home, **changes, scaling__gpus_per_worker=0.5)
-    here = prepared_for(experiment, tmp_path / "cpu")
-    expected = losses(experiment, here, tmp_path / "trial", CPU)
+    with computing_in_float64():
+        here = prepared_for(experiment, tmp_path / "cpu")
+        expected = losses(experiment, here, tmp_path / "trial", CPU)
     seen: list[bool] = []
     own = torch.nn.Linear.forward
 
@@ -144,7 +156,7 @@ def test_frozen_towers_encode_there_what_they_encode_here(home: Path, tmp_path: 
         seen.append(isinstance(given, PretendTensor))
         return own(module, given)
 
-    with pretend_device(), pytest.MonkeyPatch.context() as patch:
+    with computing_in_float64(), pretend_device(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.Linear, "forward", look)
         there = prepared_for(experiment, tmp_path / "gpu")
         assert seen
@@ -155,8 +167,8 @@ def test_frozen_towers_encode_there_what_they_encode_here(home: Path, tmp_path: 
     for split in ("train", "val"):
         one, other = (open_features(ready.features, split) for ready in (here, there))
         rows = np.arange(len(one))
-        np.testing.assert_allclose(one.features(rows)[0], other.features(rows)[0], atol=2e-6)
-    assert found == pytest.approx(expected, rel=2e-5, abs=2e-5)
+        np.testing.assert_allclose(one.features(rows)[0], other.features(rows)[0], atol=NEAR)
+    assert found == pytest.approx(expected, rel=NEAR, abs=NEAR)
 
 
 @pytest.fixture(scope="module")
