@@ -160,6 +160,13 @@ def test_an_address_that_cannot_be_had_is_refused() -> None:
         listening("nowhere.invalid", 8080)
 
 
+def test_an_answer_is_sent_without_waiting_for_the_client() -> None:
+    with listening("127.0.0.1", 0) as opened, socket.create_connection(opened.getsockname()):
+        accepted, _ = opened.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> None:
     texts = [f"a tone, number {number}" for number in range(40)]
     answers: dict[str, Any] = {}
