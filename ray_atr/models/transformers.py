@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -352,7 +353,8 @@ def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
 def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
     """Has a tokeniser read texts in lower case, with a space in the place of each mark of punctuation.
 
-    Raises ValueError for a tokeniser that is none of the tokenizers library.
+    The steps become part of its tokenizer.json. One that has them already, as a saved one may, is left as it is. Raises ValueError
+    for a tokeniser that is none of the tokenizers library.
     """
     from tokenizers import Regex, normalizers
 
@@ -365,7 +367,15 @@ def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
         normalizers.Replace(Regex(r"\s+"), " "),
         normalizers.Strip(),
     ]
-    backend.normalizer = normalizers.Sequence([*steps, *([backend.normalizer] if backend.normalizer else [])])
+    plain, own = normalizers.Sequence(steps), backend.normalizer
+    if own is None or _steps(own)[: len(steps)] != _steps(plain):
+        backend.normalizer = normalizers.Sequence([*steps, *([own] if own else [])])
+
+
+def _steps(normalizer: Any) -> list[Any]:
+    """What a normaliser does, one after the other, as tokenizer.json has it."""
+    state = json.loads(normalizer.__getstate__())
+    return list(state.get("normalizers", [state]))
 
 
 def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:

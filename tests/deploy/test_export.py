@@ -17,6 +17,7 @@ from ray_atr.data.audio import FrontEnd, fit, log_mel
 from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.export_options import TARGET_NAMES, ExportOptions
 from ray_atr.deploy.export.exporting import CHECK, TARGETS, ExportInputs, export, plain, same_lists
+from ray_atr.deploy.export.tokeniser import stock_tokeniser
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
@@ -25,6 +26,13 @@ from ray_atr.objectives.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 
 TEXTS, LANGUAGES = tiny.TEXTS, tiny.LANGUAGES
+UNTIDY = [
+    ("A  dog，(barks): LOUDLY!", "eng"),
+    ("a dog barks loudly", "eng"),
+    ("Der HUND：bellt; laut?", "deu"),
+    ('Rain|falls "on" a *roof*\nİstanbul ', "eng"),
+    ("猫が、鳴く。", "jpn"),
+]
 
 
 def needs(module: str) -> pytest.MarkDecorator:
@@ -54,6 +62,11 @@ def made(tmp_path_factory):
         "xlm_roberta_mean": lambda: XlmRoberta(checkpoint=checkpoint("xlm_roberta")),
         "bert": lambda: Bert(checkpoint=checkpoint("bert")),
         "sonar": lambda: Sonar(checkpoint=checkpoint("sonar")),
+        "plain_xlm_roberta": lambda: XlmRoberta(
+            checkpoint=checkpoint("xlm_roberta"), pooling="pooler", plain_words=True
+        ),
+        "plain_bert": lambda: Bert(checkpoint=checkpoint("bert"), plain_words=True),
+        "plain_sonar": lambda: Sonar(checkpoint=checkpoint("sonar"), plain_words=True),
         "small_transformer": lambda: SmallTransformer(width=32),
         "wide_transformer": lambda: SmallTransformer(width=256),
     }
@@ -121,6 +134,46 @@ def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, 
     assert found.difference <= 1e-5
     assert found.same_top_10 == 1
     assert {"load.py", "export.json", "digests.json"} <= {file.name for file in found.folder.iterdir()}
+
+
+@pytest.mark.parametrize("text", ["bert", "plain_bert", "plain_xlm_roberta"])
+def test_the_tokeniser_of_an_export_reads_as_the_tower_does(made, tmp_path, text):
+    from transformers import AutoTokenizer
+
+    retriever = Retriever.from_pretrained(made("small_cnn", text))
+    tower = retriever.text_tower
+    stock_tokeniser(retriever).save_pretrained(tmp_path)
+    # The type of the model chooses the class.
+    tower.model.config.save_pretrained(tmp_path)
+    texts, languages = zip(*UNTIDY, ("a dog " * 100, "eng"), strict=True)
+    read = AutoTokenizer.from_pretrained(tmp_path)(list(texts), truncation=True)
+    assert read["input_ids"] == tower.tokenise(texts, languages)
+    assert (read["input_ids"][0] == read["input_ids"][1]) == text.startswith("plain")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "audio", "text"),
+    [
+        ("clap", "htsat", "plain_xlm_roberta"),
+        pytest.param("sentence-transformers", "ast", "plain_bert", marks=SENTENCE_TRANSFORMERS),
+        pytest.param("sentence-transformers", "htsat", "plain_xlm_roberta", marks=SENTENCE_TRANSFORMERS),
+        pytest.param("onnx", "small_cnn", "plain_sonar", marks=ONNX),
+        ("mlflow", "small_cnn", "plain_bert"),
+    ],
+)
+def test_an_export_reads_plain_words_as_the_retriever_does(made, tmp_path, target, audio, text):
+    """Marks and capitals as people write them, read by the format's own library."""
+    folder = made(audio, text)
+    waveforms = asked_of(folder, (0.4, 0.75)).waveforms
+    texts, languages = zip(*UNTIDY, strict=True)
+    asked = ExportInputs(waveforms, list(texts), list(languages), np.arange(len(texts)) % 2)
+    found = export(folder, target, tmp_path / "out", asked=asked, say=lambda _: None)
+    assert found.difference <= 1e-5
+    # Opened again: the vectors of a text do not depend on its marks.
+    text_vectors = exporting.loaded_vectors(found.folder, asked)[1]
+    np.testing.assert_allclose(text_vectors[0], text_vectors[1], atol=1e-6)
+    assert np.abs(text_vectors[0] - text_vectors[2]).max() > 1e-4
 
 
 @ONNX

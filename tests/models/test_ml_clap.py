@@ -21,7 +21,7 @@ from ray_atr.models.ced import Ced
 from ray_atr.models.ml_clap import sonar_config, sonar_model
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import masked_mean
-from ray_atr.models.transformers import Sonar
+from ray_atr.models.transformers import Sonar, read_plain_words
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 from tests.support.tiny import make_data, prepared_for
@@ -197,3 +197,7 @@ def test_plain_words_need_a_tokeniser_of_the_library(made: Made) -> None:
     assert tower.tokenise(["A dog."], ["eng"]) != tower.tokenise(["a dog"], ["eng"])
     plain = Sonar(checkpoint=str(made.folder), plain_words=True).build()
     assert plain.tokenise(["A  dog，(barks)."], ["eng"]) == tower.tokenise(["a dog barks"], ["eng"])
+    # A saved tokeniser that has the steps does not get them once more.
+    normaliser = str(plain.tokenizer.backend_tokenizer.normalizer)
+    read_plain_words(plain.tokenizer)
+    assert str(plain.tokenizer.backend_tokenizer.normalizer) == normaliser

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ray_atr.common.settings import refuse
+from ray_atr.deploy.export.tokeniser import stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -79,8 +80,7 @@ def write_clap(retriever: Retriever, folder: Path) -> dict[str, Any]:
     assert {*found.missing_keys} <= made, found.missing_keys
     model.text_projection.load_state_dict(projection_state(retriever.text_projection))
     model.save_pretrained(folder)
-    text.tokenizer.model_max_length = text.max_tokens
-    text.tokenizer.save_pretrained(folder)
+    stock_tokeniser(retriever).save_pretrained(folder)
     audio.extractor.save_pretrained(folder)
     return {}
 

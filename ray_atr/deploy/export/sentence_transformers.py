@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ray_atr.common.extras import require_extra
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.export.clap import clap_model, is_htsat
+from ray_atr.deploy.export.tokeniser import stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -60,8 +61,7 @@ def _text_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
     tower = retriever.text_tower
     assert isinstance(tower, TransformersTextTower)
     tower.model.save_pretrained(folder)
-    tower.tokenizer.model_max_length = tower.max_tokens
-    tower.tokenizer.save_pretrained(folder)
+    stock_tokeniser(retriever).save_pretrained(folder)
     if tower.pooling == "pooler":
         modules = [_transformer(folder, "text", "forward", "pooler_output", "sentence_embedding")]
     else:
