@@ -22,7 +22,7 @@ from ray_atr.sweep.schedulers import check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_base_shards, check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
@@ -96,6 +96,9 @@ def sweep(
             seconds["Ray"] = time.monotonic() - before
         base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
         experiments, before = _experiments(base, plan, queue), time.monotonic()
+        for experiment in experiments:
+            # How many workers search it is known only now.
+            check_base_shards(experiment)
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
         record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
         for warning in said_of_refreshes(experiments):

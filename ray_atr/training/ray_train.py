@@ -196,21 +196,17 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
     if not encodes_itself:
         encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
-    taken: dict[str, Any] = {
-        "num_cpus": cpus if encodes_itself else 0.0,
-        "num_gpus": gpus if encodes_itself else 0.0,
-        "clients": group.size,
-        "labels": labels,
-    }
+    takes = (cpus, gpus) if encodes_itself else (0.0, 0.0)
+    place = actor.ActorPlace(*takes, clients=group.size, labels=labels)
     part = part_of_worker(group.rank, group.size, base_shards(experiment, encode, group))
     if part.is_whole:
         if group.is_first:
-            refresher = actor.start_knowledge_base(name, encode, settings, folder, **taken)
+            refresher = actor.start_knowledge_base(name, encode, settings, folder, place)
         group.barrier()
         return refresher if group.is_first else actor.find_knowledge_base(name)
     shard = None
     if group.rank == part.workers(group.size).start:
-        shard = actor.start_shard(name, encode, settings, folder, part, **taken)
+        shard = actor.start_shard(name, encode, settings, folder, part, place)
     group.barrier()
     if group.is_first:
         sharded = actor.start_sharded_base(name, settings, folder, part, clients=group.size)

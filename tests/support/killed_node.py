@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from ray_atr.common.runtime import NAMESPACE
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base.actor import ActorRefresher, start_knowledge_base
+from ray_atr.training.knowledge_base.actor import ActorPlace, ActorRefresher, start_knowledge_base
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
 from tests.support import encoders
 from tests.support.encoders import SPEC, Turn, weights
@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
     gate = folder / "go"
     gate.touch()
     refresher = start_knowledge_base(
-        "killed", Turn(gate=str(gate)), SnapshotSettings(prototypes=5), folder / "base", num_cpus=1
+        "killed", Turn(gate=str(gate)), SnapshotSettings(prototypes=5), folder / "base", ActorPlace(num_cpus=1)
     )
     client = SnapshotClient(refresher, SPEC, 2, poll_seconds=0.5)
     client.refresh(0, weights(0), lag=0)

@@ -102,7 +102,7 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Itera
         has_dashboard = ("--include-dashboard", str(takes_jobs).lower(), "--dashboard-port", str(dashboard))
         node: tuple[str, ...] = ("--head", "--port", str(port), *has_dashboard)
         try:
-            for _ in range(nodes):
+            for number in range(nodes):
                 size = ("--num-cpus", str(cpus), "--disable-usage-stats")
                 done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240)
                 if done.returncode != 0:
@@ -110,6 +110,8 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Itera
                 if node[0] == "--head":
                     (address,) = set(re.findall(rf"--address='([\d.]+:{port})'", done.stdout)) or {""}
                     node = ("--address", address)
+                # With the head's folder, a node's agent would remove the working directory of a job that runs on another.
+                node = (*node[:2], "--temp-dir", f"{temporary}/{number + 1}")
             if done.returncode == 0:
                 if takes_jobs:
                     wait_until(lambda: answers(head.address), 60, "the dashboard to answer")

@@ -109,6 +109,18 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     assert line in said
 
 
+def test_parts_of_a_base_that_no_worker_is_left_for_are_refused_before_any_work(tmp_path: Path) -> None:
+    base = tiny(make_data(tmp_path / "tones"), **AUTO)
+    run = RunFolder.create(str(tmp_path / "run"), base, {"name": "sweep"})
+    points = [{}, {"objective": "ask", "scaling.base_shards": 2}]
+    said: list[str] = []
+    with pytest.raises(ValueError, match=r"scaling\.base_shards: got 2; allowed at most scaling\.workers \(0\)"):
+        sweep(run, points, tmp_path, use_ray=False, say=said.append)
+    # The last that is said is what it was decided on; no features were made.
+    assert [line.partition(":")[0] for line in said] == ["scaling"]
+    assert not list(tmp_path.glob("features*"))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

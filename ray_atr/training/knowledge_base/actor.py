@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -235,47 +236,33 @@ def actor_name(run: str) -> str:
     return f"knowledge-{run}"
 
 
-def start_knowledge_base(
-    run: str,
-    encode: Encode,
-    settings: SnapshotSettings,
-    folder: Path,
-    *,
-    num_cpus: float = 0.0,
-    num_gpus: float = 0.0,
-    clients: int = 1,
-    labels: Mapping[str, str] | None = None,
-) -> ActorRefresher:
-    """Start a run's base; it ends with the process that started it. An earlier one of the same run is ended first.
+@dataclass(frozen=True)
+class ActorPlace:
+    """Where an actor of a base runs, and what it takes there."""
 
-    num_cpus, num_gpus  what its encoding takes: 0 CPUs lets it share with everything else.
-    clients             workers that may wait for a version at the same time.
-    labels              of the node that it runs on; none: that of the process that starts it, if there is room.
-    """
-    actor = _started(RefresherActor, actor_name(run), (encode, settings, folder), num_cpus, num_gpus, clients, labels)
-    refresher = ActorRefresher(actor)
+    num_cpus: float = 0.0
+    """What its encoding takes: 0 lets it share the CPUs of its node."""
+    num_gpus: float = 0.0
+    clients: int = 1
+    """Workers that may wait for a version at the same time."""
+    labels: Mapping[str, str] | None = None
+    """Of the node that it runs on; none: that of the process that starts it, if there is room."""
+
+
+def start_knowledge_base(
+    run: str, encode: Encode, settings: SnapshotSettings, folder: Path, place: ActorPlace | None = None
+) -> ActorRefresher:
+    """Start a run's base; it ends with the process that started it. An earlier one of the same run is ended first."""
+    refresher = ActorRefresher(_started(RefresherActor, actor_name(run), (encode, settings, folder), place))
     refresher.give_back(folder)
     return refresher
 
 
 def start_shard(
-    run: str,
-    encoder: EncodePart,
-    settings: SnapshotSettings,
-    folder: Path,
-    part: BasePart,
-    *,
-    num_cpus: float = 0.0,
-    num_gpus: float = 0.0,
-    clients: int = 1,
-    labels: Mapping[str, str] | None = None,
+    run: str, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart, place: ActorPlace | None = None
 ) -> Any:
-    """Start what holds one part of a run's base; called where the part is searched. Arguments as of `start_knowledge_base`.
-
-    It ends when nobody holds what is returned here.
-    """
-    arguments = encoder, settings, folder, part
-    return _started(ShardActor, shard_name(run, part), arguments, num_cpus, num_gpus, clients, labels)
+    """Start what holds one part of a run's base; called where the part is searched. It ends when nobody holds what is returned."""
+    return _started(ShardActor, shard_name(run, part), (encoder, settings, folder, part), place)
 
 
 def start_sharded_base(
@@ -287,7 +274,7 @@ def start_sharded_base(
         for number, shard in enumerate(shards):
             if not ray.get(shard.has.remote(version)):
                 ray.get(shard.receive.remote(load_version(folder, version, BasePart(number, part.of))))
-    actor = _started(ShardedRefresherActor, actor_name(run), (shards, settings, folder), 0.0, 0.0, clients, None)
+    actor = _started(ShardedRefresherActor, actor_name(run), (shards, settings, folder), ActorPlace(clients=clients))
     refresher = ShardedActorRefresher(actor, shards, part)
     refresher.copies = folder
     return refresher
@@ -307,30 +294,23 @@ def _shards(run: str, count: int) -> list[Any]:
     return [ray.get_actor(shard_name(run, BasePart(number, count)), namespace=NAMESPACE) for number in range(count)]
 
 
-def _started(
-    kind: type,
-    name: str,
-    arguments: tuple[Any, ...],
-    num_cpus: float,
-    num_gpus: float,
-    clients: int,
-    labels: Mapping[str, str] | None,
-) -> Any:
+def _started(kind: type, name: str, arguments: tuple[Any, ...], place: ActorPlace | None) -> Any:
+    place = place or ActorPlace()
     _end_earlier(name)
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
-    placed: dict[str, Any] = {} if labels else {"scheduling_strategy": here_if_there_is_room()}
-    if labels:
+    placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room()}
+    if place.labels:
         # Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
-        placed = {"label_selector": dict(labels), "scheduling_strategy": "DEFAULT"}
+        placed = {"label_selector": dict(place.labels), "scheduling_strategy": "DEFAULT"}
     actor: Any = ray.remote(kind)
     options = actor.options(
         name=name,
         namespace=NAMESPACE,
-        num_cpus=num_cpus,
-        num_gpus=num_gpus,
+        num_cpus=place.num_cpus,
+        num_gpus=place.num_gpus,
         max_restarts=-1,
         max_task_retries=-1,
-        max_concurrency=clients + 4,
+        max_concurrency=place.clients + 4,
         **placed,
     )
     return options.remote(*arguments)
