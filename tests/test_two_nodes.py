@@ -1,6 +1,6 @@
 """Two nodes with object stores of their own: one trial with a worker on each, and a sweep of two trials at a time.
 
-The trial has all that a trial may have besides its workers: readers, a knowledge base, and a process that validates.
+The trial has all that a trial may have besides its workers: readers, a knowledge base in parts, and a process that validates.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
     actors = json.loads(done.stdout.splitlines()[-1])
     nodes = [node for name, _, node in actors if name == "RayTrainWorker"]
     assert len(nodes) == len(set(nodes)) == 2
-    # They ended with their trial.
-    assert [state for name, state, _ in actors if name in ("RefresherActor", "ValidatorActor")] == ["DEAD"] * 2
+    # Each part is where it is searched. All ended with their trial.
+    assert {node for name, _, node in actors if name == "ShardActor"} == set(nodes)
+    beside = [(state, node) for name, state, node in actors if name in ("ShardedRefresherActor", "ValidatorActor")]
+    assert [state for state, _ in beside] == ["DEAD"] * 2
+    assert len({node for _, node in beside}) == 1, "both are beside the first worker"
     (trial,) = RunFolder.open(head.home / "runs" / "one").trials()
     for row in trial.epochs():
         assert row["knowledge/version"] == row["epoch"]

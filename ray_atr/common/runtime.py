@@ -206,16 +206,18 @@ def this_node() -> str:
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
-def here_if_there_is_room() -> Any:
+def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
     """The scheduling strategy of an actor that runs on this node, or on another if the workers leave no room on this one.
 
     Without one, Ray would place the actor in the group of the worker that starts it, where there is no room, and wait for ever.
+    For an actor that takes nothing there is always room, and Ray would draw its node by lot unless that is fixed.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
+    may_leave = num_cpus > 0 or num_gpus > 0
+    return NodeAffinitySchedulingStrategy(here, soft=may_leave, _spill_on_unavailable=may_leave)
 
 
 def labels_of_this_node() -> dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_stora
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 
 TRACEBACK_FILE = "traceback.txt"
+# As Python prints an error of a file; a missing file or a right that is missing has a class of its own.
+DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
 # A trial's own process only waits for its workers; Tune refuses 0.
 TRIAL_PROCESS_CPUS = 0.01
 # Ray's own resource of the head's node: a trial whose other nodes come and go must not go with one of them.
@@ -157,7 +160,10 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:
-    """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder."""
+    """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder.
+
+    Of a disk that fails the line is `PATH: REASON`, as the commands have it.
+    """
     path = folder.folder / ERROR_FILE
     if file_exists(path):
         return path.read_text(encoding="utf-8").strip()
@@ -166,6 +172,9 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if not text:
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
+    if found := DISK_ERROR.findall(text):
+        reason, path = found[-1]
+        return f"{path}: {reason}"
     return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 
 

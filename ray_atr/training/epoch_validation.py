@@ -212,11 +212,12 @@ def start_validator(experiment: Experiment, prepared: Prepared) -> ActorValidato
     import ray
 
     scaling = experiment.scaling
+    cpus, gpus = scaling.cpus_per_validation * WORKER_CPU_SHARE, scaling.gpus_per_validation
     actor = ray.remote(ValidatorActor).options(
-        num_cpus=scaling.cpus_per_validation * WORKER_CPU_SHARE,
-        num_gpus=scaling.gpus_per_validation,
+        num_cpus=cpus,
+        num_gpus=gpus,
         max_restarts=-1,
         max_task_retries=-1,
-        scheduling_strategy=here_if_there_is_room(),
+        scheduling_strategy=here_if_there_is_room(cpus, gpus),
     )
     return ActorValidator(actor.remote(experiment, prepared))

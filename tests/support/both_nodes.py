@@ -1,4 +1,4 @@
-"""Two commands on the Ray of RAY_ADDRESS: a trial of two workers, a base and a validator, then a sweep of two trials.
+"""Two commands on the Ray of RAY_ADDRESS: a trial of two workers, a base in parts and a validator, then a sweep of two trials.
 
 Run as a program: the tests' own process has the session's Ray.
 
@@ -22,6 +22,7 @@ def main(folder: Path, cpus: str) -> None:
     data = make_data(folder / "tones", num_test=0)
     typed = typed_settings(data, cpus)
     ask = ["--objective=ask", "--objective.knowledge.prototypes=4", "--objective.knowledge.refresh_lag=2"]
+    ask += ["--scaling.base_shards=2"]
     beside = ["--scaling.validate_beside=true", "--scaling.cpus_per_validation=0"]
     command(
         "train", arguments=[f"--out={folder}/runs/one", "--no-figures", "--scaling.workers=2", *ask, *beside, *typed]

@@ -36,6 +36,28 @@ def test_an_error_that_nobody_foresaw_is_a_line_and_its_traceback_kept(tmp_path:
     assert (tmp_path / TRACEBACK_FILE).read_text() == TRACEBACK
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("OSError: [Errno 5] Input/output error: '/runs/a b/last.tmp'", "/runs/a b/last.tmp: Input/output error"),
+        (
+            "OSError: [Errno 28] No space left on device: '/a' -> '/b'\n\nThe above was raised by Ray Train",
+            "/a: No space left on device",
+        ),
+    ],
+)
+def test_a_disk_that_fails_is_told_as_elsewhere_with_its_path(tmp_path: Path, error: str, told: str) -> None:
+    text = TRACEBACK.replace("KeyError: 3", error)
+    assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, text)) == told
+    assert (tmp_path / TRACEBACK_FILE).read_text() == text
+
+
+def test_a_file_that_is_missing_is_no_disk_that_fails(tmp_path: Path) -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/a'"
+    told = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK.replace("KeyError: 3", error)))
+    assert told == f"{error} ({tmp_path / TRACEBACK_FILE})"
+
+
 def test_a_mistake_in_the_settings_is_told_in_its_own_words(tmp_path: Path) -> None:
     write_error(tmp_path, "train.batch_size: got 5")
     assert _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK)) == "train.batch_size: got 5"

@@ -298,7 +298,7 @@ def _started(kind: type, name: str, arguments: tuple[Any, ...], place: ActorPlac
     place = place or ActorPlace()
     _end_earlier(name)
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
-    placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room()}
+    placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room(place.num_cpus, place.num_gpus)}
     if place.labels:
         # Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
         placed = {"label_selector": dict(place.labels), "scheduling_strategy": "DEFAULT"}
