@@ -101,6 +101,8 @@ def main() -> None:
         "data.languages": "eng",
         "train.epochs": options.epochs,
         "evaluation.every_epochs": options.epochs,
+        # How far the base has drifted is a diagnosis that encodes the source once more an epoch; ASK does without.
+        "evaluation.probe_clips": 0,
         "scaling.workers": 0,
         **({"data.soundscapes.num_train": options.clips} if options.clips else {}),
     }
