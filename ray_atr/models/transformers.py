@@ -353,8 +353,8 @@ def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
 def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
     """Has a tokeniser read texts in lower case, with a space in the place of each mark of punctuation.
 
-    The steps become part of its tokenizer.json. One that has them already, as a saved one may, is left as it is. Raises ValueError
-    for a tokeniser that is none of the tokenizers library.
+    The steps become part of its tokenizer.json. One that has them already, as a saved one may, is left as it is. Raises
+    ValueError for a tokeniser that is none of the tokenizers library.
     """
     from tokenizers import Regex, normalizers
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def stock_tokeniser(retriever: Retriever) -> PreTrainedTokenizerBase:
-    """The tokeniser whose `save_pretrained` keeps what the tower reads: cut at its longest text, plain words as the tower has them.
+    """The tokeniser whose `save_pretrained` keeps what the tower reads: its longest text, and plain words.
 
     Classes of one model, like BertTokenizer, make their normaliser anew when they are loaded and would read the words as they are
     written. PreTrainedTokenizerFast takes tokenizer.json as it is.

@@ -259,9 +259,14 @@ def start_knowledge_base(
 
 
 def start_shard(
-    run: str, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart, place: ActorPlace | None = None
+    run: str,
+    encoder: EncodePart,
+    settings: SnapshotSettings,
+    folder: Path,
+    part: BasePart,
+    place: ActorPlace | None = None,
 ) -> Any:
-    """Start what holds one part of a run's base; called where the part is searched. It ends when nobody holds what is returned."""
+    """Start what holds one part of a run's base; called where the part is searched. It ends when nobody holds it."""
     return _started(ShardActor, shard_name(run, part), (encoder, settings, folder, part), place)
 
 
