@@ -10,8 +10,10 @@ their gradients must be equal bit for bit, or the run fails. Private memory (USS
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import pickle
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -125,8 +127,7 @@ def measured(rank: int, folder: Path, options: argparse.Namespace) -> None:
                 # One is enough to compare with.
                 dist.barrier()
                 continue
-            gc.collect()
-            before = psutil.Process().memory_full_info().uss
+            before = private_bytes()
             part = WHOLE if parts == 1 else part_of_worker(rank, options.workers, parts)
             snapshot, sent = built(options, part)
             gc.collect()
@@ -143,12 +144,19 @@ def measured(rank: int, folder: Path, options: argparse.Namespace) -> None:
                     result[f"search {name}"] = dict(bytes_of)
                     result[name] = {**together._asdict(), **outcome(searcher, together, options, knowledge)}
                     result[f"step {name}"] = dict(bytes_of)
-            gc.collect()
-            result["held"] = psutil.Process().memory_full_info().uss - before
+            result["held"] = private_bytes() - before
             found[parts] = result
             del snapshot, searcher
             dist.barrier()
     torch.save(found, folder / f"{rank}.pt")
+
+
+def private_bytes() -> int:
+    """This process's private memory (USS), without what the allocator keeps of what was freed."""
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_full_info().uss)
 
 
 def with_mask(asked: tuple[Tensor, Tensor, list[str], Tensor]) -> tuple[Any, ...]:

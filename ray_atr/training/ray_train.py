@@ -196,8 +196,8 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     cpus, gpus, encodes_itself = scaling.cpus_per_encoder, scaling.gpus_per_encoder, scaling.encoders == 0
     if not encodes_itself:
         encode.processes = Resources(cpus, gpus, scaling.encoders, max(1, int(cpus)), "scaling.encoders", labels)
-    takes = (cpus, gpus) if encodes_itself else (0.0, 0.0)
-    place = actor.ActorPlace(*takes, clients=group.size, labels=labels)
+    own_cpus, own_gpus = (cpus, gpus) if encodes_itself else (0.0, 0.0)
+    place = actor.ActorPlace(own_cpus, own_gpus, clients=group.size, labels=labels)
     part = part_of_worker(group.rank, group.size, base_shards(experiment, encode, group))
     if part.is_whole:
         if group.is_first:
