@@ -97,7 +97,7 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Itera
             # As ray_atr sets it for a Ray it starts itself: stay on the loopback address. Ray lets no second node in then.
             **({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if nodes == 1 else {}),
         }
-        port, dashboard = free_port(), free_port()
+        port, dashboard = free_ports(2)
         head = Head(environment, f"http://127.0.0.1:{dashboard}", home)
         has_dashboard = ("--include-dashboard", str(takes_jobs).lower(), "--dashboard-port", str(dashboard))
         node: tuple[str, ...] = ("--head", "--port", str(port), *has_dashboard)
@@ -131,7 +131,7 @@ def ports_of_a_node() -> list[str]:
         "--runtime-env-agent-port",
         "--metrics-export-port",
     )
-    chosen = [word for name in agents for word in (name, str(free_port()))]
+    chosen = [word for name, port in zip(agents, free_ports(len(agents)), strict=True) for word in (name, str(port))]
     return [*chosen, "--min-worker-port", "0", "--max-worker-port", "0"]
 
 
@@ -156,9 +156,16 @@ def end_processes_of(temporary: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, no two of them the same: each is held until all are chosen."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def answers(address: str) -> bool:
