@@ -25,6 +25,12 @@ KEPT = np.dtype("<f2")
 """Half precision holds 0 and 1 exactly, and a metric of 149 clips to 1e-4."""
 
 
+def is_mean_over_queries(metric: Metric) -> bool:
+    """Whether a metric is a mean of what queries reach, so that each clip has a part in it."""
+    measure = OF_QUERIES.get(metric.name)
+    return metric.task in DIRECTIONS and measure is not None and measure.average == "mean"
+
+
 def unit_scores(
     retrievals: Mapping[str, Retrieval], metric: Metric, trained: Collection[str] | None = None
 ) -> NDArray[np.float64] | None:
@@ -34,7 +40,7 @@ def unit_scores(
     on (None: all). None for a metric that is no mean over queries, such as a median rank, or that these retrievals lack.
     """
     measure = OF_QUERIES.get(metric.name)
-    if metric.task not in DIRECTIONS or measure is None or measure.values is None or measure.average != "mean":
+    if not is_mean_over_queries(metric) or measure is None or measure.values is None:
         return None
     of_languages: dict[str, QueryScores] = {name: getattr(found, metric.task) for name, found in retrievals.items()}
     units = np.unique(np.concatenate([scores.clip for scores in of_languages.values()] or [np.empty(0, np.int64)]))

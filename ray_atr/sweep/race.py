@@ -5,9 +5,9 @@ in which trials end. A point is dropped when another is better by more than the 
 
 - The mean difference of two points over n seeds and U clips has the variance of `metrics.over_clips_and_seeds`: that over clips
   of the mean over seeds, and that over seeds without the interaction, which the first holds already (two-way random effects).
-- Seeds: few are known, so the variance over seeds is pooled over the pairs, and `ASSUMED_SEEDS` seeds of `ASSUMED_DEVIATION` count
-  besides (a scaled inverse chi-square prior, as Smyth 2004 moderates variances). With one seed it is all that is known. A
-  pair whose own seeds deviate more has its own variance.
+- Seeds: few are known, so the variance over seeds is pooled over the pairs, and `ASSUMED_SEEDS` seeds of `ASSUMED_DEVIATION`
+  count besides (a scaled inverse chi-square prior, as Smyth 2004 moderates variances). With one seed it is all that is known.
+  A pair whose own seeds deviate more has its own variance.
 - Points: the quantiles are of the studentized range (Tukey 1953; Hsu 1996), so that in all pairs at once no true
   difference is misjudged, one quantile for the clips' part and one for the seeds', put together as Cochran (1964) has it.
 - Looks: look n spends `level` / 2^n. The sum over any number of looks is at most `level`, so seeds can be added later. (Group
@@ -21,7 +21,7 @@ look: simulations are in tests/sweep/test_race.py and benchmarks/bench_race.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -56,23 +56,35 @@ class Evidence:
     """What this look spends: the interval covers all pairs at once but with this probability."""
 
 
-def run_race(points: Mapping[str, Scores], seeds: Sequence[int], level: float = LEVEL) -> dict[str, Evidence]:
-    """The points that are dropped by what has finished, with the evidence, in their order; the seeds are in the order of the
-    sweep. Points are compared on the same clips: U is the same for all.
+def run_race(
+    points: Mapping[str, Scores],
+    seeds: Sequence[int],
+    level: float = LEVEL,
+    *,
+    before: Mapping[str, Evidence] | None = None,
+    out: Collection[str] = (),
+) -> dict[str, Evidence]:
+    """The points that are dropped by what has finished, with the evidence; the seeds are in the order of the sweep. Points are
+    compared on the same clips: U is the same for all.
 
-    What was dropped stays so however much finishes later.
+    `before` are those that were dropped already. They stay so, and take part in the looks up to theirs, so that all looks are as
+    they were. A look waits for no seed of those that are `out`: a trial of them has failed, and they leave the race undropped.
     """
+    before = before or {}
     racing = list(points)
     dropped: dict[str, Evidence] = {}
     for number in range(1, len(seeds) + 1):
         looked_at = seeds[:number]
-        if len(racing) < 2 or not all(seed in points[name] for name in racing for seed in looked_at):
+        lacking = [name for name in racing if not all(seed in points[name] for seed in looked_at)]
+        racing = [name for name in racing if name not in lacking or name not in out]
+        if len(racing) < 2 or any(name in racing for name in lacking):
             break
         scores = {name: np.stack([points[name][seed] for seed in looked_at]) for name in racing}
         found = look(scores, len(points), level / 2**number)
+        found |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
         dropped |= found
         racing = [name for name in racing if name not in found]
-    return dropped
+    return {**before, **dropped}
 
 
 def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float) -> dict[str, Evidence]:
