@@ -7,14 +7,14 @@ resumed sweep drops the same points, and none of them is given a seed that is ad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.progress import Say
+from ray_atr.common.settings import counted
 from ray_atr.common.space import Space, point_key
 from ray_atr.sweep.race import Evidence, run_race
 from ray_atr.sweep.recording import SweepListener
@@ -41,8 +41,8 @@ class Entrant:
     def evidence(self) -> Evidence | None:
         """Why it was dropped, as its trials have it."""
         for trial in self.trials.values():
-            if isinstance(kept := trial.describe().get(DROPPED), Mapping):
-                return Evidence(**{one.name: kept[one.name] for one in fields(Evidence)})
+            if (kept := trial.describe().get(DROPPED)) is not None:
+                return Evidence.read(kept, f"{trial.folder / 'trial.json'}: {DROPPED}")
         return None
 
 
@@ -119,7 +119,7 @@ class Racing(SweepListener):
             if DROPPED not in trial.describe():
                 trial.update(**{DROPPED: asdict(evidence)})
         if is_new:
-            self.say(f"race: {one.name} is dropped: {in_words(asdict(evidence))}")
+            self.say(f"race: {one.name} is dropped: {in_words(evidence)}")
         self.dropped |= {trial.trial_id for trial in one.trials.values()}
         for trial in self.queue.take_waiting(self.dropped):
             if status_of(trial) not in ENDED:
@@ -128,11 +128,9 @@ class Racing(SweepListener):
                     listener.trial_stopped(trial)
 
 
-def in_words(evidence: Mapping[str, Any]) -> str:
+def in_words(evidence: Evidence) -> str:
     """Evidence as a line says it."""
-    ahead, least = 100 * float(evidence["ahead"]), 100 * float(evidence["at_least"])
-    seeds = "seed" if evidence["seeds"] == 1 else "seeds"
     return (
-        f"{evidence['rival']} is ahead by {ahead:.1f} points on validation after {evidence['seeds']} {seeds}, "
-        f"by {least:.1f} at least"
+        f"{evidence.rival} is ahead by {100 * evidence.ahead:.1f} points on validation after "
+        f"{counted(evidence.seeds, 'seed')}, by {100 * evidence.at_least:.1f} at least"
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ray_atr.common.space import Space
+from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.unit_scores import packed_scores
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, SweepListener, SweepPlan, sweep
@@ -222,3 +223,27 @@ def test_a_race_by_a_median_or_of_an_adaptive_search_is_refused() -> None:
         check_scheduler(adaptive, EXPERIMENT)
     grid = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.2)"], EXPERIMENT))
     check_scheduler(SweepPlan(grid, (0, 1), goals=goals, scheduler="race"), EXPERIMENT)
+
+
+def test_the_report_says_who_was_dropped_and_by_what(run: RunFolder, trained: list[str]) -> None:
+    quietly(run, plan_of(0, 1))
+    written = write_report(run.path, figures=False)
+    assert "dropped by the race, without numbers of all seeds: lr=0.001" in written.summary
+    (row,) = (line for line in str(written.table_markdown.read_text()).splitlines() if line.startswith("| lr=0.001 "))
+    kept = next(iter(filter(None, evidence_of(run).values())))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:3] == ["lr=0.001", "lr=0.1", "1"]
+    assert cells[3:5] == [f"{100 * kept['ahead']:.1f}", f"{100 * kept['at_least']:.1f}"]
+    assert "Dropped by the race" in str(written.page.read_text())
+
+
+@pytest.mark.parametrize(
+    "damaged", ["behind", {"rival": "lr=0.1"}, {"rival": 3, "seeds": 1, "ahead": 0.1, "at_least": 0.1}]
+)
+def test_damaged_evidence_is_refused(run: RunFolder, damaged: Any) -> None:
+    plan = plan_of(0, 1)
+    queue = TrialQueue(run, plan, lambda point: None)
+    racing = Racing(run, plan, queue, lambda message: None)
+    queue.trials[0].update(dropped=damaged)
+    with pytest.raises(ValueError, match=r"trial.json: dropped: .*the evidence by which a race dropped"):
+        racing.look()
