@@ -97,7 +97,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--space", "train.batch_size=randint(8,5000)", "--search", "random", "--trials", "3"], "got 5000; allowed"),
         (
             ["--space", "data.noise.ratio=grid(0,0.2)", "--scheduler", "pbt"],
-            "--scheduler: got 'pbt'; allowed one of none, asha",
+            "--scheduler: got 'pbt'; allowed one of none, asha, race",
         ),
         (
             ["--space", "data.noise.ratio=grid(0)", "--scheduler", "asha", "--minimize", "a", "--maximize", "b"],

@@ -36,7 +36,7 @@ LEVEL = 0.05
 """The probability that a point which is the best is dropped, over all looks and points of a cell."""
 ASSUMED_DEVIATION = 0.02
 """Standard deviation over seeds of the difference of two points, on the same clips without end, before seeds have shown it."""
-ASSUMED_SEEDS = 4
+ASSUMED_SEEDS = 8
 """As many degrees of freedom as that assumption is worth."""
 FEWEST_CLIPS = 30
 """Below which the mean over clips is not taken for normal, and nothing is dropped."""

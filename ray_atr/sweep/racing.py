@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Space, point_key
-from ray_atr.sweep.race import Evidence, run_race
+from ray_atr.sweep.race import FEWEST_CLIPS, Evidence, Scores, run_race
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.schedulers import rivals_key
 from ray_atr.sweep.search import SweepPlan
@@ -83,6 +83,7 @@ class Racing(SweepListener):
         self.seeds += [seed for seed in new if seed not in self.seeds]
         run.update_info(**{SEEDS_OF_RACE: self.seeds})
         queue.order_by(self.place_of)
+        self._has_said_few = False
         self.dropped: set[str] = set()
         """Trials of the points that were dropped, by their ids."""
 
@@ -107,11 +108,18 @@ class Racing(SweepListener):
         for cell in self.cells:
             before = {one.name: evidence for one in cell if (evidence := one.evidence()) is not None}
             scores = {one.name: one.scores() for one in cell}
+            self._say_if_few(scores.values())
             failed = [one.name for one in cell if any(status_of(trial) == FAILED for trial in one.trials.values())]
             found = run_race(scores, self.seeds, before=before, out=failed)
             for one in cell:
                 if one.name in found:
                     self._drop(one, found[one.name], is_new=one.name not in before)
+
+    def _say_if_few(self, scores: Iterable[Scores]) -> None:
+        sizes = [len(of_seed) for of_point in scores for of_seed in of_point.values()]
+        if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
+            self._has_said_few = True
+            self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
 
     def _drop(self, one: Entrant, evidence: Evidence, *, is_new: bool) -> None:
         # Before a trial is ended the others have the evidence: after a kill between the two it is found.
