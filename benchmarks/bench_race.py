@@ -53,7 +53,7 @@ class Outcomes:
 def replays(cell: Sequence[Entrant], seeds: int, whole: int, number: int, *, all_points: bool) -> Outcomes:
     """Races of the cell's points, or of some of them, by draws of its seeds and clips."""
     found, generator = Outcomes(), np.random.default_rng(0)
-    scores = {one.name: one.scores() for one in cell}
+    scores = {one.name: one.scores for one in cell}
     known = sorted(set.intersection(*(set(of_seeds) for of_seeds in scores.values())))
     for _ in range(number):
         count = len(scores) if all_points else int(generator.integers(FEWEST_POINTS, len(scores) + 1))
@@ -81,7 +81,7 @@ def of_run(folder: str, number: int) -> None:
                 all(of_point[one.name].get(path) == value for path, value in held.items()) for held in references
             )
         ]
-        finished = min(len(one.scores()) for one in cell)
+        finished = min(len(one.scores) for one in cell)
         for seeds in [number for number in (3, 6) if number <= finished]:
             for what, points, whole in (("all", cell, 0), ("methods", raced, len(cell) - len(raced))):
                 for all_points in (True, False):

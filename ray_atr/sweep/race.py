@@ -46,7 +46,7 @@ Scores = Mapping[int, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RaceEvidence:
     """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
 
     rival: str
@@ -59,7 +59,7 @@ class Evidence:
     """What this look spends: the interval covers all pairs at once but with this probability."""
 
     @classmethod
-    def read(cls, content: Any, path: str) -> Evidence:
+    def read(cls, content: Any, path: str) -> RaceEvidence:
         """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
         numbers = [one.name for one in fields(cls) if one.name != "rival"]
         is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
@@ -75,9 +75,9 @@ def run_race(
     seeds: Sequence[int],
     level: float = LEVEL,
     *,
-    before: Mapping[str, Evidence] | None = None,
+    before: Mapping[str, RaceEvidence] | None = None,
     out: Collection[str] = (),
-) -> dict[str, Evidence]:
+) -> dict[str, RaceEvidence]:
     """The points that are dropped by what has finished, with the evidence; the seeds are in the order of the sweep. Points are
     compared on the same clips: U is the same for all.
 
@@ -86,7 +86,7 @@ def run_race(
     """
     before = before or {}
     racing = list(points)
-    dropped: dict[str, Evidence] = {}
+    dropped: dict[str, RaceEvidence] = {}
     for number in range(1, len(seeds) + 1):
         looked_at = seeds[:number]
         lacking = [name for name in racing if not all(seed in points[name] for seed in looked_at)]
@@ -101,7 +101,7 @@ def run_race(
     return {**before, **dropped}
 
 
-def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float) -> dict[str, Evidence]:
+def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float) -> dict[str, RaceEvidence]:
     """The points that cannot be the best, by scores [n, U] of n seeds on the same U clips, each with its strongest evidence.
 
     `entrants` are the points that the race began with; `level` is the probability that any pair is misjudged.
@@ -117,11 +117,11 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
     pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in found.values()])))
     of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + known * pooled) / freedom
     z, t = _quantile(level, entrants, np.inf), _quantile(level, entrants, freedom)
-    dropped: dict[str, Evidence] = {}
+    dropped: dict[str, RaceEvidence] = {}
     for (one, other), (mean, of_clips, of_seeds) in found.items():
         half = float(np.sqrt(z**2 * of_clips + t**2 * max(of_pairs, of_seeds) / num_seeds))
         better, worse = (one, other) if mean > 0 else (other, one)
-        evidence = Evidence(better, num_seeds, abs(mean), abs(mean) - half, level)
+        evidence = RaceEvidence(better, num_seeds, abs(mean), abs(mean) - half, level)
         if evidence.at_least > 0 and (worse not in dropped or evidence.at_least > dropped[worse].at_least):
             dropped[worse] = evidence
     return {name: dropped[name] for name in names if name in dropped}

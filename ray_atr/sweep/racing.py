@@ -8,7 +8,7 @@ resumed sweep drops the same points, and none of them is given a seed that is ad
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,34 +16,42 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Space, point_key
-from ray_atr.sweep.race import FEWEST_CLIPS, Evidence, Scores, run_race
+from ray_atr.sweep.race import FEWEST_CLIPS, RaceEvidence, run_race
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.schedulers import rivals_key
 from ray_atr.sweep.search import SweepPlan
-from ray_atr.sweep.trial_queue import ENDED, TrialQueue, status_of
+from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE = "race_seeds"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entrant:
-    """A point of a race with its trials by seed."""
+    """A point of a race: its trials by seed, and what is known of it."""
 
     name: str
-    trials: dict[int, TrialFolder]
+    trials: dict[int, TrialFolder] = field(default_factory=dict)
+    scores: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Of each finished seed, what each clip adds to the metric at the best epoch, [U]."""
+    evidence: RaceEvidence | None = None
+    """Why it was dropped, if it was."""
+    has_failed: bool = False
 
-    def scores(self) -> dict[int, NDArray[np.float64]]:
-        """Of each finished seed, what each clip adds to the metric at the best epoch, [U]."""
-        found = {seed: scores_of(trial) for seed, trial in self.trials.items() if trial.is_finished}
-        return {seed: scores for seed, scores in found.items() if scores is not None}
+    def add(self, seed: int, trial: TrialFolder) -> None:
+        """A trial of it, with what the run folder says of that. ValueError for damaged evidence."""
+        self.trials[seed] = trial
+        described = trial.describe()
+        if DROPPED in described:
+            self.evidence = RaceEvidence.read(described[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
+        self.has_failed |= described["status"] == FAILED
+        self.note(seed)
 
-    def evidence(self) -> Evidence | None:
-        """Why it was dropped, as its trials have it."""
-        for trial in self.trials.values():
-            if (kept := trial.describe().get(DROPPED)) is not None:
-                return Evidence.read(kept, f"{trial.folder / 'trial.json'}: {DROPPED}")
-        return None
+    def note(self, seed: int) -> None:
+        """Keep the scores of a seed, once its trial has finished and if it kept them."""
+        trial = self.trials[seed]
+        if trial.is_finished and (scores := scores_of(trial)) is not None:
+            self.scores[seed] = scores
 
 
 def scores_of(trial: TrialFolder) -> NDArray[np.float64] | None:
@@ -62,8 +70,8 @@ def cells_of(run: RunFolder, trials: Iterable[TrialFolder], space: Space | None)
         cell, key = cells.setdefault(rivals_key(point, space), {}), point_key(point)
         if key not in cell:
             is_taken = any(one.name == trial_name(point) for one in cell.values())
-            cell[key] = Entrant(key if is_taken else trial_name(point), {})
-        cell[key].trials[int(overrides.get("seed", base))] = trial
+            cell[key] = Entrant(key if is_taken else trial_name(point))
+        cell[key].add(int(overrides.get("seed", base)), trial)
     return [list(cell.values()) for cell in cells.values()]
 
 
@@ -77,17 +85,23 @@ class Racing(SweepListener):
         # Points that a comparison is read against are in no race.
         raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
         self.cells = cells_of(run, raced, plan.space)
+        self.places = {
+            trial.trial_id: (cell, one, seed)
+            for cell in self.cells
+            for one in cell
+            for seed, trial in one.trials.items()
+        }
         self.seeds = list(run.info.get(SEEDS_OF_RACE, ()))
         new = dict.fromkeys(seed for cell in self.cells for one in cell for seed in one.trials)
         # Those of the first start first: a look compares the same seeds however many are added.
         self.seeds += [seed for seed in new if seed not in self.seeds]
         run.update_info(**{SEEDS_OF_RACE: self.seeds})
-        queue.order_by(self.place_of)
+        queue.order_by(self.turn_of)
         self._has_said_few = False
         self.dropped: set[str] = set()
         """Trials of the points that were dropped, by their ids."""
 
-    def place_of(self, trial: TrialFolder) -> int:
+    def turn_of(self, trial: TrialFolder) -> int:
         """Every point gets its first seed before any gets its second; what is not raced comes when its seed comes."""
         seed = trial.describe()["overrides"].get("seed")
         return self.seeds.index(seed) if seed in self.seeds else len(self.seeds)
@@ -97,46 +111,60 @@ class Racing(SweepListener):
         return trial_id in self.dropped
 
     def trial_finished(self, trial: TrialFolder) -> None:
-        self.look()
+        if trial.trial_id in self.places:
+            cell, one, seed = self.places[trial.trial_id]
+            one.note(seed)
+            self._look_at(cell)
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
-        # The others no longer wait for it.
-        self.look()
+        if trial.trial_id in self.places:
+            # The others no longer wait for it.
+            cell, one, _ = self.places[trial.trial_id]
+            one.has_failed = True
+            self._look_at(cell)
 
     def look(self) -> None:
         """Drop what the finished trials allow to drop, and what was dropped before."""
         for cell in self.cells:
-            before = {one.name: evidence for one in cell if (evidence := one.evidence()) is not None}
-            scores = {one.name: one.scores() for one in cell}
-            self._say_if_few(scores.values())
-            failed = [one.name for one in cell if any(status_of(trial) == FAILED for trial in one.trials.values())]
-            found = run_race(scores, self.seeds, before=before, out=failed)
-            for one in cell:
-                if one.name in found:
-                    self._drop(one, found[one.name], is_new=one.name not in before)
+            self._look_at(cell)
 
-    def _say_if_few(self, scores: Iterable[Scores]) -> None:
-        sizes = [len(of_seed) for of_point in scores for of_seed in of_point.values()]
+    def _look_at(self, cell: Sequence[Entrant]) -> None:
+        self._say_if_few(cell)
+        found = run_race(
+            {one.name: one.scores for one in cell},
+            self.seeds,
+            before={one.name: one.evidence for one in cell if one.evidence is not None},
+            out=[one.name for one in cell if one.has_failed],
+        )
+        for one in cell:
+            if one.name in found:
+                self._drop(one, found[one.name])
+
+    def _say_if_few(self, cell: Sequence[Entrant]) -> None:
+        sizes = [len(of_seed) for one in cell for of_seed in one.scores.values()]
         if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
             self._has_said_few = True
             self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
 
-    def _drop(self, one: Entrant, evidence: Evidence, *, is_new: bool) -> None:
+    def _drop(self, one: Entrant, evidence: RaceEvidence) -> None:
+        trials = {trial.trial_id: trial for trial in one.trials.values()}
+        if self.dropped >= trials.keys():
+            return
         # Before a trial is ended the others have the evidence: after a kill between the two it is found.
-        for trial in one.trials.values():
+        for trial in trials.values():
             if DROPPED not in trial.describe():
                 trial.update(**{DROPPED: asdict(evidence)})
-        if is_new:
+        if one.evidence is None:
             self.say(f"race: {one.name} is dropped: {in_words(evidence)}")
-        self.dropped |= {trial.trial_id for trial in one.trials.values()}
+        one.evidence = evidence
+        self.dropped |= trials.keys()
         for trial in self.queue.take_waiting(self.dropped):
-            if status_of(trial) not in ENDED:
-                trial.update(status=STOPPED)
-                for listener in self.listeners:
-                    listener.trial_stopped(trial)
+            trial.update(status=STOPPED)
+            for listener in self.listeners:
+                listener.trial_stopped(trial)
 
 
-def in_words(evidence: Evidence) -> str:
+def in_words(evidence: RaceEvidence) -> str:
     """Evidence as a line says it."""
     return (
         f"{evidence.rival} is ahead by {100 * evidence.ahead:.1f} points on validation after "

@@ -243,7 +243,6 @@ def test_the_report_says_who_was_dropped_and_by_what(run: RunFolder, trained: li
 def test_damaged_evidence_is_refused(run: RunFolder, damaged: Any) -> None:
     plan = plan_of(0, 1)
     queue = TrialQueue(run, plan, lambda point: None)
-    racing = Racing(run, plan, queue, lambda message: None)
     queue.trials[0].update(dropped=damaged)
     with pytest.raises(ValueError, match=r"trial.json: dropped: .*the evidence by which a race dropped"):
-        racing.look()
+        Racing(run, plan, queue, lambda message: None)

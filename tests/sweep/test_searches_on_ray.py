@@ -18,7 +18,7 @@ import pytest
 from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, FixedPoints, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
-from ray_atr.sweep.race import Evidence, Scores
+from ray_atr.sweep.race import RaceEvidence, Scores
 from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
 from tests.support.tiny import make_data, new_run, prepared_for, tiny
@@ -73,9 +73,9 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
 def test_a_race_on_ray_starts_no_further_seed_of_a_dropped_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decided by hand, as soon as the point's first seed has ended: eight clips are evidence of nothing."""
 
-    def decide(points: Mapping[str, Scores], seeds: Sequence[int], **options: Any) -> dict[str, Evidence]:
+    def decide(points: Mapping[str, Scores], seeds: Sequence[int], **options: Any) -> dict[str, RaceEvidence]:
         behind = [name for name, scores in points.items() if name == "lr=1e-07" and scores]
-        return {name: Evidence("lr=0.01", 1, 0.5, 0.4, 0.025) for name in behind}
+        return {name: RaceEvidence("lr=0.01", 1, 0.5, 0.4, 0.025) for name in behind}
 
     monkeypatch.setattr("ray_atr.sweep.racing.run_race", decide)
     run, lines = in_process(home, "race"), list[str]()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ray_atr.common.table import Cell, Table
-from ray_atr.sweep.race import Evidence
+from ray_atr.sweep.race import RaceEvidence
 
 
-def race_table(dropped: Mapping[str, Evidence]) -> Table | None:
+def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
     """A row a dropped point, by its name; None if none was dropped."""
     if not dropped:
         return None
