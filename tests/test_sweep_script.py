@@ -51,8 +51,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
+        (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed one of none, race"),
+        (["--scheduler", "race", "--seeds", "0"], "--seeds: got '0'; allowed two seeds or more with --scheduler race"),
         (
-            ["--scheduler", "asha"],
+            ["--search", "optuna"],
             "--noise, and settings (--help-settings) (it is an option of ray-atr sweep --space PATH=DIMENSION ...)",
         ),
         (["--objectivs", "m_ltm"], "--objectivs: no such option here; allowed --recipe, --config, "),

@@ -342,6 +342,8 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
     if plan.num_points is not None and plan.num_points < 1:
         raise refuse("--trials", plan.num_points, "at least 1")
+    # Before the goals: several are refused as such, whatever they are.
+    check_scheduler(plan, experiment)
     for goal in goals:
         if is_measured(goal.metric):
             known = with_languages(experiment)
