@@ -32,7 +32,7 @@ def simulated(gaps: list[float], seeds: int, deviation: float, generator: np.ran
 
 @pytest.mark.parametrize("gaps", [[0.0] * 6, [0.0, 0.0, 0.02, 0.05, 0.1, 0.2]])
 def test_a_best_point_is_dropped_in_one_race_of_twenty_at_most(gaps: list[float]) -> None:
-    generator, races = np.random.default_rng(0), 150
+    generator, races = np.random.default_rng(0), 100
     best = {f"point {number}" for number, gap in enumerate(gaps) if gap == 0}
     dropped = [run_race(simulated(gaps, 4, ASSUMED_DEVIATION, generator), range(4)) for _ in range(races)]
     wrong = sum(bool(best & found.keys()) for found in dropped)

@@ -111,7 +111,7 @@ def test_listeners_are_told_of_what_is_not_started(run: RunFolder, trained: list
     assert stopped == ["lr=0.001 seed=1"]
 
 
-@pytest.mark.parametrize("after", [1, 3, 5])
+@pytest.mark.parametrize("after", [1, 4])
 def test_a_sweep_that_was_interrupted_decides_as_if_it_had_not_been(
     run: RunFolder, trained: list[str], tmp_path: Path, after: int
 ) -> None:
