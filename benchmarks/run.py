@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "import": ([""], ["--clips 8 --rounds 1"]),
     "sweep": (["loop", "efficiency"], ["loop --epochs 2 --rounds 1", "efficiency --epochs 2 --trials 2"]),
     "growth": ([""], ["--small"]),
+    "race": ([""], ["--races 4"]),
     "controller": (["--trials 200"], ["--trials 20"]),
     "estimate": ([""], ["--cases contrastive"]),
     "cluster": (["--nodes 16 --trials 200 --at-once 8"], ["--nodes 2 --trials 5 --at-once 2 --epochs 2"]),

@@ -51,8 +51,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectives", "contrastiv"], "did you mean contrastive?"),
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
+        (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed one of none, race"),
+        (["--scheduler", "race", "--seeds", "0"], "--seeds: got '0'; allowed two seeds or more with --scheduler race"),
         (
-            ["--scheduler", "asha"],
+            ["--search", "optuna"],
             "--noise, and settings (--help-settings) (it is an option of ray-atr sweep --space PATH=DIMENSION ...)",
         ),
         (["--objectivs", "m_ltm"], "--objectivs: no such option here; allowed --recipe, --config, "),
@@ -97,7 +99,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--space", "train.batch_size=randint(8,5000)", "--search", "random", "--trials", "3"], "got 5000; allowed"),
         (
             ["--space", "data.noise.ratio=grid(0,0.2)", "--scheduler", "pbt"],
-            "--scheduler: got 'pbt'; allowed one of none, asha",
+            "--scheduler: got 'pbt'; allowed one of none, asha, race",
         ),
         (
             ["--space", "data.noise.ratio=grid(0)", "--scheduler", "asha", "--minimize", "a", "--maximize", "b"],

@@ -60,6 +60,12 @@ class SweepOptions(ExperimentOptions):
 
     seeds: tuple[int, ...] = option((0,), "seeds, averaged in the report", "INT ...")
     concurrency: int | None = option(None, "trials at a time", "INT", "as many as fit")
+    scheduler: str | None = option(
+        None,
+        "race: no further seeds for points that cannot be the best; asha, in a search: ends trials that are behind; none",
+        "NAME",
+        "none",
+    )
     hours: float | None = option(
         None, "stop after this many hours; --resume continues what is unfinished", "HOURS", "no limit"
     )
@@ -87,7 +93,6 @@ class SpaceOptions(SweepOptions):
     )
     maximize: tuple[str, ...] = option((), "validation metrics to raise", "METRIC ...", "evaluation.select_by")
     minimize: tuple[str, ...] = option((), "metrics to lower, e.g. seconds/train", "METRIC ...", "none")
-    scheduler: str | None = option(None, "none or asha", "NAME", "none")
     search_seed: int | None = option(None, "seed of what the search draws", "INT", "0")
     warm_start: str | None = option(
         None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"
@@ -103,6 +108,10 @@ class ComparisonSweep(SweepOptions, ABC):
     @abstractmethod
     def points(self) -> list[Point]:
         """What is compared, the seeds left out. ValueError for an unknown table or figure."""
+
+    def references(self) -> list[Point]:
+        """What a race leaves whole: points that have these settings are what the others are read against."""
+        return []
 
     def before(self, settings: Mapping[str, str]) -> ComparisonSweep:
         """What is done before the points are made, given the command line's settings; the comparison that it leads to."""

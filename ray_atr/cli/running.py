@@ -27,7 +27,7 @@ from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, descri
 from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
-from ray_atr.sweep.schedulers import SCHEDULERS, check_scheduler
+from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
@@ -93,6 +93,7 @@ def planned(
         experiment = resumed_experiment(kept, own)
         fixed = resumed_settings(kept, explicit)
     plan = replace(make_plan(experiment, kept), fixed=fixed)
+    check_scheduler(plan, experiment)
     if options.ray == "never":
         require_no_ray(options, plan)
         experiment = without_ray(experiment, settings)
@@ -150,8 +151,8 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
     """ValueError for what Ray Tune alone does."""
-    if plan.scheduler != "none":
-        raise refuse("--scheduler", plan.scheduler, "none with --ray never")
+    if plan.scheduler == ASHA:
+        raise refuse("--scheduler", plan.scheduler, "none or race with --ray never")
     if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
         raise refuse("--concurrency", options.concurrency, "1 with --ray never: trials run one after the other")
 
@@ -286,7 +287,13 @@ def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
     if kept is None or options.varies_anything:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
     distinct = {point_key(point): point for point in points}
-    return SweepPlan(FixedPoints(list(distinct.values())), hours=options.hours)
+    info: Mapping[str, Any] = kept.info if kept is not None else {}
+    return SweepPlan(
+        FixedPoints(list(distinct.values())),
+        hours=options.hours,
+        scheduler=_kept_or_given(info, "scheduler", options.scheduler, NONE, (NONE, RACE)),
+        references=tuple(options.references()),
+    )
 
 
 def planned_points(run: RunFolder) -> list[Point]:
@@ -317,7 +324,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
     info: Mapping[str, Any] = kept.info if kept is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)
-    scheduler = _kept_or_given(info, "scheduler", options.scheduler, "none", SCHEDULERS)
+    scheduler = _kept_or_given(info, "scheduler", options.scheduler, NONE, SCHEDULERS)
     seed = _kept_or_given(info, "search_seed", options.search_seed, 0)
     # Those given are added to the run folder's; the default does not ask for seed 0.
     seeds = info.get("seeds", ())
@@ -335,6 +342,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
     if plan.num_points is not None and plan.num_points < 1:
         raise refuse("--trials", plan.num_points, "at least 1")
+    # Before the goals: several are refused as such, whatever they are.
     check_scheduler(plan, experiment)
     for goal in goals:
         if is_measured(goal.metric):

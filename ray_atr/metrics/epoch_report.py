@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ray_atr.metrics.metric import DIRECTIONS, Metric
+from ray_atr.metrics.unit_scores import unpacked_scores
 from ray_atr.metrics.zero_shot import CLASSIFICATION
 
 GROUPS = ("train", "seconds", "memory", "knowledge")
@@ -17,6 +21,7 @@ GROUPS = ("train", "seconds", "memory", "knowledge")
 TASKS = (*DIRECTIONS, CLASSIFICATION, "embedding")
 """Beginnings of the names of what an evaluation measures."""
 TEST = "test/"
+UNIT_SCORES = "unit_scores"
 TIMED_PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "validation", "checkpoint")
 """What a run times (`seconds/...`): waiting for a batch, the towers, gathering, the loss, both ways back, and what follows."""
 
@@ -42,9 +47,18 @@ class EpochReport(dict[str, Any]):
         assert group in GROUPS, f"a group besides {GROUPS}"
         return EpochReport(self, **{f"{group}/{name}": value for name, value in values.items()})
 
-    def validated(self, metrics: Mapping[Metric, float], best_epoch: int) -> EpochReport:
-        """The report with what the epoch's validation measured, and the best epoch up to this one."""
-        return EpochReport(self, best_epoch=best_epoch, **{str(name): value for name, value in metrics.items()})
+    def validated(self, metrics: Mapping[Metric, float], best_epoch: int, scores: str = "") -> EpochReport:
+        """The report with what the epoch's validation measured, the best epoch up to this one, and what each clip adds to
+        the metric that chooses it (`metrics.unit_scores`), if that is known.
+        """
+        kept = {UNIT_SCORES: scores} if scores else {}
+        return EpochReport(self, best_epoch=best_epoch, **kept, **{str(name): value for name, value in metrics.items()})
+
+    @property
+    def unit_scores(self) -> NDArray[np.float64] | None:
+        """Of each clip of the validation what it adds to the metric that chooses the best epoch, [U]; None if not kept."""
+        kept = self.get(UNIT_SCORES)
+        return None if kept is None else unpacked_scores(str(kept))
 
     @property
     def epoch(self) -> int:

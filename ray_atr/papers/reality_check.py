@@ -27,12 +27,11 @@ from ray_atr.evaluation.report.sweep_page import Picture
 from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
-from ray_atr.papers.recipes.methods import CORRESPONDENCE, METHODS, method_of
+from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, method_of
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.training.validation import MEASURE
 
-FLOOR, CEILING = "contrastive", "oracle"
 DRAWS, SEED_OF_DRAWS = 2000, 0
 LARGEST_SHARE, HALVINGS = 20.0, 12
 DETECTOR = {

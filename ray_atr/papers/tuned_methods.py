@@ -13,7 +13,7 @@ from ray_atr.cli.parse import option
 from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.space import Point, Space, combinations
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.papers.recipes.methods import CORRESPONDENCE, METHODS, ON_ANY_DATA, PAIR
+from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, ON_ANY_DATA, PAIR
 
 if TYPE_CHECKING:
     from ray_atr.sweep import Goal
@@ -61,6 +61,9 @@ class CorrespondenceSweep(ComparisonSweep):
                 if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
                     points.append({**settings, **chosen.get(method, {}), **point})
         return points
+
+    def references(self) -> list[Point]:
+        return [dict(METHODS[method]) for method in (FLOOR, CEILING)]
 
     def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
         """The comparison with every method tuned, with --resume as they were tuned then; as it is without --tune."""

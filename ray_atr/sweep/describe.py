@@ -8,7 +8,7 @@ from typing import Any
 from ray_atr.common.override import override
 from ray_atr.common.space import Point
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
-from ray_atr.sweep.schedulers import compared
+from ray_atr.sweep.schedulers import NONE, compared
 from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, pareto_front
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
@@ -32,6 +32,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
             "seeds": values.get("seed", []),
             "fixed": dict(plan.fixed),
             "points": [dict(point) for point in plan.search.points],
+            "scheduler": plan.scheduler,
         }
     space = plan.search.space
     return {
@@ -84,7 +85,7 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     lines = [*of_space, *lines_of_fixed(experiment, points, plan.fixed)]
     planned = [override(experiment, plan.overrides(experiment, point)) for point in points]
     lines += dict.fromkeys(filter(None, map(noise_line, planned)))
-    if plan.scheduler != "none" and plan.space is not None and not compared(plan.space):
+    if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
     return lines
 

@@ -91,7 +91,7 @@ class Estimate:
             f"  memory    {size(max(cost.memory for cost in self.costs))} for each trial at a time"
             + (f", {size(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
             "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
-            "MLflow, the report, and what patience or asha spare.",
+            "MLflow, the report, and what patience, asha or a race spare.",
         ]
         if scaling.gpus_per_worker and not self.is_on_gpu:
             lines.append("  Measured on a CPU, because this machine has no GPU: the GPUs of the run need less time.")

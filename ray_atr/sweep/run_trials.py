@@ -16,9 +16,10 @@ from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
 from ray_atr.common.storage import file_exists
 from ray_atr.sweep.placement import concurrent_trials
+from ray_atr.sweep.racing import Racing
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.scaling import decide_scaling
-from ray_atr.sweep.schedulers import check_scheduler, make_scheduler
+from ray_atr.sweep.schedulers import RACE, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
@@ -87,6 +88,11 @@ def sweep(
         say(f"{done} of {len(queue.trials)} trials are in {run.path} already")
     for listener in listeners:
         listener.sweep_started(queue.num_trials, done)
+    has_dropped = None
+    if plan.scheduler == RACE:
+        racing = Racing(run, plan, queue, say, listeners)
+        racing.look()
+        listeners, has_dropped = [*listeners, racing], racing.is_dropped
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
     if not queue.is_done:
@@ -109,7 +115,7 @@ def sweep(
         if use_ray:
             say(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
-            scheduler = make_scheduler(plan, base.train.epochs, run, ended)
+            scheduler = make_scheduler(plan, base.train.epochs, run, ended, has_dropped)
             failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
             _nothing_runs_any_more(queue.trials)
         else:

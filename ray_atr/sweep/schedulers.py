@@ -1,36 +1,62 @@
-"""Ray Tune's ASHA over a run folder's trials: who is stopped early.
+"""Ray Tune's ASHA over a run folder's trials, or a race (racing.py): who is stopped early.
 
 Trials are ranked against their rivals alone: those that differ in nothing but what is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.space import Grid, Space, point_key
-from ray_atr.sweep.search import SweepPlan
+from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.unit_scores import is_mean_over_queries
+from ray_atr.sweep.search import FixedPoints, Goal, SweepPlan
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 
-SCHEDULERS = ("none", "asha")
+SCHEDULERS = NONE, ASHA, RACE = "none", "asha", "race"
 REDUCTION_FACTOR = 3  # about one trial in this many continues from each rung
-DATA = "data."
-"""Beginning of the settings that make the task harder or easier: their trials are never ranked against each other."""
+DATA = ("data.", "evaluation.")
+"""Beginnings of the settings that make the task another one: their trials are never ranked against each other."""
 
 
 def check_scheduler(plan: SweepPlan, experiment: Experiment) -> None:
     """ValueError for a scheduler that this plan cannot have, before anything is started."""
     require_known("--scheduler", plan.scheduler, SCHEDULERS)
-    if plan.scheduler == "none":
+    if plan.scheduler == NONE:
+        return
+    if plan.scheduler == RACE:
+        _check_race(plan, experiment)
         return
     if len(plan.goals) != 1:
         raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
     if experiment.evaluation.every_epochs != 1:
         every = experiment.evaluation.every_epochs
         raise refuse("evaluation.every_epochs", every, f"1 with --scheduler {plan.scheduler}")
+
+
+def _check_race(plan: SweepPlan, experiment: Experiment) -> None:
+    chosen_by = Metric.parse(experiment.evaluation.select_by, "evaluation.select_by")
+    if plan.goals and plan.goals != (Goal(chosen_by),):
+        raise refuse(
+            "--maximize/--minimize", plan.goals[0].metric, f"{chosen_by} (evaluation.select_by) with --scheduler race"
+        )
+    if not is_mean_over_queries(chosen_by):
+        allowed = "a mean over queries with --scheduler race: recall_at_K or map_at_10, in either direction"
+        raise refuse("evaluation.select_by", chosen_by, allowed)
+    if plan.search.is_adaptive or (plan.num_points is None and not plan.search.is_finite):
+        raise refuse("--scheduler", RACE, "none or asha with a search whose points are not known from the start")
+    if len(seeds := seeds_of(plan)) < 2:
+        raise refuse("--seeds", " ".join(map(str, seeds)) or None, "two seeds or more with --scheduler race")
+
+
+def seeds_of(plan: SweepPlan) -> list[int]:
+    """The seeds of a plan, or those that the points of its list name."""
+    points = plan.search.points if isinstance(plan.search, FixedPoints) else ()
+    return list(plan.seeds or dict.fromkeys(int(point["seed"]) for point in points if "seed" in point))
 
 
 def compared(space: Space) -> list[str]:
@@ -47,14 +73,32 @@ def rivals_key(overrides: Mapping[str, Any], space: Space | None) -> str:
     )
 
 
-def make_scheduler(plan: SweepPlan, epochs: int, run: RunFolder, recorded: Sequence[TrialFolder]) -> Any:
+def make_scheduler(
+    plan: SweepPlan,
+    epochs: int,
+    run: RunFolder,
+    recorded: Sequence[TrialFolder],
+    has_dropped: Callable[[str], bool] | None = None,
+) -> Any:
     """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
-    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch.
+    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch. In a race
+    `has_dropped` says of a trial whether its point was dropped.
     """
-    if plan.scheduler == "none":
+    if plan.scheduler == NONE:
         return None
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
+    if plan.scheduler == RACE:
+
+        class StopsDropped(FIFOScheduler):
+            """Starts trials in their order, and ends those whose point was dropped while they ran."""
+
+            def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+                is_running = not result.get("is_final") and result.get("epoch", 0) < epochs
+                is_dropped = is_running and has_dropped is not None and has_dropped(trial.config["trial_id"])
+                return str(self.STOP if is_dropped else self.CONTINUE)
+
+        return StopsDropped()
     goal = plan.goals[0]
 
     class RankedAmongRivals(FIFOScheduler):

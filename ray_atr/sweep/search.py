@@ -179,6 +179,8 @@ class SweepPlan:
     """What a search maximises or minimises, and a scheduler (by the first) compares."""
     scheduler: str = "none"
     """One of schedulers.SCHEDULERS."""
+    references: tuple[Point, ...] = ()
+    """What a comparison is read against: points that have all of one of these are run whole, and are in no race."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that hold in every point that has them: what was set below what the sweep varies."""
 
@@ -186,6 +188,10 @@ class SweepPlan:
         # NaN is not above 0 either.
         if self.hours is not None and not self.hours > 0:
             raise refuse("--hours", self.hours, "a number above 0")
+
+    def is_reference(self, point: Mapping[str, Any]) -> bool:
+        """Whether a point is run whole whatever the others reach."""
+        return any(all(point.get(path) == value for path, value in one.items()) for one in self.references)
 
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
         """What a point changes in the experiment, the fixed settings included."""

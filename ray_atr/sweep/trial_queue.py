@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,11 @@ class PointTrials:
     def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Observation:
         if FAILED in statuses:
             return Observation(self.point, FAILED)
-        scores = [[goal.score(trial) for trial in self.trials] for goal in goals]
+        # A trial that was stopped before its first epoch has measured nothing.
+        measured = [trial for trial in self.trials if STOPPED not in statuses or trial.epochs()]
+        if not measured:
+            return Observation(self.point, STOPPED)
+        scores = [[goal.score(trial) for trial in measured] for goal in goals]
         means = tuple(sum(of_seeds) / len(of_seeds) for of_seeds in scores)
         if STOPPED in statuses:
             return Observation(self.point, STOPPED, means, min(len(trial.epochs()) for trial in self.trials))
@@ -96,6 +100,16 @@ class TrialQueue:
         while not self.waiting and self._propose():
             pass
         return self.waiting.popleft() if self.waiting else None
+
+    def order_by(self, place: Callable[[TrialFolder], int]) -> None:
+        """Hand out what waits in the order of the places, and among equals as before."""
+        self.waiting = deque(sorted(self.waiting, key=place))
+
+    def take_waiting(self, trial_ids: Collection[str]) -> list[TrialFolder]:
+        """Those of the trials that were not handed out, which they will not be any more."""
+        taken = [trial for trial in self.waiting if trial.trial_id in trial_ids]
+        self.waiting = deque(trial for trial in self.waiting if trial.trial_id not in trial_ids)
+        return taken
 
     def _propose(self) -> bool:
         if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:

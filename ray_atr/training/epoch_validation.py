@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from ray_atr.common.settings import refuse
 from ray_atr.data.features import open_features
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import MEANS, Metric
+from ray_atr.metrics.retrieval import Retrieval
+from ray_atr.metrics.unit_scores import packed_scores, unit_scores
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.sharding import gathered
 from ray_atr.training.batch import TrainingData
@@ -32,14 +34,21 @@ from ray_atr.training.run_folder import BEST
 from ray_atr.training.validation import evaluate_split
 
 
+class Validated(NamedTuple):
+    """What a validation measured: its metrics, and what each clip adds to the one that chooses the best epoch, packed."""
+
+    metrics: dict[Metric, float]
+    unit_scores: str = ""
+
+
 class Validator(Protocol):
     """Measures weights on the validation split while training continues.
 
-    `begin` starts to measure and returns at once; `metrics` waits for what was measured last; `close` ends it.
+    `begin` starts to measure and returns at once; `measured` waits for what was measured last; `close` ends it.
     """
 
     def begin(self, weights: Mapping[str, Tensor]) -> None: ...
-    def metrics(self) -> dict[Metric, float]: ...
+    def measured(self) -> Validated: ...
     def close(self) -> None: ...
 
 
@@ -80,7 +89,7 @@ class EpochValidation:
                 self.state.unvalidated_weights = copied(self.state.retriever.trained_state())
                 self.validator.begin(self.state.unvalidated_weights)
             return rows
-        return [*rows, self._timed(self._completed(row, self._measure() if is_due else {}))]
+        return [*rows, self._timed(self._completed(row, self._measure() if is_due else Validated({})))]
 
     def remaining(self) -> list[EpochReport]:
         """The row of the epoch that is being validated beside training, once its metrics are known; none if there is none."""
@@ -90,13 +99,13 @@ class EpochValidation:
         weights = state.unvalidated_weights
         if self.is_beside:
             with self.clock("validation"):
-                measured = {} if self.validator is None else self.validator.metrics()
-                metrics = self.group.gather_objects(measured)[0]
+                own = Validated({}) if self.validator is None else self.validator.measured()
+                measured = self.group.gather_objects(own)[0]
         else:
             # The run was resumed without a validator.
             with self._holding(weights):
-                metrics = self._measure()
-        completed = self._completed(EpochReport(row), metrics, weights)
+                measured = self._measure()
+        completed = self._completed(EpochReport(row), measured, weights)
         state.progress.unvalidated, state.unvalidated_weights = None, {}
         return [completed]
 
@@ -105,15 +114,16 @@ class EpochValidation:
         if self.validator is not None:
             self.validator.close()
 
-    def _measure(self) -> dict[Metric, float]:
+    def _measure(self) -> Validated:
         with self.clock("validation"):
-            return validation_metrics(self.state.retriever, self.texts, self.experiment, self.prepared, self.group)
+            return validate(self.state.retriever, self.texts, self.experiment, self.prepared, self.group)
 
     def _completed(
-        self, row: EpochReport, metrics: Mapping[Metric, float], weights: Mapping[str, Tensor] | None = None
+        self, row: EpochReport, measured: Validated, weights: Mapping[str, Tensor] | None = None
     ) -> EpochReport:
         """The row with the validation's metrics; the retriever, or these weights of it, is saved if they are the best so far."""
         progress, select_by = self.state.progress, self.experiment.evaluation.select_by
+        metrics = measured.metrics
         if metrics:
             if select_by not in metrics:
                 has = ", ".join(sorted(metric for metric in metrics if metric.language in MEANS))
@@ -122,7 +132,7 @@ class EpochValidation:
             if progress.is_best(metrics[Metric.parse(select_by)], row.epoch):
                 with self.clock("checkpoint"), self._holding(weights or {}):
                     self._save_best()
-        return row.validated(metrics, progress.best_epoch)
+        return row.validated(metrics, progress.best_epoch, measured.unit_scores)
 
     def _save_best(self) -> None:
         """The first worker writes, what all have where the towers are sharded."""
@@ -149,13 +159,20 @@ class EpochValidation:
             self.state.retriever.load_trained_state(own)
 
 
-def validation_metrics(
+def validate(
     retriever: Retriever, texts: TextBatcher, experiment: Experiment, prepared: Prepared, group: WorkerGroup
-) -> dict[Metric, float]:
-    """The metrics of the validation split; every worker of the group takes part."""
+) -> Validated:
+    """The metrics and unit scores of the validation split; every worker of the group takes part."""
     features = open_features(prepared.features, experiment.data.validation_split)
-    limit = experiment.evaluation.validation_captions
-    return evaluate_split(retriever, texts, features, experiment, group, max_captions=limit)
+    limit, kept = experiment.evaluation.validation_captions, [""]
+
+    def keep(retrievals: Mapping[str, Retrieval]) -> None:
+        chosen_by = Metric.parse(experiment.evaluation.select_by)
+        scores = unit_scores(retrievals, chosen_by, experiment.trained_languages)
+        kept[0] = "" if scores is None else packed_scores(scores)
+
+    metrics = evaluate_split(retriever, texts, features, experiment, group, max_captions=limit, keep=keep)
+    return Validated(metrics, kept[0])
 
 
 class SplitValidator:
@@ -165,8 +182,8 @@ class SplitValidator:
         self.experiment, self.prepared = experiment, prepared
         self._retriever: Retriever | None = None
 
-    def measure(self, weights: Mapping[str, Tensor]) -> dict[Metric, float]:
-        """The metrics of the validation split with these weights."""
+    def measure(self, weights: Mapping[str, Tensor]) -> Validated:
+        """What the validation split measures with these weights."""
         experiment = self.experiment
         if self._retriever is None:
             self.prepared = self.prepared.on_this_node(experiment)
@@ -175,7 +192,7 @@ class SplitValidator:
         retriever = self._retriever
         retriever.load_trained_state(weights)
         group = WorkerGroup(device=retriever.device)
-        return validation_metrics(retriever, TextBatcher(retriever), experiment, self.prepared, group)
+        return validate(retriever, TextBatcher(retriever), experiment, self.prepared, group)
 
 
 class ValidatorActor(SplitValidator):
@@ -191,15 +208,15 @@ class ActorValidator:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.measured: Any = None
+        self.pending: Any = None
 
     def begin(self, weights: Mapping[str, Tensor]) -> None:
-        self.measured = self.actor.measure.remote(dict(weights))
+        self.pending = self.actor.measure.remote(dict(weights))
 
-    def metrics(self) -> dict[Metric, float]:
+    def measured(self) -> Validated:
         import ray
 
-        return ray.get(self.measured)
+        return Validated(*ray.get(self.pending))
 
     def close(self) -> None:
         import ray

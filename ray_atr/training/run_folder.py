@@ -45,6 +45,8 @@ from ray_atr.training.objective_label import joint_name, objective_label
 
 STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
+DROPPED = "dropped"
+"""Of a trial.json, why a race has dropped the trial's point."""
 LAST, BEST = "last", "best"
 """A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
 

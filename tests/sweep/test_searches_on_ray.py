@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 
 from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
-from ray_atr.sweep import ConsoleProgress, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
+from ray_atr.sweep import ConsoleProgress, FixedPoints, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
+from ray_atr.sweep.race import RaceEvidence, Scores
 from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
 from tests.support.tiny import make_data, new_run, prepared_for, tiny
@@ -65,6 +67,28 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     assert len(more.stopped) + len(more.finished) == 7
     after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
     assert before.items() <= after.items()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_race_on_ray_starts_no_further_seed_of_a_dropped_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decided by hand, as soon as the point's first seed has ended: eight clips are evidence of nothing."""
+
+    def decide(points: Mapping[str, Scores], seeds: Sequence[int], **options: Any) -> dict[str, RaceEvidence]:
+        behind = [name for name, scores in points.items() if name == "lr=1e-07" and scores]
+        return {name: RaceEvidence("lr=0.01", 1, 0.5, 0.4, 0.025) for name in behind}
+
+    monkeypatch.setattr("ray_atr.sweep.racing.run_race", decide)
+    run, lines = in_process(home, "race"), list[str]()
+    points = [{"train.learning_rate": rate, "seed": seed} for rate in (1e-7, 0.01) for seed in (0, 1, 2)]
+    plan = SweepPlan(FixedPoints(points), scheduler="race")
+    result = sweep(run, plan, home, concurrency=1, say=lines.append)
+    assert (len(result.finished), len(result.stopped), result.num_left) == (4, 2, 0)
+    of_stopped = [run.trial(trial_id) for trial_id in result.stopped]
+    assert {trial.describe()["name"] for trial in of_stopped} == {"lr=1e-07 seed=1", "lr=1e-07 seed=2"}
+    assert all(len(trial.epochs()) < 3 for trial in of_stopped)
+    assert any(line.startswith("race: lr=1e-07 is dropped") for line in lines)
+    assert any("no point is dropped by 8 validation clips" in line for line in lines)
+    assert sweep(run, plan, home, concurrency=1, say=quiet).num_left == 0
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -14,12 +14,11 @@ import torch
 from test_elastic import LostError, until_lost
 from torch import Tensor
 
-from ray_atr.metrics.metric import Metric
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.epoch_validation import SplitValidator
+from ray_atr.training.epoch_validation import SplitValidator, Validated
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
@@ -40,7 +39,7 @@ class LateValidator:
     def begin(self, weights: Mapping[str, Tensor]) -> None:
         self.weights = weights
 
-    def metrics(self) -> dict[Metric, float]:
+    def measured(self) -> Validated:
         # A process of its own would not move the generator of the training.
         with torch.random.fork_rng():
             return self.validator.measure(self.weights)

@@ -174,7 +174,7 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed none with --ray never"),
+        (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed none or race with --ray never"),
         (["--concurrency", "2"], "--concurrency: got 2; allowed 1 with --ray never"),
     ],
 )

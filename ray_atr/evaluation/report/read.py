@@ -17,16 +17,19 @@ from ray_atr.data.language_codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives.schemes import SCHEMES
+from ray_atr.sweep.race import RaceEvidence
 from ray_atr.training.experiment import NOT_DECIDING
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
     CHOICES,
+    DROPPED,
     FINISHED,
     SHORT_NAMES,
     RunFolder,
     TrialFolder,
     sets_of,
     train_seconds,
+    trial_name,
 )
 
 NOISE, SEED = "data.noise.ratio", "seed"
@@ -62,6 +65,8 @@ class Runs:
     """What tables call the folders: their last part, or all of the path where two end alike."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
+    dropped: dict[str, RaceEvidence] = field(default_factory=dict)
+    """Why a race dropped a point, by the point's name."""
     problems: list[str] = field(default_factory=list)
     """What the folders have lost, each with the file's name, and what went wrong in training."""
 
@@ -117,6 +122,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     rows: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
     overrides: dict[str, dict[str, Any]] = {}
+    dropped: dict[str, RaceEvidence] = {}
     last = [run.path.name for run in runs]
     names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
     for run, name in zip(runs, names, strict=True):
@@ -132,6 +138,11 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
             rows.append(_row(name, of_trial, trial, content))
             settings.append(of_trial)
             overrides[trial.trial_id] = content["overrides"]
+            if DROPPED in content:
+                evidence = RaceEvidence.read(content[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
+                dropped[trial_name({path: one for path, one in content["overrides"].items() if path != SEED})] = (
+                    evidence
+                )
     if not rows:
         lost = [problem for run in runs for problem in run.problems()]
         raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
@@ -155,6 +166,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         folders=[run.path for run in runs],
         names=names,
         overrides=overrides,
+        dropped=dropped,
         problems=[problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows),
     )
 

@@ -16,6 +16,7 @@ from ray_atr.common.table import Table
 from ray_atr.evaluation.report.aggregate import aggregate
 from ray_atr.evaluation.report.curves import curves_of, draw_curve
 from ray_atr.evaluation.report.figures import draw_languages, draw_pareto, draw_time_shares
+from ray_atr.evaluation.report.race_table import race_table
 from ray_atr.evaluation.report.read import NOISE, Runs, read_runs
 from ray_atr.evaluation.report.sweep_page import Picture, sweep_page
 from ray_atr.evaluation.report.tables import language_groups, learnt_nothing, paired_table, recall_table
@@ -60,6 +61,8 @@ def write_report(
     with sent(place) as folder:
         added = [section(runs, folder, figures) for section in wing("papers.sections").SECTIONS]
         tables = [*(table for one in added for table in one.tables), *tables]
+        if (of_race := race_table(runs.dropped)) is not None:
+            tables.append(of_race)
         layouts = [layout for one in added for layout in one.layouts]
         pictures = [picture for one in added for picture in one.pictures]
         if figures:
@@ -97,6 +100,8 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     text = "\n\n".join(table.to_text() for table in tables)
     if missing := [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]:
         text += f"\nleft out: {', '.join(missing)}"
+    if runs.dropped:
+        text += f"\ndropped by the race, without numbers of all seeds: {', '.join(runs.dropped)}"
     if runs.problems:
         text += "\nnot whole:\n  " + "\n  ".join(runs.problems)
     if nothing := learnt_nothing(runs):

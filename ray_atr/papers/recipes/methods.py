@@ -36,6 +36,8 @@ METHODS: dict[str, dict[str, Any]] = {
     ),
 }
 """`contrastive` keeps every pair and is the floor, `oracle` leaves the wrong ones out and is the ceiling."""
+FLOOR, CEILING = "contrastive", "oracle"
+"""Every pair is kept, and the wrong ones are left out: what the methods are read against."""
 ON_ANY_DATA = tuple(name for name, fixed in METHODS.items() if fixed[CORRESPONDENCE] != "consensus")
 """The methods that do not need several captions or languages of a clip."""
 

@@ -1,0 +1,145 @@
+"""Racing: which points of a sweep cannot be the best any more, by paired scores over clips and seeds.
+
+A look is taken whenever all points still in the race have finished one more seed, so what is decided does not depend on the order
+in which trials end. A point is dropped when another is better by more than the joint interval of all pairs allows:
+
+- The mean difference of two points over n seeds and U clips has the variance of `metrics.over_clips_and_seeds`: that over clips
+  of the mean over seeds, and that over seeds without the interaction, which the first holds already (two-way random effects).
+- Seeds: few are known, so the variance over seeds is pooled over the pairs, and `ASSUMED_SEEDS` seeds of `ASSUMED_DEVIATION`
+  count besides (a scaled inverse chi-square prior, as Smyth 2004 moderates variances). With one seed it is all that is known.
+  A pair whose own seeds deviate more has its own variance.
+- Points: the quantiles are of the studentized range (Tukey 1953; Hsu 1996), so that in all pairs at once no true
+  difference is misjudged, one quantile for the clips' part and one for the seeds', put together as Cochran (1964) has it.
+- Looks: look n spends `level` / 2^n. The sum over any number of looks is at most `level`, so seeds can be added later. (Group
+  sequential plans, O'Brien and Fleming 1979, need to know the last look, and spend next to nothing at the first, at which
+  there is the most to save. An e-process over some three seeds has no power: it pays for looks that are never taken.)
+
+So the probability that any point that is the best is ever dropped is at most `level`, if seeds deviate as is assumed at the first
+look: simulations are in tests/sweep/test_race.py and benchmarks/bench_race.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from ray_atr.common.settings import refuse
+
+LEVEL = 0.05
+"""The probability that a point which is the best is dropped, over all looks and points of a cell."""
+ASSUMED_DEVIATION = 0.02
+"""Standard deviation over seeds of the difference of two points, on the same clips without end, before seeds have shown it."""
+ASSUMED_SEEDS = 8
+"""As many degrees of freedom as that assumption is worth."""
+FEWEST_CLIPS = 30
+"""Below which the mean over clips is not taken for normal, and nothing is dropped."""
+
+Scores = Mapping[int, NDArray[np.float64]]
+"""Of a point's finished seeds, what each clip of the validation adds to the metric, [U]."""
+
+
+@dataclass(frozen=True)
+class RaceEvidence:
+    """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
+
+    rival: str
+    seeds: int
+    ahead: float
+    """Mean of the rival less that of the point, over the seeds and clips that both have."""
+    at_least: float
+    """The lower end of the joint interval, above 0."""
+    level: float
+    """What this look spends: the interval covers all pairs at once but with this probability."""
+
+    @classmethod
+    def read(cls, content: Any, path: str) -> RaceEvidence:
+        """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
+        numbers = [one.name for one in fields(cls) if one.name != "rival"]
+        is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
+        if not is_whole or not all(type(content.get(name)) in (int, float) for name in numbers):
+            raise refuse(
+                path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
+            )
+        return cls(**{one.name: content[one.name] for one in fields(cls)})
+
+
+def run_race(
+    points: Mapping[str, Scores],
+    seeds: Sequence[int],
+    level: float = LEVEL,
+    *,
+    before: Mapping[str, RaceEvidence] | None = None,
+    out: Collection[str] = (),
+) -> dict[str, RaceEvidence]:
+    """The points that are dropped by what has finished, with the evidence; the seeds are in the order of the sweep. Points are
+    compared on the same clips: U is the same for all.
+
+    `before` are those that were dropped already. They stay so, and take part in the looks up to theirs, so that all looks are as
+    they were. A look waits for no seed of those that are `out`: a trial of them has failed, and they leave the race undropped.
+    """
+    before = before or {}
+    racing = list(points)
+    dropped: dict[str, RaceEvidence] = {}
+    for number in range(1, len(seeds) + 1):
+        looked_at = seeds[:number]
+        lacking = [name for name in racing if not all(seed in points[name] for seed in looked_at)]
+        racing = [name for name in racing if name not in lacking or name not in out]
+        if len(racing) < 2 or any(name in racing for name in lacking):
+            break
+        scores = {name: np.stack([points[name][seed] for seed in looked_at]) for name in racing}
+        found = look(scores, len(points), level / 2**number)
+        found |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
+        dropped |= found
+        racing = [name for name in racing if name not in found]
+    return {**before, **dropped}
+
+
+def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float) -> dict[str, RaceEvidence]:
+    """The points that cannot be the best, by scores [n, U] of n seeds on the same U clips, each with its strongest evidence.
+
+    `entrants` are the points that the race began with; `level` is the probability that any pair is misjudged.
+    """
+    names = list(scores)
+    num_seeds, num_clips = next(iter(scores.values())).shape
+    if num_clips < FEWEST_CLIPS or len(names) < 2:
+        return {}
+    pairs = list(itertools.combinations(names, 2))
+    found = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
+    known = (len(names) - 1) * (num_seeds - 1)
+    freedom = ASSUMED_SEEDS + known
+    pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in found.values()])))
+    of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + known * pooled) / freedom
+    z, t = _quantile(level, entrants, np.inf), _quantile(level, entrants, freedom)
+    dropped: dict[str, RaceEvidence] = {}
+    for (one, other), (mean, of_clips, of_seeds) in found.items():
+        half = float(np.sqrt(z**2 * of_clips + t**2 * max(of_pairs, of_seeds) / num_seeds))
+        better, worse = (one, other) if mean > 0 else (other, one)
+        evidence = RaceEvidence(better, num_seeds, abs(mean), abs(mean) - half, level)
+        if evidence.at_least > 0 and (worse not in dropped or evidence.at_least > dropped[worse].at_least):
+            dropped[worse] = evidence
+    return {name: dropped[name] for name in names if name in dropped}
+
+
+def _difference(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """(mean, variance of the mean over clips, variance of one seed's mean over endless clips) of differences [n, U]."""
+    num_seeds, num_clips = values.shape
+    over_seeds = values.mean(axis=0)
+    of_clips = float(over_seeds.var(ddof=1)) / num_clips
+    if num_seeds == 1:
+        return float(over_seeds.mean()), of_clips, 0.0
+    own = float(values.var(axis=1, ddof=1).mean()) / num_clips
+    interaction = max(0.0, own - of_clips) * num_seeds / (num_seeds - 1)
+    return float(over_seeds.mean()), of_clips, float(values.mean(axis=1).var(ddof=1)) - interaction
+
+
+@lru_cache(maxsize=1024)
+def _quantile(tail: float, points: int, freedom: float) -> float:
+    """The quantile of the studentized range over the square root of 2: for two points, Student's two-sided one."""
+    return float(stats.studentized_range.isf(tail, points, min(freedom, 1e6))) / 2**0.5

@@ -1,0 +1,172 @@
+"""The race of a sweep's points, read from the run folder and written to it: `race.py` decides, this looks and records.
+
+A point is raced against those of the same data and of the same values of a space's grids, each over the seeds of the sweep, by
+the validation metric that chooses the best epoch. Evidence is in `trial.json` of every trial of a dropped point, so that a
+resumed sweep drops the same points, and none of them is given a seed that is added later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.progress import Say
+from ray_atr.common.settings import counted
+from ray_atr.common.space import Space, point_key
+from ray_atr.sweep.race import FEWEST_CLIPS, RaceEvidence, run_race
+from ray_atr.sweep.recording import SweepListener
+from ray_atr.sweep.schedulers import rivals_key
+from ray_atr.sweep.search import SweepPlan
+from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RunFolder, TrialFolder, trial_name
+
+SEEDS_OF_RACE = "race_seeds"
+
+
+@dataclass
+class Entrant:
+    """A point of a race: its trials by seed, and what is known of it."""
+
+    name: str
+    trials: dict[int, TrialFolder] = field(default_factory=dict)
+    scores: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    """Of each finished seed, what each clip adds to the metric at the best epoch, [U]."""
+    evidence: RaceEvidence | None = None
+    """Why it was dropped, if it was."""
+    has_failed: bool = False
+
+    def add(self, seed: int, trial: TrialFolder) -> None:
+        """A trial of it, with what the run folder says of that. ValueError for damaged evidence."""
+        self.trials[seed] = trial
+        described = trial.describe()
+        if DROPPED in described:
+            self.evidence = RaceEvidence.read(described[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
+        self.has_failed |= described["status"] == FAILED
+        self.note(seed)
+
+    def note(self, seed: int) -> None:
+        """Keep the scores of a seed, once its trial has finished and if it kept them."""
+        trial = self.trials[seed]
+        if trial.is_finished and (scores := scores_of(trial)) is not None:
+            self.scores[seed] = scores
+
+
+def scores_of(trial: TrialFolder) -> NDArray[np.float64] | None:
+    """What each validation clip adds to the metric of a finished trial at its best epoch, [U]; None if that was not kept."""
+    best = trial.result()["best_epoch"]
+    return next((row.unit_scores for row in trial.epochs() if row.epoch == best), None)
+
+
+def cells_of(run: RunFolder, trials: Iterable[TrialFolder], space: Space | None) -> list[list[Entrant]]:
+    """The points that are raced against each other, by their trials; a trial that names no seed has the run's."""
+    cells: dict[str, dict[str, Entrant]] = {}
+    base = int(run.settings.get("seed", 0))
+    for trial in trials:
+        overrides = trial.describe()["overrides"]
+        point = {path: value for path, value in overrides.items() if path != "seed"}
+        cell, key = cells.setdefault(rivals_key(point, space), {}), point_key(point)
+        if key not in cell:
+            is_taken = any(one.name == trial_name(point) for one in cell.values())
+            cell[key] = Entrant(key if is_taken else trial_name(point))
+        cell[key].add(int(overrides.get("seed", base)), trial)
+    return [list(cell.values()) for cell in cells.values()]
+
+
+class Racing(SweepListener):
+    """Looks at the points of a sweep whenever a trial finishes, and drops those that cannot be the best."""
+
+    def __init__(
+        self, run: RunFolder, plan: SweepPlan, queue: TrialQueue, say: Say, listeners: Sequence[SweepListener] = ()
+    ) -> None:
+        self.run, self.queue, self.say, self.listeners = run, queue, say, listeners
+        # Points that a comparison is read against are in no race.
+        raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
+        self.cells = cells_of(run, raced, plan.space)
+        self.places = {
+            trial.trial_id: (cell, one, seed)
+            for cell in self.cells
+            for one in cell
+            for seed, trial in one.trials.items()
+        }
+        self.seeds = list(run.info.get(SEEDS_OF_RACE, ()))
+        new = dict.fromkeys(seed for cell in self.cells for one in cell for seed in one.trials)
+        # Those of the first start first: a look compares the same seeds however many are added.
+        self.seeds += [seed for seed in new if seed not in self.seeds]
+        run.update_info(**{SEEDS_OF_RACE: self.seeds})
+        queue.order_by(self.turn_of)
+        self._has_said_few = False
+        self.dropped: set[str] = set()
+        """Trials of the points that were dropped, by their ids."""
+
+    def turn_of(self, trial: TrialFolder) -> int:
+        """Every point gets its first seed before any gets its second; what is not raced comes when its seed comes."""
+        seed = trial.describe()["overrides"].get("seed")
+        return self.seeds.index(seed) if seed in self.seeds else len(self.seeds)
+
+    def is_dropped(self, trial_id: str) -> bool:
+        """Whether the trial's point was dropped."""
+        return trial_id in self.dropped
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        if trial.trial_id in self.places:
+            cell, one, seed = self.places[trial.trial_id]
+            one.note(seed)
+            self._look_at(cell)
+
+    def trial_failed(self, trial: TrialFolder, error: str) -> None:
+        if trial.trial_id in self.places:
+            # The others no longer wait for it.
+            cell, one, _ = self.places[trial.trial_id]
+            one.has_failed = True
+            self._look_at(cell)
+
+    def look(self) -> None:
+        """Drop what the finished trials allow to drop, and what was dropped before."""
+        for cell in self.cells:
+            self._look_at(cell)
+
+    def _look_at(self, cell: Sequence[Entrant]) -> None:
+        self._say_if_few(cell)
+        found = run_race(
+            {one.name: one.scores for one in cell},
+            self.seeds,
+            before={one.name: one.evidence for one in cell if one.evidence is not None},
+            out=[one.name for one in cell if one.has_failed],
+        )
+        for one in cell:
+            if one.name in found:
+                self._drop(one, found[one.name])
+
+    def _say_if_few(self, cell: Sequence[Entrant]) -> None:
+        sizes = [len(of_seed) for one in cell for of_seed in one.scores.values()]
+        if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
+            self._has_said_few = True
+            self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
+
+    def _drop(self, one: Entrant, evidence: RaceEvidence) -> None:
+        trials = {trial.trial_id: trial for trial in one.trials.values()}
+        if self.dropped >= trials.keys():
+            return
+        # Before a trial is ended the others have the evidence: after a kill between the two it is found.
+        for trial in trials.values():
+            if DROPPED not in trial.describe():
+                trial.update(**{DROPPED: asdict(evidence)})
+        if one.evidence is None:
+            self.say(f"race: {one.name} is dropped: {in_words(evidence)}")
+        one.evidence = evidence
+        self.dropped |= trials.keys()
+        for trial in self.queue.take_waiting(self.dropped):
+            trial.update(status=STOPPED)
+            for listener in self.listeners:
+                listener.trial_stopped(trial)
+
+
+def in_words(evidence: RaceEvidence) -> str:
+    """Evidence as a line says it."""
+    return (
+        f"{evidence.rival} is ahead by {100 * evidence.ahead:.1f} points on validation after "
+        f"{counted(evidence.seeds, 'seed')}, by {100 * evidence.at_least:.1f} at least"
+    )
