@@ -26,6 +26,7 @@ from ray_atr.data.shards import MANIFEST_FILE, write_clips
 from ray_atr.data.soundscapes import NUM_PARAPHRASES, SPLITS, SoundscapesSettings
 from ray_atr.workshop import languages as languages_package
 from ray_atr.workshop.languages.language import TEMPLATES, Said
+from ray_atr.workshop.languages.tables import sounds
 from ray_atr.workshop.languages.words import grammar_of
 from ray_atr.workshop.soundscapes.render import render
 from ray_atr.workshop.soundscapes.scene import Event, Scene, draw_scene
@@ -146,4 +147,5 @@ def _content_hash(settings: SoundscapesSettings) -> str:
     words = Path(languages_package.__file__).parent
     spoken = [words / f"{name}.py" for name in ("language", *settings.languages)]
     code = b"".join(path.read_bytes() for path in [*sorted(Path(__file__).parent.rglob("*.py")), *spoken])
+    code += repr([sounds(language) for language in settings.languages]).encode()
     return hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode() + code).hexdigest()[:16]
