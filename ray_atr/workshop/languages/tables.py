@@ -10,8 +10,8 @@ from importlib.resources import files
 @cache
 def _columns(name: str) -> dict[str, dict[str, str]]:
     """Language -> what a table says of each row."""
-    with (files(__package__) / name).open(encoding="utf-8", newline="") as file:
-        (_, *languages), *rows = csv.reader(file)
+    text = files("ray_atr.workshop.languages").joinpath(name).read_text(encoding="utf-8")
+    (_, *languages), *rows = csv.reader(text.splitlines())
     return {language: {row[0]: row[place] for row in rows} for place, language in enumerate(languages, start=1)}
 
 
