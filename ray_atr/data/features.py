@@ -36,6 +36,7 @@ from ray_atr.common.storage.digests import (
     seal_folder,
 )
 from ray_atr.data import sampling
+from ray_atr.data.padding import padded
 
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
@@ -46,15 +47,6 @@ STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 PART = "part"
 """Of a joined data set's shard: the set that it is of."""
 PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
-
-
-def padded(arrays: Sequence[np.ndarray], num_features: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays [T, F] of different T as one, zero-padded to the longest, `[n, T, F]`, and their lengths `[n]`."""
-    frames = np.array([len(array) for array in arrays], np.int64)
-    together = np.zeros((len(arrays), int(frames.max(initial=0)), num_features), dtype)
-    for row, array in zip(together, arrays, strict=True):
-        row[: len(array)] = array
-    return together, frames
 
 
 @dataclass(frozen=True)

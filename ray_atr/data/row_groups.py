@@ -19,7 +19,7 @@ from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Folder, open_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
-from ray_atr.data.features import padded
+from ray_atr.data.padding import padded
 from ray_atr.data.schema import with_audio_bytes
 from ray_atr.data.shards import Manifest, Shard, as_joined, open_arrow, read_manifest
 

@@ -27,7 +27,8 @@ from torch import Tensor
 from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import open_folder
-from ray_atr.data.features import FeatureSet, padded, read_block
+from ray_atr.data.features import FeatureSet, read_block
+from ray_atr.data.padding import padded
 from ray_atr.data.sampling import permutation
 
 logger = logging.getLogger(__name__)

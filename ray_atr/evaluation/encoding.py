@@ -24,7 +24,8 @@ from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
-from ray_atr.data.features import open_features, padded
+from ray_atr.data.features import open_features
+from ray_atr.data.padding import padded
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
