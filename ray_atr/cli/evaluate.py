@@ -125,12 +125,12 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
         print_plain(console, [f"MLflow:  {mlflow_command(evaluated.folder)}"])
 
 
-def print_calibration(worth: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
+def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
     """Print by language how well the calibration holds for clips that it was not fitted on, and where it is."""
     from ray_atr.deploy.calibration import CALIBRATION_FILE
 
     console.rule("calibration, measured on other clips than it was fitted on")
-    for language, one in worth.items():
+    for language, one in scores.items():
         best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
         numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
         print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])

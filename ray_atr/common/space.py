@@ -302,11 +302,6 @@ class Space:
         return rebuilt == dict(point) and all(_is_in(self.dimensions[path], value) for path, value in point.items())
 
     @property
-    def trees(self) -> list[Any]:
-        """The settings tree with each combination of the variants that the space chooses among."""
-        return [override(self.tree, case.point) for case in self._cases]
-
-    @property
     def conditions(self) -> list[str]:
         """In words, which settings are left out of which points, because no such setting exists there."""
         lines = []

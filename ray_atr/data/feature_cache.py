@@ -13,8 +13,6 @@ a store (`features`) the features themselves are there, and `train-00000.arrow` 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,14 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xxhash
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.storage import Folder, atomic_file, read_json, write_bytes
-from ray_atr.common.storage.caches import mark_used
+from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
 from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
@@ -69,7 +66,7 @@ def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> 
     content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": LAYOUT}
     if has_windows:
         content["windows"] = SLACK
-    return f"{manifest.name}-{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]}"
+    return f"{manifest.name}-{cache_key(content)}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def ensure_features(
     if is_complete(folder):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(str(folder) + ".lock"):
+    with lock_of(folder):
         if not is_complete(folder) and (kept is None or not fetch_folder(kept, folder)):
             _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, progress)
     return folder

@@ -36,6 +36,7 @@ from ray_atr.common.storage.digests import (
     seal_folder,
 )
 from ray_atr.data import sampling
+from ray_atr.data.padding import padded
 
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
@@ -137,11 +138,7 @@ class FeatureSet:
         else:
             contents = [self._shard(shard)["features"][row].as_buffer() for shard, row in found]
         arrays = [np.frombuffer(content, self.dtype).reshape(-1, self.num_features) for content in contents]
-        frames = np.array([len(array) for array in arrays], np.int64)
-        padded = np.zeros((len(arrays), int(frames.max(initial=0)), self.num_features), self.dtype)
-        for index, array in enumerate(arrays):
-            padded[index, : len(array)] = array
-        return padded, frames
+        return padded(arrays, self.num_features, self.dtype)
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -170,11 +167,10 @@ class FeatureSet:
     def _from_audio(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Decoders are heavy, and only this needs them.
         from ray_atr.data.audio import FrontEnd
-        from ray_atr.data.row_groups import features_at, padded
+        from ray_atr.data.row_groups import features_at
 
-        if not len(rows):
-            return np.zeros((0, 0, self.num_features), self.dtype), np.zeros(0, np.int64)
-        return padded(features_at(self.source, FrontEnd(**self.front_end), self.places(rows)))
+        arrays = features_at(self.source, FrontEnd(**self.front_end), self.places(rows))
+        return padded(arrays, self.num_features, self.dtype)
 
     def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:
         """The bytes of rows of shards in the store, requested at the same time."""

@@ -19,6 +19,7 @@ from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Folder, open_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
+from ray_atr.data.padding import padded
 from ray_atr.data.schema import with_audio_bytes
 from ray_atr.data.shards import Manifest, Shard, as_joined, open_arrow, read_manifest
 
@@ -96,20 +97,11 @@ def features_at(folder: str, front_end: FrontEnd, places: Sequence[tuple[str, in
     return [features_of_clips(_group_at_hand(folder, file, group), [row], front_end)[0] for file, group, row in places]
 
 
-def padded(arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Arrays [T, F] of different T as one, zero-padded to the longest, `[n, T, F]`, and their lengths `[n]`."""
-    frames = np.array([len(array) for array in arrays], np.int64)
-    together = np.zeros((len(arrays), int(frames.max(initial=0)), arrays[0].shape[1]), arrays[0].dtype)
-    for index, array in enumerate(arrays):
-        together[index, : len(array)] = array
-    return together, frames
-
-
 def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:
     """The features of the wanted clips of several row groups, as Ray Data's tasks return them: each group is read once."""
     # Object arrays of arrays: Ray Data stores them as tensor columns whose rows may differ in shape.
     read = {name: np.empty(len(batch["group"]), object) for name in ("features", "frames")}
     for index, (file, group, within) in enumerate(zip(batch["file"], batch["group"], batch["within"], strict=True)):
         arrays = features_of_clips(read_group(folder, str(file), int(group)), [int(row) for row in within], front_end)
-        read["features"][index], read["frames"][index] = padded(arrays)
+        read["features"][index], read["frames"][index] = padded(arrays, front_end.num_mels, front_end.dtype)
     return batch | read

@@ -28,6 +28,7 @@ from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_da
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import open_folder
 from ray_atr.data.features import FeatureSet, read_block
+from ray_atr.data.padding import padded
 from ray_atr.data.sampling import permutation
 
 logger = logging.getLogger(__name__)
@@ -235,10 +236,7 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
                 for row, content, length in zip(read.tolist(), contents, frames, strict=True)
             }
         arrays = [held[epoch, row] for row in rows.tolist()]
-        lengths = np.array([len(array) for array in arrays], np.int64)
-        together = np.zeros((len(arrays), int(lengths.max(initial=0)), features.num_features), features.dtype)
-        for index, array in enumerate(arrays):
-            together[index, : len(array)] = array
+        together, lengths = padded(arrays, features.num_features, features.dtype)
         for row in rows.tolist():
             uses[epoch, row] -= 1
             if not uses[epoch, row]:

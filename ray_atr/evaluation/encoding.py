@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
+from ray_atr.data.padding import padded
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
@@ -179,13 +179,6 @@ def heard_batches(
         for window in clip_windows(encoded, front_end, clip_id, all_windows=all_windows, bounds=IMPORTED)
     )
     while batch := list(itertools.islice(windows, batch_size)):
-        yield _padded([window for _, window in batch], [clip for clip, _ in batch], front_end.dtype)
-
-
-def _padded(windows: Sequence[NDArray[np.float32]], clips: Sequence[int], dtype: type[np.floating[Any]]) -> ClipBatch:
-    frames = np.array([len(window) for window in windows])
-    # Rounded as the cache rounds, so that it makes no difference whether there is one.
-    padded = np.zeros((len(windows), int(frames.max()), windows[0].shape[1]), dtype)
-    for row, window in zip(padded, windows, strict=True):
-        row[: len(window)] = window
-    return as_clip_batch(padded, frames, np.array(clips))
+        # Rounded as the cache rounds, so that it makes no difference whether there is one.
+        features, frames = padded([window for _, window in batch], front_end.num_mels, front_end.dtype)
+        yield as_clip_batch(features, frames, np.array([clip for clip, _ in batch]))

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from ray_atr.common.settings import RELEVANCE, nearest, refuse
-from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
+from ray_atr.metrics.ranks import count_ranks_of_matrix
+from ray_atr.metrics.relevance import Relevance, as_relevance, relevance_by_clip, relevance_by_label
+from ray_atr.metrics.retrieval import Retrieval, score
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,13 @@ def align_captions(
             raise refuse("relevance", relevance, "clip, for clips without labels")
         return _by_label(sentences, clip_of_caption, labels)
     return _checked(sentences, relevance_by_clip(np.array(clip_of_caption, np.int64), len(numbers), num_clips))
+
+
+def ranked_by(similarity: torch.Tensor, captions: AlignedCaptions, language: str) -> Retrieval:
+    """The scores of every query, ranked by similarities [P, N] of a language's captions that are there with the clips."""
+    rows = np.flatnonzero(captions.present[language])
+    own = as_relevance(captions.relevance, len(captions), similarity.shape[1]).of_texts(torch.from_numpy(rows))
+    return score(count_ranks_of_matrix(similarity, own), own, rows)
 
 
 def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> bool:

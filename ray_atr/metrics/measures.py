@@ -6,12 +6,14 @@ A new measure of retrieval is one entry of `MEASURES`: from there it reaches val
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ray_atr.metrics.metric import Metric
 
 Average = Literal["mean", "median", "count", "constant"]
 RECALL_AT = (1, 5, 10)
@@ -135,3 +137,11 @@ def is_chance(recall: float, chance: float, queries: float) -> bool:
     spread = Z * math.sqrt(max(recall * (1 - recall), 0) / queries + Z**2 / (4 * queries**2))
     low = (recall + Z**2 / (2 * queries) - spread) / (1 + Z**2 / queries)
     return low <= chance
+
+
+def is_recall_at_chance(values: Mapping[Any, Any], task: str, language: str, num_runs: float = 1) -> bool:
+    """Whether a task's R@1 in a language, among values by `Metric`, is not told apart from that of a random order."""
+    recall, chance, queries = (values.get(Metric(task, language, n)) for n in ("recall_at_1", "chance_at_1", "queries"))
+    if recall is None or chance is None or queries is None or recall != recall:
+        return False
+    return is_chance(recall, chance, queries * num_runs)

@@ -214,14 +214,14 @@ class _Counter:
         num_candidates = block.scores.shape[1]
         candidate = self.candidate[pairs]
         own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
-        settled = near == own  # nothing but the relevant candidate itself is within the margin
+        is_alone = near == own  # nothing but the relevant candidate itself is within the margin
         self.greater[pairs] += above
-        self.tied[pairs] += own * settled
-        open_pairs = pairs[~settled]
+        self.tied[pairs] += own * is_alone
+        open_pairs = pairs[~is_alone]
         for part in open_pairs.split(BLOCK_SIDE_CPU) if len(open_pairs) else ():
-            self._settle(block, self.query[part] - first_query, part)
+            self._count_exactly(block, self.query[part] - first_query, part)
 
-    def _settle(self, block: _Block, rows: torch.Tensor, pairs: torch.Tensor) -> None:
+    def _count_exactly(self, block: _Block, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
         scores = block.select(rows)
         low, high = self._band(pairs, scores.dtype)

@@ -23,7 +23,7 @@ from ray_atr.models.lone_file import count_parts, is_of_ml_clap, lone_file
 from ray_atr.models.weights import load_weights, read_checkpoint
 
 if TYPE_CHECKING:
-    from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
+    from transformers import ClapConfig, ClapFeatureExtractor
 
 BESIDE = (
     "RoBERTa's tokeniser beside the .pt (tokenizer.json, or vocab.json and merges.txt), and a preprocessor_config.json if its "
@@ -67,12 +67,10 @@ def laion_config(file: Path, path: str) -> ClapConfig:
     return copy.deepcopy(_config(file, path, known.st_mtime_ns, known.st_size))
 
 
-def laion_model(file: Path, config: Any, path: str, allowed: Iterable[str]) -> ClapModel:
-    """The model with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
-    from transformers import ClapModel
-
+def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str]) -> Any:
+    """The ClapModel with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
     with torch.random.fork_rng():
-        model = ClapModel(config).eval()
+        model = model_class(config).eval()
     # Counts from 0 and zeros, which files of some versions of transformers lack.
     own = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
     tensors = own | renamed(read_checkpoint(file, path))

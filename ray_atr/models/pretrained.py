@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,28 +191,30 @@ class _Library:
             return AutoFeatureExtractor.from_pretrained(self.checkpoint, trust_remote_code=False)
 
 
-class _Laion(_Library):
-    """A folder with LAION-CLAP's own `.pt`."""
+class _LoneFile(_Library):
+    """A folder with one `.pt` in a layout of its authors'."""
 
-    tokeniser = BESIDE
+    read_config: Callable[[Path, str], PreTrainedConfig]
+    read_model: Callable[[Path, Any, PreTrainedConfig, str, Iterable[str]], Any]
 
     def __init__(self, file: Path) -> None:
         super().__init__(file.parent)
         self.file = file
 
     def config(self, path: str) -> PreTrainedConfig:
-        return laion_config(self.file, path)
+        return self.read_config(self.file, path)
 
     def model(
-        self,
-        model_class: Any,
-        config: PreTrainedConfig,
-        path: str,
-        skip: tuple[str, ...],
-        allowed: Iterable[str],
-        arguments: Mapping[str, Any],
+        self, model_class: Any, config: PreTrainedConfig, path: str, skip: Any, allowed: Iterable[str], arguments: Any
     ) -> Any:
-        return laion_model(self.file, config, path, allowed)
+        return self.read_model(self.file, model_class, config, path, allowed)
+
+
+class _Laion(_LoneFile):
+    """LAION-CLAP's own."""
+
+    tokeniser = BESIDE
+    read_config, read_model = staticmethod(laion_config), staticmethod(laion_model)
 
     def whose_tokeniser(self) -> dict[str, Any]:
         from transformers import ClapConfig
@@ -225,28 +227,11 @@ class _Laion(_Library):
         return super().extractor(path) if has_own else laion_extractor(self.config(path))
 
 
-class _MlClap(_Library):
-    """A folder with ML-CLAP's `.pt`, of which this is the text encoder."""
+class _MlClap(_LoneFile):
+    """ML-CLAP's, of which this is the text encoder."""
 
     tokeniser = NLLB_BESIDE
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file.parent)
-        self.file = file
-
-    def config(self, path: str) -> PreTrainedConfig:
-        return sonar_config(self.file, path)
-
-    def model(
-        self,
-        model_class: Any,
-        config: PreTrainedConfig,
-        path: str,
-        skip: tuple[str, ...],
-        allowed: Iterable[str],
-        arguments: Mapping[str, Any],
-    ) -> Any:
-        return sonar_model(self.file, model_class, config, path, allowed)
+    read_config, read_model = staticmethod(sonar_config), staticmethod(sonar_model)
 
     def whose_tokeniser(self) -> dict[str, Any]:
         # SONAR's is NLLB's; M2M100, whose encoder it has, has another.

@@ -255,12 +255,12 @@ def draw(cells: Cells, path: Path, measured: str) -> None:
 
 def draw_detector(cells: Cells, path: Path) -> Path | None:
     """How well each method tells true pairs from wrong ones after each epoch: a row a number, a column a noise."""
-    judging = {
+    detecting = {
         key: cell.curves
         for key, cell in cells.items()
         if key[0] != CEILING and len(cell.curves) == len(DETECTOR) and np.nanstd(cell.curves["detector_auc"]) > 0
     }
-    noises = sorted({(kind, ratio) for _, kind, ratio in judging})
+    noises = sorted({(kind, ratio) for _, kind, ratio in detecting})
     if not noises:
         return None
     with rc_context(RC):
@@ -269,7 +269,7 @@ def draw_detector(cells: Cells, path: Path) -> Path | None:
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                for (method, *of), curves in judging.items():
+                for (method, *of), curves in detecting.items():
                     if tuple(of) == noise:
                         epochs = np.arange(1, len(curves[name]) + 1)
                         axes.plot(epochs, curves[name], label=method, color=f"C{list(METHODS).index(method) % 10}")

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 ERROR_FILE = "error.txt"
 METRICS = "metrics"
-WORTH_SHARDS = 2**30
+SHARDED_FROM = 2**30
 """Bytes of embeddings from which a base over several nodes is held in parts: smaller ones are cheaper to have everywhere."""
 ALWAYS_SHOWN = ("epoch", "is_final")
 ASK_EVERY = 5.0
@@ -220,7 +220,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
 def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
     """In how many parts the workers hold the base, the same on all of them: `scaling.base_shards`, or what auto stands for.
 
-    Auto is one part a node, of a base that takes `WORTH_SHARDS` or more, can be searched in parts and encoded beside the
+    Auto is one part a node, of a base that takes `SHARDED_FROM` or more, can be searched in parts and encoded beside the
     workers. Never more than there are workers.
     """
     scaling, knowledge = experiment.scaling, experiment.objective.knowledge
@@ -236,7 +236,7 @@ def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
     if not is_searched_in_parts(knowledge, entries):
         return 1
     each = experiment.model.embedding_width * np.dtype(knowledge.storage).itemsize
-    return nodes if entries * (1 + languages) * each >= WORTH_SHARDS else 1
+    return nodes if entries * (1 + languages) * each >= SHARDED_FROM else 1
 
 
 def write_error(folder: Location, message: str) -> None:

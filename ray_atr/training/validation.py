@@ -14,13 +14,11 @@ from ray_atr.common.storage import write_bytes
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.stream import evaluation_plan, stream
 from ray_atr.metrics import align_captions, evaluate_languages
-from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.alignment import AlignedCaptions, ranked_by
 from ray_atr.metrics.languages import embedding_metrics, language_metrics
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.ranking import rankings_beside
-from ray_atr.metrics.ranks import count_ranks_of_matrix
-from ray_atr.metrics.relevance import as_relevance
-from ray_atr.metrics.retrieval import Retrieval, score
+from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.embeddings import late_interaction
@@ -92,8 +90,7 @@ def retrieve_by_tokens(
                 compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
                 columns.append(torch.cat(compared))
         scores = group.gather_rows(torch.cat(columns, dim=1)).T
-        own = as_relevance(captions.relevance, len(captions), len(features)).of_texts(torch.from_numpy(rows))
-        found[language] = score(count_ranks_of_matrix(scores, own), own, rows)
+        found[language] = ranked_by(scores, captions, language)
     return found
 
 

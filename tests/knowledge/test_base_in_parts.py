@@ -29,13 +29,14 @@ from ray_atr.training.knowledge_base.parts import UNIT, BasePart, part_of_worker
 from ray_atr.training.knowledge_base.prototypes import centroids_of, drawn, pool
 from ray_atr.training.knowledge_base.refresher import READY, ShardedRefresher
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
-from ray_atr.training.knowledge_base.shard import BaseShard, LocalShards
+from ray_atr.training.knowledge_base.shard import BaseShard
 from ray_atr.training.knowledge_base.sharded import best_first
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot, part_of
 from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import base_shards
 from ray_atr.training.refresh_cost import epochs_a_refresh
+from tests.support.local_shards import LocalShards
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny
 

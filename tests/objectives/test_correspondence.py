@@ -113,7 +113,7 @@ def test_each_method_tells_wrong_pairs_from_true_ones(name: str, world: World) -
     # Transport looks at one batch alone.
     least = {"oracle": 1.0, "transport": 0.6, "self_refining": 0.9}.get(name, 0.85)
     assert found["detector_auc"] >= least
-    assert 0 < found["belief"] < 1
+    assert 0 < found["clean_probability"] < 1
 
 
 def test_consensus_tells_a_mistranslation_from_a_mispaired_clip(world: World) -> None:

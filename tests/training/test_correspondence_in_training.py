@@ -67,14 +67,14 @@ def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, 
     for epoch, again in zip(whole[:4], resumed[:4], strict=True):
         timeless = {key for key in epoch if not key.startswith(("seconds", "memory"))}
         assert {key: epoch[key] for key in timeless} == {key: again[key] for key in timeless}
-        assert 0 <= epoch["train/belief"] <= 1
+        assert 0 <= epoch["train/clean_probability"] <= 1
         assert 0 <= epoch["train/detector_auc"] <= 1
         assert 0 <= epoch["train/clean_pairs_lost"] <= 1
     weights = [Retriever.from_pretrained(tmp_path / one / "best").state_dict() for one in ("whole", "stopped")]
     assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
     if name == "oracle":
         assert whole[3]["train/detector_auc"] == 1
-        assert whole[3]["train/belief"] == pytest.approx(whole[3]["train/clean_share"], abs=0.1)
+        assert whole[3]["train/clean_probability"] == pytest.approx(whole[3]["train/clean_share"], abs=0.1)
 
 
 def test_the_correspondence_changes_the_training(data: Path, tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ A cache is last used when its manifest, or the file that it is, was last changed
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +28,16 @@ DAY = 86_400.0
 def cache_folder(home: Path, kind: str) -> Path:
     """Where the caches of a kind are: beside the data sets of users, which they may call anything else."""
     return home / "data" / "cache" / kind
+
+
+def cache_key(content: Any, code: bytes = b"") -> str:
+    """16 digits that name a cache by what it depends on: JSON content in any order, and code."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + code).hexdigest()[:16]
+
+
+def lock_of(cache: Path) -> FileLock:
+    """Held by the one process that makes a cache; others that ask at the same time wait for it."""
+    return FileLock(f"{cache}.lock")
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,7 @@ def _remove(cache: Cache) -> bool:
     if not cache.path.is_dir():
         cache.path.unlink(missing_ok=True)
         return True
-    lock = FileLock(f"{cache.path}.lock")
+    lock = lock_of(cache.path)
     try:
         with lock.acquire(timeout=0):
             remove_folder(cache.path)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, trained_by_both
-from ray_atr.metrics.alignment import AlignedCaptions
-from ray_atr.metrics.bootstrap import DRAWS, LEVEL, Interval, across_seeds, bootstrap_runs, compare_runs
+from ray_atr.metrics.alignment import AlignedCaptions, ranked_by
+from ray_atr.metrics.bootstrap import DRAWS, LEVEL, across_seeds, bootstrap_runs, compare_runs
 from ray_atr.metrics.languages import (
     ENGLISH,
     embedding_metrics,
@@ -23,11 +23,11 @@ from ray_atr.metrics.languages import (
     ranks_by_language,
     retrieve_languages,
 )
+from ray_atr.metrics.measures import is_recall_at_chance
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
 from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
-from ray_atr.metrics.ranks import count_ranks_of_matrix
-from ray_atr.metrics.relevance import Array, as_matrix, as_relevance
-from ray_atr.metrics.retrieval import Retrieval, score
+from ray_atr.metrics.relevance import Array, as_matrix
+from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
 
@@ -104,7 +104,8 @@ def score_model(
         )
     chosen: dict[str, Retrieval] = {}
     if embedded.similarity is not None:
-        chosen = _by_similarity(embedded.similarity, captions, len(clips))
+        matrices = {language: as_matrix("similarity", one) for language, one in embedded.similarity.items()}
+        chosen = {language: ranked_by(matrix, captions, language) for language, matrix in matrices.items()}
         metrics |= language_metrics(chosen, "", embedded.trained)
         samples |= retrieval_samples(chosen)
         beside = ["cosine"]
@@ -129,16 +130,6 @@ def score_model(
         metrics |= classification_metrics(found, embedded.trained)
         samples |= zero_shot_samples(found)
     return ScoredModel(metrics, samples, chosen, notes)
-
-
-def _by_similarity(similarity: Mapping[str, Array], captions: AlignedCaptions, num_clips: int) -> dict[str, Retrieval]:
-    """The scores of every query in every language, ranked by similarities of its captions that are there, [P, N]."""
-    found = {}
-    for language, scores in similarity.items():
-        rows = np.flatnonzero(captions.present[language])
-        own = as_relevance(captions.relevance, len(captions), num_clips).of_texts(torch.from_numpy(rows))
-        found[language] = score(count_ranks_of_matrix(as_matrix("similarity", scores), own), own, rows)
-    return found
 
 
 def compose_page(
@@ -192,7 +183,7 @@ def compose_page(
         facts=facts,
         metrics={name: spread.mean for name, spread in spreads.items()},
         intervals=intervals,
-        warnings=[*warnings, *_learnt_nothing(intervals, first.metrics)],
+        warnings=[*warnings, *_learnt_nothing({name: one.mean for name, one in spreads.items()}, len(runs))],
         spreads=spreads if len(runs) > 1 else {},
         comparison=comparison,
         compared=compared,
@@ -205,15 +196,14 @@ def compose_page(
     )
 
 
-def _learnt_nothing(intervals: Mapping[Metric, Interval], metrics: Mapping[Metric, float]) -> list[str]:
-    """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction."""
+def _learnt_nothing(metrics: Mapping[Metric, float], num_runs: int) -> list[str]:
+    """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction, as tables mark it."""
     found = []
     for direction in DIRECTIONS:
-        recall, chance = (Metric(direction, TRAINED, name) for name in ("recall_at_1", "chance_at_1"))
-        if recall not in intervals or intervals[recall].low > metrics[chance]:
+        if not is_recall_at_chance(metrics, direction, TRAINED, num_runs):
             return []
-        value = 100 * intervals[recall].value
-        found.append(f"{value:.1f}% {direction.replace('_', ' ')}, chance is {100 * metrics[chance]:.1f}%")
+        recall, chance = (100 * metrics[Metric(direction, TRAINED, name)] for name in ("recall_at_1", "chance_at_1"))
+        found.append(f"{recall:.1f}% {direction.replace('_', ' ')}, chance is {chance:.1f}%")
     return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
 
 

@@ -19,7 +19,7 @@ from ray_atr.common.table import DISTINGUISHED, MISSING, Cell, Table, number, pe
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
-from ray_atr.metrics.measures import MEASURES, is_chance
+from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
 from ray_atr.training.run_folder import TEST_SCORES
@@ -145,12 +145,9 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
 
 
 def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
-    """Whether a point's R@1 is not told apart from that of a random order, over the queries of all its seeds."""
-    named = Metric.parse(metric)
-    chance, queries = (row.get(Metric(named.task, named.language, name)) for name in ("chance_at_1", "queries"))
-    if named.name != "recall_at_1" or chance is None or queries is None or row[metric] != row[metric]:
-        return False
-    return is_chance(row[metric], chance, queries * row[NUM_SEEDS])
+    """Whether a metric is a point's R@1 and not told apart from that of a random order, over the queries of all its seeds."""
+    task, language, name = (named := Metric.parse(metric)).task, named.language, named.name
+    return name == "recall_at_1" and is_recall_at_chance(row, task, language, row[NUM_SEEDS])
 
 
 def learnt_nothing(runs: Runs) -> list[str]:

@@ -156,14 +156,14 @@ class Estimator:
         return PairEstimate()
 
     def end_epoch(self) -> dict[str, float]:
-        """Mean clean probability of the pairs in the epoch's batches (belief), and how well it told true from wrong ones."""
+        """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
         self.flush()
         seen = ~self.epoch_probabilities.isnan()
         if not bool(seen.any()):
             return {}
         probabilities = self.epoch_probabilities[seen]
         # In order of value, so that the sum does not depend on the order of the clips.
-        found = {"belief": float(probabilities.double().sort().values.mean())}
+        found = {"clean_probability": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
             found.update(
                 detection(probabilities, self.pairs.truth.to(probabilities.device)[seen], self.ranking_scores[seen])

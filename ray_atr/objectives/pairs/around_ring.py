@@ -63,7 +63,7 @@ class TileLoss(ABC):
     def see(self, tile: Tensor, rows: slice, owner: int) -> None:
         """A tile of logits [t, m], which must stay as it is."""
 
-    def settle(self) -> None:  # noqa: B027
+    def join_columns(self) -> None:  # noqa: B027
         """All tiles have been seen: what they tell of columns is put together, where that is needed."""
 
     def see_again(self, tile: Tensor, rows: slice, owner: int) -> None:
@@ -129,7 +129,7 @@ class SoftmaxTiles(TileLoss):
         self.row_sums[rows] = torch.logaddexp(self.row_sums[rows], competing.logsumexp(dim=1))
         self.column_sums[block] = torch.logaddexp(self.column_sums[block], competing.logsumexp(dim=0))
 
-    def settle(self) -> None:
+    def join_columns(self) -> None:
         ring = self.ring
         self.column_sums = ring.ranks.log_sum_exp(self.column_sums)
         self.above_rows, self.above_columns = self.row_sums, self.column_sums
@@ -160,7 +160,7 @@ class SoftmaxTiles(TileLoss):
 
     def _weights(self, positives: Tensor, rows: slice, owner: int) -> tuple[Tensor, Tensor]:
         """How the positives of each row, and of each column, share what pulls on it, [t, m] each."""
-        assert self.shares is not None, "settled"
+        assert self.shares is not None, "joined before"
         own, block = self.ring.own, self.ring.blocks[owner]
         of_rows = of_columns = positives.to(self.of_rows)
         if self.sample_weight is not None:
@@ -293,7 +293,7 @@ class _AroundRing(torch.autograd.Function):
                 loss.see(tile, rows, owner)
                 if ctx.is_held:
                     held[owner, rows.start] = tile
-        loss.settle()
+        loss.join_columns()
         if loss.looks_twice:
             again = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
             for owner, block in again:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ray_atr.objectives.transport.newton import ascend
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
-from ray_atr.objectives.transport.scalings import Marginals, Scalings, SmallScalings, is_small
+from ray_atr.objectives.transport.scalings import Marginals, Scalings
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
@@ -95,9 +94,6 @@ class Swept(NamedTuple):
     is_slow: bool = False
 
 
-@np.errstate(
-    divide="ignore", over="ignore", invalid="ignore"
-)  # as torch: scalings beyond float's range are seen at the check
 def kernel_sweeps(
     scores: Tensor,
     column: Tensor,
@@ -110,7 +106,7 @@ def kernel_sweeps(
 
     Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
     """
-    scalings = (SmallScalings if is_small(scores) else Scalings)(scores, column, marginals)
+    scalings = Scalings(scores, column, marginals)
     previous, is_slow = math.inf, False
     between = CHECK_EVERY
     check = min(between, most)

@@ -1,7 +1,6 @@
 """Sinkhorn's scalings u and v of a kernel near the solution: pi_ij = a_i u_i K_ij v_j, each row of K summing to 1.
 
-A sweep makes the column sums exact, then fits the rows to theirs: two products of a matrix and a vector. `Scalings` are
-torch's; `SmallScalings` are NumPy's, for small matrices.
+A sweep makes the column sums exact, then fits the rows to theirs: two products of a matrix and a vector.
 """
 
 from __future__ import annotations
@@ -79,44 +78,3 @@ class Scalings:
     def potentials(self) -> tuple[Tensor, Tensor]:
         """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
         return self.row + self.u.log(), self.column + self.v.log()
-
-
-class SmallScalings:
-    """The same on NumPy's views of tensors in the CPU's memory."""
-
-    def __init__(self, scores: Tensor, column: Tensor, marginals: Marginals | None) -> None:
-        self.column = column.numpy()
-        kernel = scores.numpy() + self.column
-        highest = kernel.max(axis=1)
-        kernel -= highest[:, None]
-        np.exp(kernel, out=kernel)
-        sums = kernel.sum(axis=1)
-        kernel /= sums[:, None]
-        N, M = kernel.shape
-        self.kernel, self.transposed, self.rows = kernel, kernel.T, None
-        if marginals is None:
-            self.row = -(np.log(sums) + (highest + math.log(N)))
-            if N != M:
-                self.transposed = kernel.T * (M / N)
-        else:
-            self.rows = marginals.rows.numpy()
-            self.row = np.log(self.rows / sums) - highest
-            # So that a sweep is two products and two reciprocals, whatever the marginals are.
-            self.transposed = kernel.T * self.rows / marginals.columns.numpy()[:, None]
-        self.u, self.v, self.inflow = (np.ones(size, kernel.dtype) for size in (N, M, N))
-
-    def sweep(self) -> None:
-        np.reciprocal(np.dot(self.transposed, self.u, out=self.v), out=self.v)
-        np.dot(self.kernel, self.v, out=self.inflow)
-
-    def fit_rows(self) -> None:
-        np.reciprocal(self.inflow, out=self.u)
-
-    def residual_and_range(self) -> tuple[float, float, float]:
-        left = np.abs(self.u * self.inflow - 1)
-        error = left.sum() / len(left) if self.rows is None else left @ self.rows
-        both = np.concatenate([self.u, self.v])
-        return float(error), float(both.min()), float(both.max())
-
-    def potentials(self) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self.row + np.log(self.u)), torch.from_numpy(self.column + np.log(self.v))

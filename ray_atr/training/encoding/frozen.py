@@ -8,8 +8,6 @@ find it. Vectors are float32, computed without autocast. Interrupted work is tak
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
@@ -27,7 +24,7 @@ from ray_atr.common.progress import Say
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import read_json, write_bytes
-from ray_atr.common.storage.caches import cache_folder
+from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import LAYOUT, ensure_features, has_long_clips, is_complete, write_rows
@@ -189,7 +186,7 @@ def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
     def fingerprint(built: Any) -> str:
         probe = list(_captions(manifest, languages[:1]))[:PROBE]
         tokens = built.tokenise([text for text, _ in probe], [language for _, language in probe])
-        return tower_fingerprint(built) + _digest(tokens)
+        return tower_fingerprint(built) + cache_key(tokens)
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
         captions, keys = in_key_order(_captions(manifest, languages))
@@ -258,18 +255,17 @@ def _ensure(
     settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
     content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
     identity, root = tower.identity(), cache_folder(tower.home, "vectors")
-    note = root / "known" / _digest([content, identity])
+    note = root / "known" / cache_key([content, identity])
     if identity is not None and note.is_file():
         known = root / note.read_text()
         if is_complete(known):
             return known
     built = tower.build()
     content["fingerprint"] = fingerprint(built)
-    folder = root / f"{manifest.name}-{tower.kind}-{_digest(content)}"
+    folder = root / f"{manifest.name}-{tower.kind}-{cache_key(content)}"
     folder.mkdir(parents=True, exist_ok=True)
     store = folder_in(tower.experiment.scaling.feature_store, folder.name)
-    # One process encodes; others that ask at the same time wait for it.
-    with FileLock(str(folder) + ".lock"):
+    with lock_of(folder):
         if not is_complete(folder) and (store is None or not fetch_folder(store, folder)):
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             finish_folder(folder, store, {**content, **encode(folder, built)})
@@ -308,7 +304,3 @@ def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]
             for language in languages:
                 for text in clip.captions.get(language) or ():
                     yield text, language
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -101,24 +101,14 @@ def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch
     return float(every_row.new_zeros(len(unique), every_row.shape[1]).index_add(0, number, every_row).norm())
 
 
-def representation_drift_mismatch(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> float:
-    """Mean KL(ideal || actual) in nats of the queries' neighbourhoods in the whole base (Fu et al. 2025, Eq. 4).
-
-    queries [Q, D] are embedded by today's encoders; current and stale [N, D] are the base's entries by today's encoders and
-    as the snapshot holds them. ideal_i(j) is the softmax over all entries j of <q_i, current_j>/temperature, actual_i(j)
-    that of <q_i, stale_j>/temperature. 0 right after a refresh, never infinite. The temperature is ours: the paper's
-    formula is partly lost in the text that we have, and over thousands of entries a plain softmax would be flat.
-    """
-    if len(stale) != len(current) or not len(stale) or not len(queries):
-        raise ValueError(
-            f"base: got {len(queries)} queries, {len(current)} current and {len(stale)} stale entries; "
-            "allowed 1 or more queries, and equal numbers of entries, 1 or more"
-        )
-    return drift_of_parts([drift_of_part(queries, current, stale, temperature)])
-
-
 def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> Tensor:
     """What a part of the base's entries, current and stale [n, D], adds to the drift of queries [Q, D]: [3, Q] float64.
+
+    The drift (RDM) is the mean KL(ideal || actual) in nats of the queries' neighbourhoods in the whole base (Fu et al. 2025,
+    Eq. 4). queries are embedded by today's encoders; current and stale are the entries by today's encoders and as the snapshot
+    holds them. ideal_i(j) is the softmax over all entries j of <q_i, current_j>/temperature, actual_i(j) that of
+    <q_i, stale_j>/temperature. 0 right after a refresh, never infinite. The temperature is ours: the paper's formula is partly
+    lost in the text that we have, and over thousands of entries a plain softmax would be flat.
 
     The logarithms of the sums of exp(<q_i, current_j>/temperature) and of exp(<q_i, stale_j>/temperature), and the mean
     difference of these exponents, each weighted with the first.

@@ -78,9 +78,9 @@ class BackgroundRefresher:
         with self._lock:
             if version in self._futures or version in self.versions():
                 return
-            self._futures[version] = self._executor.submit(self._build_persistently, payload, version, step)
+            self._futures[version] = self._executor.submit(self._build_with_retries, payload, version, step)
 
-    def _build_persistently(self, payload: Any, version: int, step: int) -> float:
+    def _build_with_retries(self, payload: Any, version: int, step: int) -> float:
         """Build a version, again if that fails; the error of the last attempt is the version's."""
         for failures in range(1, ATTEMPTS):
             try:

@@ -125,11 +125,13 @@ class SearchableRows:
         device: torch.device,
         spec: SearchSpec,
         index: NDArray[np.uint8] | None = None,
-        is_part: bool = False,
+        first_of_part: int | None = None,
     ) -> None:
+        """`first_of_part`: the place in the base of the first row, where the matrix is a part of one."""
         self.rows = as_tensor(rows).to(device)
+        self.keys = row_keys(rows, present, first_of_part or 0)
         # Rows of other parts may be equal to those of a part: what is found is ordered when it is merged.
-        self.equal = None if is_part else EqualRows(row_keys(rows, present), device)
+        self.equal = EqualRows(self.keys, device) if first_of_part is None else None
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
         self.on_gpu: Any = None
@@ -238,7 +240,7 @@ class Searcher:
     def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
         self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
         table = partial(SearchableRows, device=self.device, spec=spec)
-        fine = partial(table, is_part=not snapshot.part.is_whole)
+        fine = partial(table, first_of_part=None if snapshot.part.is_whole else snapshot.rows.start)
         masks = snapshot.text_mask[:, snapshot.rows]
         texts = zip(snapshot.text, masks, snapshot.text_index, strict=True)
         audio = fine(snapshot.audio, None, index=snapshot.audio_index)
@@ -249,10 +251,7 @@ class Searcher:
         """All entries as arrays `audio` [N, D], `text` [L, N, D] and `ids` [N] that can be asked for some of them."""
         if not snapshot.part.is_whole:
             share = partial(ShardedRows, count=len(snapshot), exchange=Exchange(snapshot.part.of))
-            first = snapshot.rows.start
-            audio_parts = share(audio, keys=row_keys(snapshot.audio, None, first))
-            keys = [row_keys(rows, mask, first) for rows, mask in zip(snapshot.text, masks, strict=True)]
-            text_parts = [share(rows, keys=own) for rows, own in zip(by_language, keys, strict=True)]
+            audio_parts, text_parts = share(audio), list(map(share, by_language))
             self.fine_audio, self.fine_text = audio_parts, text_parts
             self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), [EntriesAt(rows) for rows in text_parts])
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)

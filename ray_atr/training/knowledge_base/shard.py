@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ from ray_atr.training.knowledge_base.building import Agreed, Centroids, PartBuil
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.prototypes import Pool
-from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
+from ray_atr.training.knowledge_base.snapshot import PartEntries, Snapshot
 from ray_atr.training.knowledge_base.versions import (
     has_part,
     load_version,
@@ -101,18 +100,3 @@ class BaseShard:
     def remove(self, version: int) -> None:
         """Remove the part of a version."""
         remove_folder(version_folder(self.folder, version, self.part))
-
-
-class LocalShards:
-    """Shards in this process, one after the other."""
-
-    def __init__(self, shards: Sequence[BaseShard]) -> None:
-        self.shards = shards
-
-    def encode(self, version: int, payload: Any) -> None:
-        for shard in self.shards:
-            is_entries = isinstance(payload, Entries)
-            shard.encode(version, PartEntries.of(payload, shard.part) if is_entries else payload)
-
-    def each(self, name: str, *arguments: Any) -> list[Any]:
-        return [getattr(shard, name)(*arguments) for shard in self.shards]

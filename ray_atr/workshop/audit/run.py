@@ -91,7 +91,7 @@ def audit_data_set(
         language=np.array([one.language for one in captions]),
         key=np.array([normalise(one.text).casefold() for one in captions]),
     )
-    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "judging"))
+    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "scoring"))
     flagged = result.posteriors.flagged(options.rate)
     sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
     facts = {

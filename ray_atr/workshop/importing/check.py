@@ -360,11 +360,6 @@ def _languages(report: Report) -> list[str]:
     return [line for table in tables for line in ("", *table)][1:]
 
 
-def reasons_left_out(manifest: Manifest) -> list[tuple[str, int]]:
-    """Why clips were left out at import and how many for each reason, the most frequent first."""
-    return [(reason, len(clips)) for reason, clips in _left_out(manifest)]
-
-
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
     """A line for each reason why clips were left out, with the first of them; the `most` frequent reasons."""
     lines = []

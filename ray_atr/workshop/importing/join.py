@@ -18,16 +18,15 @@ import numpy as np
 
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress
-from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import open_folder
 from ray_atr.data.schema import SPLITS, captions_by_language
 from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, read_manifest, read_shard, write_manifest
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.workshop.importing.import_options import Join
-from ray_atr.workshop.importing.plan import WORTH_RAY_CLIPS
+from ray_atr.workshop.importing.plan import uses_ray
 from ray_atr.workshop.importing.recordings import Heard, heard, same_bytes, same_sound
-from ray_atr.workshop.importing.sources.read_table import numbered_lines, parse_json
+from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
 IMPORTANCE = ("test", "val")
@@ -114,23 +113,13 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
         name, equals, file = entry.partition("=")
         if not equals or name not in sets:
             raise refuse("leave_out", entry, f"NAME=FILE with one of {', '.join(sets)}")
-        ids = set(map(stem, _ids_in(file)))
+        ids = set(map(stem, chain.from_iterable(read_id_lists(file).values())))
         own = [f"{name}/{clip_id}" for clip_id in ids_of(sets[name]) if stem(clip_id) in ids]
         if not own:
             raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
         found |= dict.fromkeys(own, f"named by {Path(file).name}")
         notes.append(f"{Path(file).name}: {counted(len(own), 'clip')} of {name} left out, of {counted(len(ids), 'id')}")
     return found, notes
-
-
-def _ids_in(file: str) -> Iterator[str]:
-    """The ids in a text file, one a line, or in JSON: a list, or lists by subset, as WavCaps' authors publish them."""
-    text = "".join(line for _, line in numbered_lines(file))
-    content = parse_json(text, file) if file.lower().endswith(".json") else text.splitlines()
-    for ids in content.values() if isinstance(content, dict) else [content]:
-        if not isinstance(ids, list):
-            raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
-        yield from (str(one).strip() for one in ids if str(one).strip())
 
 
 def ids_of(manifest: Manifest) -> Iterator[str]:
@@ -164,9 +153,10 @@ def _hear(
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     jobs = [HeardShard(manifest.folder, shard.file, options.recordings == "sound") for _, manifest, shard in places]
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
-    use_ray = options.ray == "always" or (options.ray == "auto" and (is_inside_a_cluster() or total >= WORTH_RAY_CLIPS))
     of_shards: dict[int, list[tuple[str, Heard]]] = {}
-    for number, clips in run_jobs(jobs, lambda: HeardShard.clips, ray=Resources() if use_ray else None):
+    for number, clips in run_jobs(
+        jobs, lambda: HeardShard.clips, ray=Resources() if uses_ray(options.ray, total) else None
+    ):
         of_shards[number] = clips
         done += len(clips)
         if progress is not None:

@@ -57,7 +57,13 @@ PLAN_SCHEMA = pa.schema(
         *(SCHEMA.field(name) for name in ("captions", "labels", "translated")),
     ]
 )
-WORTH_RAY_CLIPS = 5_000
+LEAST_FOR_RAY = 5_000
+"""Clips from which `auto` takes Ray, on one machine too."""
+
+
+def uses_ray(ray: str, num_clips: int) -> bool:
+    """Whether so many clips are read by Ray's tasks, where `ray` is always, never or auto."""
+    return ray == "always" or (ray == "auto" and (is_inside_a_cluster() or num_clips >= LEAST_FOR_RAY))
 
 
 @dataclass(kw_only=True)
@@ -298,8 +304,7 @@ def _run(
     left_out = list(plan.missing)
     done = 0
     _check_unreadable(left_out, plan, options)
-    is_worth_it = is_inside_a_cluster() or plan.num_clips >= WORTH_RAY_CLIPS
-    use_ray = options.ray == "always" or (options.ray == "auto" and is_worth_it)
+    use_ray = uses_ray(options.ray, plan.num_clips)
     tasks = Resources(cpus=options.cpus_per_task, setting="cpus_per_task") if use_ray else None
     folders, bounds = (state.work.name, state.target.name), (options.min_seconds, options.audio)
     listed = enumerate(plan.shards)

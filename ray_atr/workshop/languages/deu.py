@@ -8,31 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ray_atr.workshop.languages.language import Adverbs, Form, Grammar, Said, Words, listed, ordered, pattern, words
-
-# Label of ESC-50 -> the noun with its article in the genitive.
-NOUNS: dict[str, str] = {
-    "dog": "eines Hundes", "rooster": "eines Hahns", "pig": "eines Schweins", "cow": "einer Kuh",
-    "frog": "eines Froschs", "cat": "einer Katze", "hen": "einer Henne", "insects": "von Insekten",
-    "sheep": "eines Schafs", "crow": "einer Krähe",
-    "rain": "des Regens", "sea_waves": "von Meereswellen", "crackling_fire": "eines knisternden Feuers",
-    "crickets": "von Grillen", "chirping_birds": "von zwitschernden Vögeln", "water_drops": "von Wassertropfen",
-    "wind": "des Windes", "pouring_water": "von Wasser, das eingegossen wird",
-    "toilet_flush": "einer Toilettenspülung", "thunderstorm": "eines Gewitters",
-    "crying_baby": "eines weinenden Babys", "sneezing": "des Niesens", "clapping": "des Klatschens",
-    "breathing": "des Atmens", "coughing": "des Hustens", "footsteps": "von Schritten", "laughing": "des Lachens",
-    "brushing_teeth": "des Zähneputzens", "snoring": "des Schnarchens",
-    "drinking_sipping": "von jemandem, der in kleinen Schlucken trinkt",
-    "door_wood_knock": "des Klopfens an einer Holztür", "mouse_click": "eines Mausklicks",
-    "keyboard_typing": "des Tippens auf einer Tastatur", "door_wood_creaks": "einer knarrenden Holztür",
-    "can_opening": "des Öffnens einer Dose", "washing_machine": "einer Waschmaschine",
-    "vacuum_cleaner": "eines Staubsaugers", "clock_alarm": "eines Weckers", "clock_tick": "einer tickenden Uhr",
-    "glass_breaking": "von zerbrechendem Glas",
-    "helicopter": "eines Hubschraubers", "chainsaw": "einer Kettensäge", "siren": "einer Sirene",
-    "car_horn": "einer Autohupe", "engine": "eines Motors", "train": "eines Zuges",
-    "church_bells": "von Kirchenglocken", "airplane": "eines Flugzeugs", "fireworks": "eines Feuerwerks",
-    "hand_saw": "einer Handsäge",
-}  # fmt: skip
-
+from ray_atr.workshop.languages.tables import nouns, sounds
 
 _ARTICLES = {
     "m": ("ein", "einen", "einem", "eines"),
@@ -62,63 +38,20 @@ def _bare(gender: str, noun: str) -> Noun:
     return Noun((noun, noun, noun, f"von {noun}"), gender)
 
 
-_MAN, _WOMAN = _noun("m", "Mann", "Mannes"), _noun("f", "Frau")
-_DOOR = _noun("f", "Tür")
 _SOMEONE = Noun(("jemand", "jemanden", "jemandem", "von jemandem"), "m")
+
+
+def _noun_of(text: str) -> Noun:
+    """`m Hund, Hundes`: gender, noun, its genitive and its dative where they differ; `-m Regen`: without article."""
+    if text == "jemand":
+        return _SOMEONE
+    gender, _, forms = text.partition(" ")
+    return _bare(gender[1:], forms) if gender.startswith("-") else _noun(gender, *forms.split(", "))
+
 
 # noun | finite verb | what is between adverb and verb end | separable prefix
 SOUNDS: dict[str, tuple[Noun, str, str, str]] = {
-    "dog": (_noun("m", "Hund", "Hundes"), "bellt", "", ""),
-    "cat": (_noun("f", "Katze"), "miaut", "", ""),
-    "bird": (_noun("m", "Vogel", "Vogels"), "zwitschert", "", ""),
-    "rooster": (_noun("m", "Hahn", "Hahns"), "kräht", "", ""),
-    "cow": (_noun("f", "Kuh"), "muht", "", ""),
-    "sheep": (_noun("n", "Schaf", "Schafs"), "blökt", "", ""),
-    "frog": (_noun("m", "Frosch", "Froschs"), "quakt", "", ""),
-    "crickets": (_noun("p", "Grillen"), "zirpen", "", ""),
-    "owl": (_noun("f", "Eule"), "ruft", "", ""),
-    "crow": (_noun("f", "Krähe"), "krächzt", "", ""),
-    "duck": (_noun("f", "Ente"), "schnattert", "", ""),
-    "bee": (_noun("f", "Biene"), "summt", "", ""),
-    "wolf": (_noun("m", "Wolf", "Wolfs"), "heult", "", ""),
-    "baby": (_noun("n", "Baby", "Babys"), "weint", "", ""),
-    "cough": (_MAN, "hustet", "", ""),
-    "sneeze": (_WOMAN, "niest", "", ""),
-    "snore": (_MAN, "schnarcht", "", ""),
-    "applause": (_noun("n", "Publikum", "Publikums"), "applaudiert", "", ""),
-    "footsteps": (_SOMEONE, "geht", "über einen harten Boden", ""),
-    "whistling": (_SOMEONE, "pfeift", "eine Melodie", ""),
-    "heartbeat": (_noun("n", "Herz", "Herzens", "Herzen"), "schlägt", "", ""),
-    "rain": (_bare("m", "Regen"), "prasselt", "", ""),
-    "thunder": (_bare("m", "Donner"), "grollt", "", ""),
-    "waves": (_bare("p", "Wellen"), "schlagen", "ans Ufer", ""),
-    "drip": (_bare("n", "Wasser"), "tropft", "", ""),
-    "fire": (_noun("n", "Feuer", "Feuers"), "knistert", "", ""),
-    "car_horn": (_noun("n", "Auto", "Autos"), "hupt", "", ""),
-    "siren": (_noun("f", "Sirene"), "heult", "", ""),
-    "engine": (_noun("m", "Motor", "Motors"), "läuft", "", ""),
-    "train": (_noun("m", "Zug", "Zuges"), "rattert", "", "vorbei"),
-    "helicopter": (_noun("m", "Hubschrauber", "Hubschraubers"), "kreist", "am Himmel", ""),
-    "airplane": (_noun("n", "Flugzeug", "Flugzeugs"), "fliegt", "", "vorbei"),
-    "motorcycle": (_noun("n", "Motorrad", "Motorrads"), "heult", "", "auf"),
-    "drill": (_noun("f", "Bohrmaschine"), "surrt", "", ""),
-    "vacuum_cleaner": (_noun("m", "Staubsauger", "Staubsaugers"), "brummt", "", ""),
-    "clock": (_noun("f", "Uhr"), "tickt", "", ""),
-    "alarm_clock": (_noun("m", "Wecker", "Weckers"), "piept", "", ""),
-    "telephone": (_noun("n", "Telefon", "Telefons"), "klingelt", "", ""),
-    "doorbell": (_noun("f", "Türklingel"), "läutet", "", ""),
-    "knock": (_SOMEONE, "klopft", "an eine Tür", ""),
-    "door_creak": (_DOOR, "knarrt", "", ""),
-    "door_slam": (_DOOR, "schlägt", "", "zu"),
-    "keyboard": (_SOMEONE, "tippt", "auf einer Tastatur", ""),
-    "glass": (_noun("n", "Glas", "Glases"), "zerbricht", "", ""),
-    "church_bell": (_noun("f", "Kirchenglocke"), "läutet", "", ""),
-    "hammer": (_SOMEONE, "hämmert", "auf Metall", ""),
-    "fireworks": (_noun("n", "Feuerwerk", "Feuerwerks"), "knallt", "", ""),
-    "piano": (_SOMEONE, "spielt", "Klavier", ""),
-    "drum": (_SOMEONE, "schlägt", "eine Trommel", ""),
-    "flute": (_SOMEONE, "spielt", "Flöte", ""),
-    "guitar": (_SOMEONE, "spielt", "Gitarre", ""),
+    kind: (_noun_of(noun), verb, between, prefix) for kind, (noun, verb, between, prefix) in sounds("deu").items()
 }
 
 ADVERBS = Adverbs(
@@ -191,6 +124,6 @@ PATTERNS = {
 
 
 WORDS = Words(
-    template=lambda noun: f"Das ist das Geräusch {noun}.", nouns=NOUNS,
+    template=lambda noun: f"Das ist das Geräusch {noun}.", nouns=nouns("deu"),
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

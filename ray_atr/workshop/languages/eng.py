@@ -6,82 +6,10 @@ The grammar has finite clause ("a dog barks loudly") and noun with participle ("
 from __future__ import annotations
 
 from ray_atr.workshop.languages.language import Adverbs, Grammar, Said, Words, listed, ordered, pattern, words
-
-# Label of ESC-50 -> the noun with its article.
-NOUNS: dict[str, str] = {
-    "dog": "a dog", "rooster": "a rooster", "pig": "a pig", "cow": "a cow", "frog": "a frog", "cat": "a cat",
-    "hen": "a hen", "insects": "insects", "sheep": "a sheep", "crow": "a crow",
-    "rain": "rain", "sea_waves": "sea waves", "crackling_fire": "a crackling fire", "crickets": "crickets",
-    "chirping_birds": "chirping birds", "water_drops": "water drops", "wind": "wind",
-    "pouring_water": "pouring water", "toilet_flush": "a toilet flush", "thunderstorm": "a thunderstorm",
-    "crying_baby": "a crying baby", "sneezing": "sneezing", "clapping": "clapping", "breathing": "breathing",
-    "coughing": "coughing", "footsteps": "footsteps", "laughing": "laughing", "brushing_teeth": "brushing teeth",
-    "snoring": "snoring", "drinking_sipping": "drinking and sipping",
-    "door_wood_knock": "a knock on a wooden door", "mouse_click": "a mouse click",
-    "keyboard_typing": "typing on a keyboard", "door_wood_creaks": "a creaking wooden door",
-    "can_opening": "the opening of a can", "washing_machine": "a washing machine",
-    "vacuum_cleaner": "a vacuum cleaner", "clock_alarm": "an alarm clock", "clock_tick": "a ticking clock",
-    "glass_breaking": "breaking glass",
-    "helicopter": "a helicopter", "chainsaw": "a chainsaw", "siren": "a siren", "car_horn": "a car horn",
-    "engine": "an engine", "train": "a train", "church_bells": "church bells", "airplane": "an airplane",
-    "fireworks": "fireworks", "hand_saw": "a hand saw",
-}  # fmt: skip
-
+from ray_atr.workshop.languages.tables import nouns, sounds
 
 # subject | finite verb | participle | what follows the adverb
-SOUNDS: dict[str, tuple[str, str, str, str]] = {
-    "dog": ("a dog", "barks", "barking", ""),
-    "cat": ("a cat", "meows", "meowing", ""),
-    "bird": ("a bird", "chirps", "chirping", ""),
-    "rooster": ("a rooster", "crows", "crowing", ""),
-    "cow": ("a cow", "moos", "mooing", ""),
-    "sheep": ("a sheep", "bleats", "bleating", ""),
-    "frog": ("a frog", "croaks", "croaking", ""),
-    "crickets": ("crickets", "chirp", "chirping", ""),
-    "owl": ("an owl", "hoots", "hooting", ""),
-    "crow": ("a crow", "caws", "cawing", ""),
-    "duck": ("a duck", "quacks", "quacking", ""),
-    "bee": ("a bee", "buzzes", "buzzing", ""),
-    "wolf": ("a wolf", "howls", "howling", ""),
-    "baby": ("a baby", "cries", "crying", ""),
-    "cough": ("a man", "coughs", "coughing", ""),
-    "sneeze": ("a woman", "sneezes", "sneezing", ""),
-    "snore": ("a man", "snores", "snoring", ""),
-    "applause": ("an audience", "applauds", "applauding", ""),
-    "footsteps": ("someone", "walks", "walking", "on a hard floor"),
-    "whistling": ("someone", "whistles a tune", "whistling a tune", ""),
-    "heartbeat": ("a heart", "beats", "beating", ""),
-    "rain": ("rain", "falls", "falling", ""),
-    "thunder": ("thunder", "rumbles", "rumbling", ""),
-    "waves": ("waves", "crash", "crashing", "on the shore"),
-    "drip": ("water", "drips", "dripping", ""),
-    "fire": ("a fire", "crackles", "crackling", ""),
-    "car_horn": ("a car", "honks", "honking", ""),
-    "siren": ("a siren", "wails", "wailing", ""),
-    "engine": ("an engine", "runs", "running", ""),
-    "train": ("a train", "rattles past", "rattling past", ""),
-    "helicopter": ("a helicopter", "flies", "flying", "overhead"),
-    "airplane": ("a plane", "flies past", "flying past", ""),
-    "motorcycle": ("a motorcycle", "revs up", "revving up", ""),
-    "drill": ("a drill", "whirs", "whirring", ""),
-    "vacuum_cleaner": ("a vacuum cleaner", "hums", "humming", ""),
-    "clock": ("a clock", "ticks", "ticking", ""),
-    "alarm_clock": ("an alarm clock", "beeps", "beeping", ""),
-    "telephone": ("a telephone", "rings", "ringing", ""),
-    "doorbell": ("a doorbell", "rings", "ringing", ""),
-    "knock": ("someone", "knocks", "knocking", "on a door"),
-    "door_creak": ("a door", "creaks", "creaking", ""),
-    "door_slam": ("a door", "slams shut", "slamming shut", ""),
-    "keyboard": ("someone", "types", "typing", "on a keyboard"),
-    "glass": ("a glass", "shatters", "shattering", ""),
-    "church_bell": ("a church bell", "tolls", "tolling", ""),
-    "hammer": ("someone", "hammers", "hammering", "on metal"),
-    "fireworks": ("fireworks", "explode", "exploding", ""),
-    "piano": ("someone", "plays the piano", "playing the piano", ""),
-    "drum": ("someone", "beats a drum", "beating a drum", ""),
-    "flute": ("someone", "plays the flute", "playing the flute", ""),
-    "guitar": ("someone", "plays the guitar", "playing the guitar", ""),
-}
+SOUNDS = sounds("eng")
 
 ADVERBS = Adverbs(
     {"sound": ("loudly", "softly"), "force": ("hard", "gently"), "rain": ("heavily", "lightly"),
@@ -125,6 +53,6 @@ PATTERNS = {
 
 
 WORDS = Words(
-    template=lambda noun: f"This is a sound of {noun}.", nouns=NOUNS,
+    template=lambda noun: f"This is a sound of {noun}.", nouns=nouns("eng"),
     grammar=Grammar(SOUNDS, PATTERNS, BACKGROUND),
 )  # fmt: skip

@@ -141,7 +141,7 @@ class Romance(NamedTuple):
     sounds   kind -> subject with its article | finite verb | what follows the adverb.
     """
 
-    sounds: Mapping[str, tuple[str, str, str]]
+    sounds: Mapping[str, Sequence[str]]
     adverbs: Adverbs
     relative: str
     of: Callable[[str], str]

@@ -11,9 +11,10 @@ from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.workshop.languages import eng
 from ray_atr.workshop.languages.language import Said
+from ray_atr.workshop.languages.tables import nouns
 from ray_atr.workshop.languages.words import WORDS, words_of
 
-ESC50_CLASSES: tuple[str, ...] = tuple(eng.NOUNS)
+ESC50_CLASSES: tuple[str, ...] = tuple(nouns(ENGLISH))
 """The class names as `meta/esc50.csv` writes them."""
 
 

@@ -5,9 +5,7 @@ Scene, waveform and captions of a clip have a random stream each.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from filelock import FileLock
 
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import nearest, refuse
+from ray_atr.common.storage.caches import cache_key, lock_of
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
 from ray_atr.data.soundscapes import NUM_PARAPHRASES, SPLITS, SoundscapesSettings
 from ray_atr.workshop import languages as languages_package
 from ray_atr.workshop.languages.language import TEMPLATES, Said
+from ray_atr.workshop.languages.tables import sounds
 from ray_atr.workshop.languages.words import grammar_of
 from ray_atr.workshop.soundscapes.render import render
 from ray_atr.workshop.soundscapes.scene import Event, Scene, draw_scene
@@ -125,7 +124,7 @@ def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = pri
     """
     folder = Path(home) / f"soundscapes-{_content_hash(settings)}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with lock_of(folder):
         if not (folder / MANIFEST_FILE).is_file():
             clips = _told(generate(settings), settings, say)
             write_clips(folder, clips, name="soundscapes", licence="CC0-1.0 (synthetic)")
@@ -146,4 +145,5 @@ def _content_hash(settings: SoundscapesSettings) -> str:
     words = Path(languages_package.__file__).parent
     spoken = [words / f"{name}.py" for name in ("language", *settings.languages)]
     code = b"".join(path.read_bytes() for path in [*sorted(Path(__file__).parent.rglob("*.py")), *spoken])
-    return hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode() + code).hexdigest()[:16]
+    code += repr([sounds(language) for language in settings.languages]).encode()
+    return cache_key(asdict(settings), code)

@@ -21,7 +21,6 @@ from ray_atr.workshop.importing.check import (
     lines_left_out,
     num_clips_sharing,
     page,
-    reasons_left_out,
 )
 from tests.support.clips_on_disk import tone
 from tests.support.tiny import tone_clip
@@ -198,10 +197,10 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
         Skipped("f", "audio/f.wav is not there"),
     ]
     manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
-    assert reasons_left_out(manifest) == [
-        ("its audio is absent", 3),
-        ("got 'N bytes that are not audio' (N: 3, 77)", 2),
-        ("its file is not there", 1),
+    assert lines_left_out(manifest) == [
+        "  3 x its audio is absent: c, d, e",
+        "  2 x got 'N bytes that are not audio' (N: 3, 77): a, b",
+        "  1 x its file is not there: f",
     ]
 
 

@@ -121,6 +121,18 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
+def read_id_lists(file: str) -> dict[str, list[str]]:
+    """Lists of clip ids by name, `""` for one without: of a text file, one a line, or of JSON, a list or lists by name, as
+    WavCaps' authors publish them. ValueError for anything else.
+    """
+    text = "".join(line for _, line in numbered_lines(file))
+    content = parse_json(text, file) if file.lower().endswith(".json") else text.splitlines()
+    lists = content if isinstance(content, dict) else {"": content}
+    if not all(isinstance(ids, list) for ids in lists.values()):
+        raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
+    return {name: [str(one).strip() for one in ids if str(one).strip()] for name, ids in lists.items()}
+
+
 def _encoding_of(folder: Folder, name: str, given: str) -> str:
     """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
     its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.

@@ -18,7 +18,7 @@ from ray_atr.common.settings import setting, shortened
 from ray_atr.common.storage import Folder, open_folder
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
-from ray_atr.workshop.importing.sources.read_table import numbered_lines, parse_json
+from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
 
 SUBSETS = {"audioset": "AudioSet_SL", "bbc": "BBC_Sound_Effects", "freesound": "FreeSound", "soundbible": "SoundBible"}
@@ -125,14 +125,6 @@ def _read_exclusions(files: tuple[str, ...]) -> dict[str, set[str]]:
     """Excluded ids by subset; `""` holds those of lists that name no subset."""
     excluded: dict[str, set[str]] = {}
     for file in files:
-        text = "".join(line for _, line in numbered_lines(file))
-        if file.lower().endswith(".json"):
-            content = parse_json(text, file)
-        else:
-            content = [line.strip() for line in text.splitlines() if line.strip()]
-        groups = content if isinstance(content, dict) else {"": content}
-        for name, ids in groups.items():
-            if not isinstance(ids, list):
-                raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
-            excluded.setdefault(_subset(name), set()).update(stem(str(clip_id)) for clip_id in ids)
+        for name, ids in read_id_lists(file).items():
+            excluded.setdefault(_subset(name), set()).update(map(stem, ids))
     return excluded
