@@ -252,8 +252,8 @@ class Retriever(nn.Module):
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
-        adapt(self.audio_tower, self.settings.audio.adapt, compiles=compiles)
-        adapt(self.text_tower, self.settings.text.adapt, compiles=compiles)
+        adapt(self.audio_tower, self.settings.audio.adapt, "model.audio.adapt", compiles=compiles)
+        adapt(self.text_tower, self.settings.text.adapt, "model.text.adapt", compiles=compiles)
 
     def shard(self, device: torch.device) -> None:
         """Spread the towers' weights over the workers, to be called by all of them and once, before the rest is moved to the
