@@ -233,5 +233,7 @@ def test_the_package_offers_its_public_names() -> None:
     assert all(getattr(ray_atr, name) is not None for name in ray_atr.__all__)
     assert ray_atr.__version__.count(".") == 2
     assert ray_atr.objectives.preset("contrastive") is not None
+    with pytest.raises(AttributeError, match=r"'recall_at_k'; recalls are in what ray_atr\.retrieval_metrics"):
+        _ = ray_atr.recall_at_k
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing
