@@ -102,6 +102,7 @@ class ModelSettings(Settings):
         "windows of a long clip that a training step encodes and pools; none: 1, or 2 with attention, whose query "
         "is learned from how they differ (with 1 it is the mean alone)",
         at_least=1,
+        at_most=10_000,
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
     learn_temperature: bool = setting(False, "learn the temperature, whatever the pair loss")

@@ -13,7 +13,7 @@ from ray_atr.common.override import override
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
-from ray_atr.training.unusual import unusual_settings
+from ray_atr.training.unusual import naming_settings, unusual_settings
 from tests.support.tiny import prepared_for, tiny
 
 
@@ -70,10 +70,13 @@ def test_a_loss_that_is_not_finite_names_the_setting_beyond_reason(
         train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
 
 
-def test_a_matrix_beyond_the_memory_names_the_setting(home: Path, tmp_path: Path) -> None:
-    experiment = override(tiny(home / "tones"), {"model.windows_in_training": 10**12})
-    with pytest.raises((MemoryError, RuntimeError), match=r"far from what is usual: model.windows_in_training=1e\+12"):
-        train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
+def test_a_matrix_beyond_the_memory_names_the_setting(home: Path) -> None:
+    experiment = override(tiny(home / "tones"), {"train.weight_decay": 1e6})
+    said = r"Unable to allocate 7 TiB; far from what is usual: train\.weight_decay=1e\+06"
+    with pytest.raises(MemoryError, match=said), naming_settings(experiment):
+        raise MemoryError("Unable to allocate 7 TiB")
+    with pytest.raises(ValueError, match=r"^train\.weight_decay: too large$"), naming_settings(experiment):
+        raise ValueError("train.weight_decay: too large")
 
 
 def test_what_is_usual_is_not_blamed(home: Path) -> None:
