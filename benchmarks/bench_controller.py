@@ -2,6 +2,7 @@
 
     python benchmarks/bench_controller.py                      # 1,000 trials of 10 epochs, 64 at a time, by each search
     python benchmarks/bench_controller.py --trials 10000 --searches random
+    python benchmarks/bench_controller.py --trials 5000 --parts 5 --epochs 1 --searches optuna    # a thousand at a time
     python benchmarks/bench_controller.py --proposals 100000   # proposals alone, with that many points known
 
 Trials are simulated: their events go through the queue and the recording as those of Ray Tune do. Prints CPU milliseconds
@@ -52,7 +53,7 @@ def search_of(name: str, points: int) -> SpaceSearch:
     return SEARCHES[name](space_of(name, points), (GOAL,), 0)
 
 
-def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[int]) -> None:
+def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, opened: list[int]) -> None:
     """One sweep; `opened[0]` counts the files opened."""
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -81,21 +82,21 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, opened: list[in
             recording.reported(trial, {"is_final": True, "best_epoch": epoch, "epoch": epoch})
             recording.ended(trial)
             ended += 1
-            if ended % max(1, trials // 5) == 0:
+            if ended % max(1, trials // parts) == 0:
                 marks.append(time.process_time())
         files = opened[0] / ended
-        fifths = [1e3 * (after - before) / (trials // 5) for before, after in itertools.pairwise(marks)]
+        shares = [1e3 * (after - before) / (trials // parts) for before, after in itertools.pairwise(marks)]
         opened[0], began = 0, time.process_time()
         again = TrialQueue(RunFolder.open(run.path), plan, lambda point: None)
         assert again.is_done
         resumed, read = time.process_time() - began, opened[0] / ended
-        shown = ", ".join(f"{value:.1f}" for value in fifths)
+        shown = ", ".join(f"{value:.1f}" for value in shares)
         print(
-            f"{name}: {ended} trials of {epochs} epochs, {at_once} at a time: {shown} ms of CPU a trial by fifths; queue "
+            f"{name}: {ended} trials of {epochs} epochs, {at_once} at a time: {shown} ms of CPU a trial by parts; queue "
             f"{prepared:.1f} s; {files:.0f} files opened a trial; resuming {resumed:.1f} s, {read:.1f} files a trial",
             flush=True,
         )
-        compared(f"driver of {trials} trials, {name}: last fifth against first", fifths[-1], fifths[0], "first fifth")
+        compared(f"driver of {trials} trials, {name}: last part against first", shares[-1], shares[0], "first part")
 
 
 def proposals(points: int) -> None:
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--parts", type=int, default=5, help="of the sweep, whose costs are printed")
     parser.add_argument("--searches", nargs="+", choices=tuple(SEARCHES), default=list(SEARCHES))
     parser.add_argument("--proposals", type=int, default=0)
     options = parser.parse_args()
@@ -141,7 +143,7 @@ def main() -> None:
 
     sys.addaudithook(count)
     for search in options.searches:
-        simulated(search, options.trials, options.epochs, options.at_once, opened)
+        simulated(search, options.trials, options.epochs, options.at_once, options.parts, opened)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import tempfile
 
 from side_by_side import compared
 
-from ray_atr.cli.main import COMMANDS
+from ray_atr.cli.commands import COMMANDS
 
 HELP_SECONDS = 2.0
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ray_atr import objectives as objectives
+    from ray_atr.evaluation.options import EvaluationOptions as EvaluationOptions
+    from ray_atr.evaluation.run import evaluate as evaluate
     from ray_atr.metrics import retrieval_metrics as retrieval_metrics
     from ray_atr.models.retriever import Retriever as Retriever
     from ray_atr.objectives.transport import solve as solve
@@ -22,19 +24,23 @@ if TYPE_CHECKING:
     as_sentence_transformer: Callable[..., Any]
 
 _WHERE = {
+    "EvaluationOptions": "ray_atr.evaluation.options",
     "Index": "ray_atr.deploy.index.opened",
     "Retriever": "ray_atr.models.retriever",
     "as_sentence_transformer": "ray_atr.deploy.adapters",
+    "evaluate": "ray_atr.evaluation.run",
     "retrieval_metrics": "ray_atr.metrics",
     "solve": "ray_atr.objectives.transport",
     "train": "ray_atr.training.train_modules",
 }
 
 __all__ = [
+    "EvaluationOptions",
     "Index",
     "Retriever",
     "__version__",
     "as_sentence_transformer",
+    "evaluate",
     "objectives",
     "retrieval_metrics",
     "solve",
@@ -49,7 +55,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("ray_atr.objectives")
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
-    raise AttributeError(f"module 'ray_atr' has no attribute {name!r}")
+    hint = "; recalls are in what ray_atr.retrieval_metrics returns" if name.startswith("recall") else ""
+    raise AttributeError(f"module 'ray_atr' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

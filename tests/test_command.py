@@ -14,14 +14,15 @@ import pytest
 
 import ray_atr
 from ray_atr.cli import main
-from ray_atr.cli.comparisons import COMPARISONS
+from ray_atr.cli.commands import COMMANDS
+from ray_atr.cli.comparisons import COMMAND_OF, COMPARISONS
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.main import COMMANDS
-from ray_atr.cli.parse import read_config
+from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
 from ray_atr.cli.running import start_of
 from ray_atr.common.override import flatten, override
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.sources import SOURCES
+from tests.support.every_setting import every_setting
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "ray", "transformers", "mlflow", "pandas", "matplotlib")
@@ -46,6 +47,56 @@ finally:
     # Seconds of computing, which is what a quiet machine waits.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     assert "usage: ray-atr" in done.stdout
+
+
+def test_a_misspelt_setting_is_named_before_anything_heavy_is_imported() -> None:
+    program = f"""
+import sys
+from ray_atr.cli import main
+try:
+    main("train", arguments=["--train.lerning_rate", "1"])
+finally:
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"error: train.lerning_rate: no such setting.*did you mean learning_rate\?", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--objectiv", "--objectiv: no such option here.*did you mean --objective?"),
+        ("--noise", "--noise: no such option here.*it is an option of ray-atr sweep noise"),
+    ],
+)
+def test_a_misspelt_option_is_named(typed: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_with_settings(ExperimentOptions, [typed, "1"], "ray-atr train", COMMAND_OF)
+
+
+def test_every_setting_is_found_in_the_source() -> None:
+    names, whole = declared_settings()
+    paths = {one.path for _, one in every_setting(RECIPES["quickstart"]())}
+    assert len(paths) > 100
+    assert {part for path in paths for part in path.split(".")} <= names
+    assert set(whole) == {path.partition(".")[0] for path in paths}
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *rest):
+        if name == "tyro":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from ray_atr.cli import main
+main("train")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
+    assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
 
 
 SUBCOMMANDS = [
@@ -182,5 +233,7 @@ def test_the_package_offers_its_public_names() -> None:
     assert all(getattr(ray_atr, name) is not None for name in ray_atr.__all__)
     assert ray_atr.__version__.count(".") == 2
     assert ray_atr.objectives.preset("contrastive") is not None
+    with pytest.raises(AttributeError, match=r"'recall_at_k'; recalls are in what ray_atr\.retrieval_metrics"):
+        _ = ray_atr.recall_at_k
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing

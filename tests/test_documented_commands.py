@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ray_atr.cli.main import _run as run_command
+from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.training.experiment import Experiment
 

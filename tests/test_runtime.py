@@ -44,7 +44,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """A copy of some files of the package in a folder of a repository that does not track them, as a wheel is in a venv."""
     place = tmp_path / "venv" / "ray_atr"
     (place / "cli").mkdir(parents=True)
-    for name in ("__init__.py", "cli/__init__.py", "cli/main.py"):
+    for name in ("__init__.py", "cli/__init__.py", "cli/commands.py"):
         shutil.copy(PACKAGE / name, place / name)
     (tmp_path / ".gitignore").write_text("venv/")
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]

@@ -66,7 +66,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             ["--train.batch_size", "5000"],
             "train.batch_size: got 5000; allowed at most 1200, the number of training clips",
         ),
-        (["--train.epoch", "3"], "train.epoch: no such setting; train has epochs"),
+        (["--train.epoch", "3"], "train.epoch: no such setting; --help-settings lists them (did you mean epochs?)"),
         (["--train.epochs", "0"], "train.epochs: got 0; allowed [1, inf)"),
         (["--data.source", "nowhere"], "nowhere: no data set (manifest.json is missing)"),
         (["--data.languages", "fra,English"], "did you mean eng"),

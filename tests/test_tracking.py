@@ -15,12 +15,15 @@ from urllib.parse import parse_qs
 import pytest
 
 from ray_atr.cli.running import end_tracking
+from ray_atr.common.override import flatten, override
 from ray_atr.common.storage import locate, read_json, read_lines, write_json
 from ray_atr.common.storage.lock import user_name
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
-from ray_atr.training.run_folder import RunFolder
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.objective_label import objective_label
+from ray_atr.training.run_folder import RunFolder, trial_name
 from tests.support.crash_points import in_fork
 from tests.support.fake_runs import LANGUAGES, metrics, write_run, write_trial
 
@@ -79,6 +82,19 @@ def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
     assert child.data.tags["data.noise.ratio"] == "0.4"
     assert child.data.params["data.noise.ratio"] == "0.4"
     assert child.data.params["train.learning_rate"] == "0.001"
+
+
+def test_a_run_is_called_as_reports_call_its_objective() -> None:
+    pot = {"objective.pair": "partial_learning_to_match", "objective.pair.metric": "euclidean"}
+    for overrides, expected in (
+        ({**pot, "objective.correspondence": "none", "seed": 1}, "m_ltm_pot_euclidean correspondence=none seed=1"),
+        ({"objective": "m_ltm", "data.noise.ratio": 0.4}, "m_ltm noise=0.4"),
+        ({"train.learning_rate": 0.01}, "lr=0.01"),
+    ):
+        settings = flatten(override(Experiment(), overrides))
+        assert trial_name(overrides, settings) == expected
+        if "objective" in expected or "m_ltm" in expected:
+            assert expected.startswith(objective_label(settings, overrides))
 
 
 def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):

@@ -110,7 +110,7 @@ def by_user(bare: Path, *words: str) -> str:
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"ray_atr/py.typed", "ray_atr/cli/main.py"} <= set(names)
+    assert {"ray_atr/py.typed", "ray_atr/cli/commands.py"} <= set(names)
     assert any(name.startswith("ray_atr/evaluation/report/templates/") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"ray_atr"}
     assert wheel.stat().st_size < 3_000_000

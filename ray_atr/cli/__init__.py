@@ -4,6 +4,20 @@ A command's module imports what its help needs. What imports torch, transformers
 that runs the command, so that help is printed in less than 2 s.
 """
 
-from ray_atr.cli.main import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(*command: str, arguments: Sequence[str] | None = None) -> None:
+    """Run a command. `command` is what a script stands for (`"sweep", "noise"`), before what was typed behind its name."""
+    try:
+        # Here, since Ctrl-C may come while it is imported.
+        from ray_atr.cli.commands import run_command
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+    run_command([*command, *(sys.argv[1:] if arguments is None else arguments)])

@@ -1,6 +1,6 @@
 """`python -m ray_atr.cli`, which is `ray-atr`."""
 
-from ray_atr.cli.main import main
+from ray_atr.cli import main
 
 if __name__ == "__main__":
     main()

@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -27,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro import constructors
 
+import ray_atr
 from ray_atr.common.override import as_typed, describe
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.redaction import redact
@@ -136,15 +139,44 @@ def parse_with_settings(
         )
     settings = settings_from(rest)
     own = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
-    paths = [entry.path.split(".") for entry in describe(RECIPES["quickstart"]())] if settings else []
-    for name in settings.keys() - {part for path in paths for part in (path[0], path[-1])}:
-        elsewhere, whole = (others or {}).get(name), [path[0] for path in paths if len(path) == 1]
-        hint = nearest(name, [*own, *whole], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
-        hint = hint or (f" (it is an option of {elsewhere})" if elsewhere else "")
-        if hint and "." not in name:
-            allowed = ", ".join("--" + one for one in own).replace("_", "-")
-            raise ValueError(f"--{name}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+    for path in settings:
+        refuse_unknown(path, own, others or {})
     return parsed, settings
+
+
+def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> None:
+    """ValueError for an option or setting that no code declares, named before what takes seconds to import. `own` are the options
+    of the command, `others` those of other commands with what these are called.
+    """
+    names, whole = declared_settings()
+    if not whole or path in whole:
+        return
+    elsewhere, unknown = others.get(path), [part for part in path.split(".") if part not in names]
+    if not unknown and not elsewhere:
+        return
+    if "." in path:
+        raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
+    hint = nearest(path, [*own, *whole], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
+    if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
+        allowed = ", ".join("--" + one for one in own).replace("_", "-")
+        raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+
+
+DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)
+
+
+@cache
+def declared_settings() -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of all fields that settings classes declare, and of those that the whole experiment has, from the source: to
+    make an experiment takes seconds, as it imports torch. Nothing where the source cannot be read.
+    """
+    package = Path(ray_atr.__file__).parent
+    try:
+        names = {name for file in package.rglob("*.py") for name in DECLARED.findall(file.read_text(encoding="utf-8"))}
+        text = (package / "training" / "experiment.py").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset(), ()
+    return frozenset(names), tuple(DECLARED.findall(text.partition("class Experiment(")[2]))
 
 
 def settings_from(arguments: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ same answer everywhere. `flatten` is its inverse: `override(default, flatten(tre
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -135,9 +134,10 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     try:
         return dataclasses.replace(tree, **{name: new})
     except ValueError as error:
-        # The part that refused the value knows only its own field's name; the user typed the full path.
-        message = str(error) if rest else re.sub(f"^{name}:", f"{path}:", str(error))
-        raise ValueError(message) from None
+        # The part that refused the value knows only its own fields' names; the user typed the full path.
+        said, separator, after = str(error).partition(":")
+        own = not rest and said in fields
+        raise ValueError(".".join([*done, said]) + separator + after if own else str(error)) from None
 
 
 def _elsewhere(tree: Any, name: str, done: list[str]) -> str:

@@ -76,6 +76,12 @@ def evaluate(
     `baseline` are checkpoints too, or one folder of an earlier evaluation of the same split. `out` is a new folder
     (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
     written.
+
+    The numbers are in `.page.metrics`:
+
+        ray_atr.evaluate(["runs/.../best"], ray_atr.EvaluationOptions(data="data/esc50")).page.metrics
+
+    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
     """
     if not checkpoints:
         raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")

@@ -41,17 +41,19 @@ class Adaptation(Settings):
             raise refuse("lora_rank", self.lora_rank, "0 if is_frozen is true: a frozen tower is not trained")
 
 
-def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> None:
-    """Applies the settings to the tower, in place: low-rank updates, freezing, checkpointing, compilation (if `compiles`)."""
+def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compiles: bool = True) -> None:
+    """Applies the settings to the tower, in place: low-rank updates, freezing, checkpointing, compilation (if `compiles`).
+    ValueError, with the `path` of the settings, for what the tower does not have.
+    """
     if settings.lora_rank:
-        add_lora(tower, settings)
+        add_lora(tower, settings, path)
     if settings.is_frozen:
         tower.requires_grad_(False)
     elif settings.frozen_layers:
         levels = parameter_levels(tower)
         if settings.frozen_layers >= len(levels):
             most = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
-            raise refuse("frozen_layers", settings.frozen_layers, most)
+            raise refuse(f"{path}.frozen_layers", settings.frozen_layers, most)
         for parameter in itertools.chain(*levels[: settings.frozen_layers]):
             parameter.requires_grad_(False)
     if settings.activation_checkpointing:
@@ -60,14 +62,14 @@ def adapt(tower: nn.Module, settings: Adaptation, *, compiles: bool = True) -> N
         compile_layers(tower)
 
 
-def add_lora(tower: nn.Module, settings: Adaptation) -> None:
+def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> None:
     """Gives the tower's attention (or the named layers) trainable low-rank updates and freezes everything else."""
     linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
     endings = settings.lora_targets
     targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
     if not targets:
         allowed = f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}"
-        raise refuse("lora_targets", endings, allowed)
+        raise refuse(f"{path}.lora_targets", endings, allowed)
     # Importing peft takes ten seconds, which every worker of every run would wait for.
     from peft import LoraConfig, inject_adapter_in_model
 

@@ -19,11 +19,11 @@ CLIP_MEAN, ZERO_AFTER_NORM = "clip_mean", "zero_after_norm"
 class SpecAugment(Settings):
     """How many bands are blanked out, and how wide they may be. No band in either direction: nothing is done."""
 
-    time_bands: int = setting(0, "bands of time blanked out in each clip", at_least=0)
+    time_bands: int = setting(0, "bands of time blanked out in each clip", at_least=0, at_most=1_000)
     time_share: float = setting(
         0.1, "greatest width of a time band, as a share of the clip's frames", above=0, at_most=1
     )
-    frequency_bands: int = setting(0, "bands of mel channels blanked out in each clip", at_least=0)
+    frequency_bands: int = setting(0, "bands of mel channels blanked out in each clip", at_least=0, at_most=1_000)
     frequency_share: float = setting(
         0.15, "greatest width of a frequency band, as a share of the mel bands", above=0, at_most=1
     )

@@ -36,7 +36,7 @@ class Ced(AudioSettings):
     )
     allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
     clip_seconds: float = setting(
-        30.0, "length of a window (s); model.windows says how longer clips are encoded", above=0
+        30.0, "length of a window (s); model.windows says how longer clips are encoded", at_least=0.04
     )
     num_blocks: int = setting(12, "transformer blocks", at_least=1, at_most=256)
     chunk_frames: int = setting(

@@ -102,6 +102,7 @@ class ModelSettings(Settings):
         "windows of a long clip that a training step encodes and pools; none: 1, or 2 with attention, whose query "
         "is learned from how they differ (with 1 it is the mean alone)",
         at_least=1,
+        at_most=10_000,
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
     learn_temperature: bool = setting(False, "learn the temperature, whatever the pair loss")
@@ -252,8 +253,8 @@ class Retriever(nn.Module):
 
     def adapt(self, *, compiles: bool = True) -> None:
         """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
-        adapt(self.audio_tower, self.settings.audio.adapt, compiles=compiles)
-        adapt(self.text_tower, self.settings.text.adapt, compiles=compiles)
+        adapt(self.audio_tower, self.settings.audio.adapt, "model.audio.adapt", compiles=compiles)
+        adapt(self.text_tower, self.settings.text.adapt, "model.text.adapt", compiles=compiles)
 
     def shard(self, device: torch.device) -> None:
         """Spread the towers' weights over the workers, to be called by all of them and once, before the rest is moved to the

@@ -89,7 +89,7 @@ class SentenceTransformersAudio(AudioSettings):
     adapt: Adaptation = _frozen()
     checkpoint: str = setting("", CHECKPOINT_HELP, path="if there")
     clip_seconds: float = setting(
-        10.0, "length of a window (s); at most what the model's extractor takes, which cuts the rest", above=0
+        10.0, "length of a window (s); at most what the model's extractor takes, which cuts the rest", at_least=0.04
     )
 
     def __post_init__(self) -> None:

@@ -163,8 +163,14 @@ class _Joined(torch.autograd.Function):
 
 
 def _pooled(tower: nn.Module, *inputs: Tensor) -> Tensor:
+    """What a tower returns, in a form that backwards is needed first, as that of every call that embeds something is.
+
+    A call that keeps no activations is computed again when one of them is needed. If the first of them were within the tower,
+    the weights of its last layer would have been asked for by then, while workers with something to embed ask for those of its
+    first layer: each would compute with what another one asked for. After a projection and a norm all begin with the first.
+    """
     pooled: Tensor = tower(*inputs).pooled
-    return pooled
+    return pooled.tanh()
 
 
 def _least_input(tower: nn.Module, device: torch.device) -> tuple[Tensor, ...]:

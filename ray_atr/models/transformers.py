@@ -49,7 +49,7 @@ class TransformersAudio(AudioSettings):
         None,
         "length of a window (s); model.windows says how longer clips are encoded; none: the length that the checkpoint was made "
         "for, or 10",
-        above=0,
+        at_least=0.04,
     )
     dropout: float | None = setting(
         None, "replaces every dropout of the model; none keeps the checkpoint's", at_least=0, below=1

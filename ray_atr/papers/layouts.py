@@ -103,6 +103,11 @@ def _varies(*paths: str) -> Callable[[Runs], bool]:
     return lambda runs: any(path in runs.varied for path in paths)
 
 
+def _has_two(path: str) -> Callable[[Runs], bool]:
+    """Whether runs differ in the value of a setting: that some have none is no comparison."""
+    return lambda runs: path in runs.varied and runs.finished[path].nunique() > 1
+
+
 def _compares_metrics(runs: Runs) -> bool:
     return METRIC in runs.varied or (_has("m_ltm")(runs) and _has(*EUCLIDEAN)(runs))
 
@@ -141,7 +146,7 @@ LAYOUTS = (
     ),
     Layout(
         "Transport mass, English, R@1 of both directions averaged (as in Luong et al. 2024, Figure 2)",
-        _varies(MASS),
+        _has_two(MASS),
         (Column(BOTH_DIRECTIONS, "mean", "R@1"), *ENGLISH),
     ),
     Layout(

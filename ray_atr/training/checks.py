@@ -185,10 +185,6 @@ def check_sharding(experiment: Experiment) -> None:
         )
     if train.distance_to is not None:
         raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would be whole")
-    if train.embedding_chunk:
-        # A sharded tower that is computed again as a whole: a part of a gradient was lost (NOTEBOOK.md).
-        allowed = f"0 {set_}; adapt.activation_checkpointing computes layers again instead"
-        raise refuse("train.embedding_chunk", train.embedding_chunk, allowed)
     if scaling.validate_beside:
         raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold whole towers")
     if 0 < scaling.gpus_per_worker <= 0.5:

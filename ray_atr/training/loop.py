@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ray_atr.common.override import flatten
 from ray_atr.common.storage import read_json
 from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
@@ -33,7 +30,8 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
 from ray_atr.training.setup import first_state
-from ray_atr.training.step import NonFiniteError, StepResult, check_finite, training_step
+from ray_atr.training.step import StepResult, check_finite, training_step
+from ray_atr.training.unusual import naming_settings
 from ray_atr.training.validation import evaluate_split, keep_scores
 
 PreemptionCheck = Callable[[WorkerGroup], bool]
@@ -41,17 +39,6 @@ PreemptionCheck = Callable[[WorkerGroup], bool]
 
 Report = Callable[[EpochReport | FinalReport], None]
 """Called by every worker with one epoch's metrics; the first worker's are kept."""
-
-
-USUAL = {
-    "temperature": (1e-3, 10.0),
-    "initial_temperature": (1e-3, 10.0),
-    "transport_mass": (1e-2, 1.0),
-    "epsilon": (1e-4, 100.0),
-    "learning_rate": (0.0, 1.0),
-    "margin": (-1.0, 10.0),
-}
-"""Name of a setting -> the values beyond which a loss that is not finite is blamed on it."""
 
 
 def train_trial(
@@ -73,9 +60,30 @@ def train_trial(
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again; with `make_validator`, one epoch later.
     A checkpoint is made whenever `is_preempted`, which is asked after each step, says that a worker is about to be lost. With
     a `sync`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
-    the weights.
+    the weights. An error names settings that are far from what is usual.
     """
-    group, experiment, clock = group or WorkerGroup(), with_languages(experiment), Clock()
+    with naming_settings(experiment):
+        _train(
+            with_languages(experiment), prepared, folder, report, group or WorkerGroup(), use_ray_data=use_ray_data,
+            make_refresher=make_refresher, make_validator=make_validator, sync=sync, is_preempted=is_preempted,
+        )  # fmt: skip
+
+
+def _train(
+    experiment: Experiment,
+    prepared: Prepared,
+    folder: Path,
+    report: Report,
+    group: WorkerGroup,
+    *,
+    use_ray_data: bool,
+    make_refresher: MakeRefresher | None,
+    make_validator: MakeValidator | None,
+    sync: CheckpointSync | None,
+    is_preempted: PreemptionCheck | None,
+) -> None:
+    """`train_trial`, in which an error is as it was raised."""
+    clock = Clock()
     group = replace(
         group,
         shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
@@ -123,7 +131,7 @@ def train_trial(
                     shards.wait()
                 begin_epoch(state, data, epoch)
             for batch in clock.waiting("data", batches):
-                with clock.step(), naming_settings(experiment):
+                with clock.step():
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
                 is_wanted |= is_preempted is not None and is_preempted(group)
@@ -134,9 +142,7 @@ def train_trial(
                     checkpoint()
                     is_wanted = False
             means = progress.end_epoch(data.steps_per_epoch)
-            with naming_settings(experiment):
-                rows = validation.after_epoch(epoch_end.report(texts, batch, result, means))
-            end_epochs(rows)
+            end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # An epoch that began while the one before it used up the patience would not have begun without a validator.
         if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
@@ -148,30 +154,6 @@ def train_trial(
             shards.close()
         validation.close()
         state.memory.close()
-
-
-@contextmanager
-def naming_settings(experiment: Experiment) -> Iterator[None]:
-    """Adds the settings that are far from all that is usual to what is said of a loss, or of embeddings, that are not finite:
-    they are its cause more often than clips.
-    """
-    try:
-        yield
-    except (NonFiniteError, ValueError) as error:
-        far = ", ".join(f"{path}={value:g}" for path, value in unusual_settings(experiment))
-        if not far or (isinstance(error, ValueError) and "NaN" not in str(error)):
-            raise
-        raise type(error)(f"{error}; far from what is usual: {far}") from None
-
-
-def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
-    """(path, value) of the numbers of the experiment that lie beyond `USUAL`."""
-    found = []
-    for path, value in flatten(experiment).items():
-        low, high = USUAL.get(path.rpartition(".")[2], (-math.inf, math.inf))
-        if isinstance(value, int | float) and not low <= value <= high:
-            found.append((path, float(value)))
-    return found
 
 
 def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:

@@ -66,15 +66,23 @@ def make_trial_id(overrides: Mapping[str, Any]) -> str:
 
 
 SHORT_NAMES = {"data.noise.ratio": "noise", "objective.pair.transport_mass": "mass", "train.learning_rate": "lr"}
+METRIC = "objective.pair.metric"
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
 
 
-def trial_name(overrides: Mapping[str, Any]) -> str:
-    """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`."""
+def trial_name(overrides: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> str:
+    """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`. With all its settings, its
+    objective has the name that reports give it, which says its metric too.
+    """
     chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
     words = [joint_name(chosen)] if chosen else []
+    said = set(CHOICES)
+    if settings is not None and any(path.startswith("objective") for path in overrides):
+        words = [objective_label(settings, overrides)]
+        if words[0].endswith(f"_{overrides.get(METRIC)}"):
+            said.add(METRIC)
     for path in sorted(overrides, key=lambda path: path == "seed"):
-        if path in CHOICES:
+        if path in said:
             continue
         value = overrides[path]
         text = f"{value:g}" if isinstance(value, float) else str(value)

@@ -26,9 +26,10 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
-from ray_atr.training.loop import begin_epoch, final_report, naming_settings, step
+from ray_atr.training.loop import begin_epoch, final_report, step
 from ray_atr.training.setup import first_state
 from ray_atr.training.trajectory import TRAJECTORY
+from ray_atr.training.unusual import naming_settings
 
 WARM_STEPS, LEAST_STEPS, SECONDS = 2, 8, 3.0
 """Steps that are not counted (what is made at the first call), and as many as are at least; more until they took so long."""

@@ -18,7 +18,7 @@ import torch
 
 import ray_atr.deploy.index.encoders as encoders
 import ray_atr.deploy.index.opened as opened_index
-from ray_atr.cli.main import main
+from ray_atr.cli import main
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from ray_atr.cli.main import main
+from ray_atr.cli import main
 from ray_atr.common.storage import atomic_file
 from ray_atr.common.storage.caches import DAY, list_caches, prune
 

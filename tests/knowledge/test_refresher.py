@@ -98,7 +98,7 @@ def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkey
 def test_faiss_is_loaded_by_what_searches_alone():
     program = """
 import sys
-import ray_atr.cli.main, ray_atr.training.train_modules, ray_atr.sweep.run_trials
+import ray_atr.cli.commands, ray_atr.training.train_modules, ray_atr.sweep.run_trials
 import ray_atr.evaluation.run, ray_atr.workshop.audit.run
 assert "faiss" not in sys.modules
 sys.modules["faiss"] = None

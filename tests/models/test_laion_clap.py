@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import ClapConfig, ClapFeatureExtractor, ClapModel, PreTrainedTokenizerFast
 
-from ray_atr.cli.main import _run as run_command
+from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.models import laion_clap
 from ray_atr.models.retriever import Retriever

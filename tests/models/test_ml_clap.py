@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
 import tests.support.tiny_checkpoints as tiny_checkpoints
-from ray_atr.cli.main import _run as run_command
+from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.models.ced import Ced
 from ray_atr.models.ml_clap import sonar_config, sonar_model

@@ -167,6 +167,14 @@ def test_the_mass_layout_averages_both_directions(tmp_path: Path) -> None:
             assert mean == pytest.approx((t2a + a2t) / 2, abs=0.1)
 
 
+def test_a_mass_that_one_method_alone_has_is_no_figure(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["m_ltm_pot"], "objective.pair.transport_mass": [0.6]})
+    write_trial(run, {"objective": "contrastive"})
+    runs = read_runs([run])
+    assert "objective.pair.transport_mass" in runs.varied
+    assert not [table for table in paper_layouts(runs) if "Figure 2" in table.title]
+
+
 @pytest.mark.parametrize("line", ["kcl,1,2", "kcl"])
 def test_a_line_with_another_number_of_cells_is_refused(line: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("ray_atr.papers.printed_tables.FOLDER", tmp_path)

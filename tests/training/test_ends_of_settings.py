@@ -13,6 +13,7 @@ from ray_atr.common.override import override
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
+from ray_atr.training.unusual import naming_settings, unusual_settings
 from tests.support.tiny import prepared_for, tiny
 
 
@@ -55,6 +56,8 @@ def test_a_run_without_an_end_begins_at_once(home: Path, tmp_path: Path, caption
         {"objective": "m_ltm", "objective.pair.epsilon": 1e-300},
         {"objective": "m_ltm_pot", "objective.pair.transport_mass": 1e-9},
         {"train.learning_rate": 1e10},  # seen by the first validation
+        {"train.weight_decay": 1e10},
+        {"model.text.adapt.learning_rate_scale": 1e10},
     ],
 )
 def test_a_loss_that_is_not_finite_names_the_setting_beyond_reason(
@@ -65,6 +68,22 @@ def test_a_loss_that_is_not_finite_names_the_setting_beyond_reason(
     named = re.escape(f"far from what is usual: {path}={value:g}")
     with pytest.raises((NonFiniteError, ValueError), match=f"(not finite|NaN) .*{named}"):
         train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
+
+
+def test_a_matrix_beyond_the_memory_names_the_setting(home: Path) -> None:
+    experiment = override(tiny(home / "tones"), {"train.weight_decay": 1e6})
+    said = r"Unable to allocate 7 TiB; far from what is usual: train\.weight_decay=1e\+06"
+    with pytest.raises(MemoryError, match=said), naming_settings(experiment):
+        raise MemoryError("Unable to allocate 7 TiB")
+    with pytest.raises(ValueError, match=r"^train\.weight_decay: too large$"), naming_settings(experiment):
+        raise ValueError("train.weight_decay: too large")
+
+
+def test_what_is_usual_is_not_blamed(home: Path) -> None:
+    assert unusual_settings(tiny(home / "tones")) == []
+    assert unusual_settings(override(tiny(home / "tones"), {"train.weight_decay": 200})) == [
+        ("train.weight_decay", 200)
+    ]
 
 
 def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path) -> None:

@@ -58,6 +58,14 @@ CASES: dict[str, dict[str, Any]] = {
         "train__language_chunk": 1,
         "model__text__num_layers": 2,
     },
+    # The workers have two and three chunks of texts, so that one makes an empty call, and each tower has two layers: what is
+    # computed again asks for both layers' weights, in the same order on both.
+    "embedding chunks": {
+        "objective": "kcl",
+        **CED,
+        "train__embedding_chunk": 3,
+        "model__text__num_layers": 2,
+    },
     "several batches": {"objective": "cacl", "train__batches_per_step": 2, "train__clip_norm": 0.01},
     "checkpointed layers": {"objective": "cacl", **CED, "model__audio__adapt__layer_decay": 0.5},
     "batch norms": {
@@ -427,7 +435,6 @@ def calls_alone(rank: int, size: int, folder: Path) -> str:
         ("scaling.validate_beside", True, "false with scaling.shard_towers"),
         ("scaling.gpus_per_worker", 0.5, "0, or more than 0.5"),
         ("model.text.adapt.compile", True, "false with scaling.shard_towers"),
-        ("train.embedding_chunk", 4, "0 with scaling.shard_towers; adapt.activation_checkpointing"),
     ],
 )
 def test_what_needs_whole_towers_is_refused_before_the_start(

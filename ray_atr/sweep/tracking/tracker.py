@@ -34,6 +34,7 @@ from ray_atr.sweep.tracking.store import (
     cut,
     store_of,
 )
+from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
     FAILED,
     FINISHED,
@@ -46,6 +47,7 @@ from ray_atr.training.run_folder import (
     RunFolder,
     TrialFolder,
     hashes_of,
+    trial_name,
 )
 
 if TYPE_CHECKING:
@@ -220,7 +222,11 @@ class _Connection:
         trial = self.run.trial(trial_id)
         content = trial.describe()
         if trial_id not in self.runs:
-            self.runs[trial_id] = self._create(trial_id, content["name"], self._trial_tags(content))
+            # As reports call it, whichever of its objective's parts were varied.
+            overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
+            name = trial_name(overrides, settings) if overrides else content["name"]
+            tags = {"objective": objective_label(settings, overrides), **self._trial_tags(content)}
+            self.runs[trial_id] = self._create(trial_id, name, tags)
             self._send_data(trial_id)
         # The whole settings tree of the trial, with the names of the choices that it varies.
         self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))

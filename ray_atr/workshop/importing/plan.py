@@ -192,7 +192,9 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: A
         first = next(iter(left_out + plan.bad_rows), None)
         raise ValueError(f"{source.source}: {named}" + (f" (first: {first.clip_id}: {first.reason})" if first else ""))
     plan.notes += extra.notes()
-    plan.notes += [f"{split}: audio of {counted(number, 'clip')} is absent" for split, number in counts.items()]
+    plan.notes += [
+        f"{split}: audio of {counted(number, 'clip')} is absent" for split, number in counts.items() if number
+    ]
     if plan.bad_rows:
         plan.notes.append(f"{counted(len(plan.bad_rows), 'row of tables was', 'rows of tables were')} dropped")
     decisive = (options.name, options.licence, options.min_seconds, options.clips_per_shard)
@@ -218,7 +220,8 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
         seen.add(entry.clip_id)
         if isinstance(entry, Absent):
             (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))
-            num_absent[entry.split] += 1
+            # What is missing against expectation is listed with its reason, and need not be counted here too.
+            num_absent[entry.split] += entry.is_normal
             continue
         check_split(entry.split, f"{at}, split")
         yield dataclasses.replace(entry, captions=check_captions(extra.joined_to(entry), at))

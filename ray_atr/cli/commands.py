@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Sequence
 
 import tyro
@@ -32,10 +31,9 @@ COMMANDS = {
 """Command -> what it does; the module of the same name in this package runs it."""
 
 
-def main(*command: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a command. `command` is what a script stands for (`"sweep", "noise"`), before what was typed behind its name."""
-    typed = [*command, *(sys.argv[1:] if arguments is None else arguments)]
-    run_script(lambda: _run(typed))
+def run_command(words: Sequence[str]) -> None:
+    """Run a command by its words; the process ends with one line where it cannot, or is interrupted."""
+    run_script(lambda: _run(list(words)))
 
 
 def _run(words: list[str]) -> None:

@@ -1,0 +1,106 @@
+"""Every setting that is a number, at its ends: it ends in a training with finite losses, or in one line that names it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ray_atr.common.override import override
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.inputs import prepare
+from ray_atr.training.loop import train_trial
+from tests.support.every_setting import every_setting
+from tests.support.tiny import tiny
+
+ENDS = {
+    "int": (0, -1, 10**12, 2**63 - 1, 2**70),
+    "float": (0.0, -1.0, 1e-300, 1e-38, 1e10, 1e300, math.inf, -math.inf, math.nan),
+}
+SECTIONS = ("data", "model.audio", "model.text", "model", "objective", "train", "scaling", "evaluation", "seed")
+CPU_SECONDS, MORE_BYTES = 20, 3 * 2**30
+"""What one training may take: a hang ends by the first; a matrix beyond the second is refused, as on a full machine."""
+RUNS_LONG = {"train.epochs"}
+"""As many as are asked for: `test_ends_of_settings` has a run without an end."""
+
+
+def cases(base: Experiment, section: str) -> Iterator[tuple[dict[str, str], str, Any]]:
+    """(What to choose, the path of a setting, its value)."""
+    for choice, one in every_setting(base):
+        names = [name for name in SECTIONS if one.path.startswith(name)]
+        words = one.type.replace(",", " ").split()
+        kind = "float" if "float" in words else "int" if "int" in words else None
+        if kind and names and max(names, key=len) == section and not one.path.startswith("data.soundscapes."):
+            for value in ENDS[kind]:
+                if one.path not in RUNS_LONG or not value > 1000:
+                    yield choice, one.path, value
+
+
+def outcome(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
+    """`trained`, or the error, of a training in a fork."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, json.dumps(trained(base, changes, folder)).encode()[:60_000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(text) if text else f"ended by signal {signal.Signals(status).name}"
+
+
+def trained(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MORE_BYTES,) * 2)
+    rows: list[Any] = []
+    try:
+        experiment = override(base, changes)
+        check_experiment(experiment)
+        # Whether there is room for workers and encoders is Ray's to say.
+        if not list(changes)[-1].startswith("scaling."):
+            prepared = prepare(experiment, folder / "home", use_ray=False, say=lambda message: None)
+            with tempfile.TemporaryDirectory(dir=folder) as run:
+                train_trial(experiment, prepared, Path(run), rows.append, use_ray_data=False)
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    return "trained" if all(map(math.isfinite, losses)) else f"trained with losses {losses}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_setting_at_its_ends_trains_or_is_named(home: Path, tmp_path: Path, section: str) -> None:
+    torch.set_num_threads(1)
+    base = tiny(home / "tones", train__epochs=1)
+    # What is imported on the way is imported here, and not by every fork.
+    for warm in ({}, {"objective": "ask"}, {"objective": "m_ltm_pot", "objective.correspondence": "small_loss"}):
+        experiment = override(base, warm)
+        prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=lambda message: None)
+        with tempfile.TemporaryDirectory() as run:
+            train_trial(experiment, prepared, Path(run), lambda row: None, use_ray_data=False)
+    bad, works = [], {"": True}
+    for choice, path, value in cases(base, section):
+        # Towers and teachers that need a file which is not here, and vectors, which other data are made of.
+        kind = " ".join(choice.values())
+        if kind not in works:
+            works[kind] = outcome(base, choice, tmp_path) == "trained"
+        if works[kind]:
+            found = outcome(base, {**choice, path: value}, tmp_path)
+            part, _, name = path.rpartition(".")
+            if found != "trained" and not (part in found and name in found):
+                bad.append(f"{choice} {path}={value}: {found}")
+    assert not bad, "\n".join(bad)
