@@ -124,6 +124,7 @@ class _Served:
             "languages": list(self.index.retriever.languages),
             "needs_language": self.index.is_told_language,
             "is_calibrated": self.index.calibration is not None,
+            "most_megabytes": self.limits.most_megabytes,
         }
         return JSONResponse(facts, headers=HEADERS)
 
