@@ -44,6 +44,12 @@ class EvaluateCommand:
     prior: float | None = option(
         None, "with --calibrate: share of pairs that match where it will be used", "SHARE", "the split's own"
     )
+    false_nothing: float | None = option(
+        None,
+        "with --calibrate: share of texts that --or-nothing may answer with nothing although there is something",
+        "SHARE",
+        "0.05",
+    )
     card: bool = option(False, "also write the scores into the card (README.md) beside the (first) retriever")
     trec: bool = option(False, "also write the answers as TREC run and qrels files")
     mteb: tuple[str, ...] = option(
@@ -62,6 +68,8 @@ def run(arguments: Sequence[str], program: str) -> None:
     given = parse(EvaluateCommand, arguments, program)
     if given.prior is not None and not (given.calibrate and 0 < given.prior < 1):
         raise refuse("--prior", given.prior, "a share above 0 and below 1, with --calibrate")
+    if given.false_nothing is not None and not (given.calibrate and 0 < given.false_nothing < 1):
+        raise refuse("--false-nothing", given.false_nothing, "a share above 0 and below 1, with --calibrate")
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
@@ -94,8 +102,10 @@ def run(arguments: Sequence[str], program: str) -> None:
         print_plain(console, [f"card:    {write_card(evaluated)}"])
     if given.calibrate:
         from ray_atr.deploy.calibrate import calibrate
+        from ray_atr.deploy.nothing import FALSE_SHARE
 
-        print_calibration(calibrate(evaluated, prior=given.prior), evaluated, console)
+        share = FALSE_SHARE if given.false_nothing is None else given.false_nothing
+        print_calibration(calibrate(evaluated, prior=given.prior, false_nothing=share), evaluated, console)
     if tasks:
         from ray_atr.deploy.mteb.scoring import score_tasks
 

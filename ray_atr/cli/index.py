@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,11 @@ def run(arguments: Sequence[str], program: str) -> None:
         else:
             changes = update_index(given.index, given.checkpoint, given.audio, **common)
             folder = given.index
-    print_plain(console, [_summary(changes), f'ask it: ray-atr index query {folder} "a dog barks"'])
+    name = shlex.quote(folder)
+    print_plain(
+        console,
+        [_summary(changes), f'ask it:   ray-atr index query {name} "a dog barks"', f"serve it: ray-atr serve {name}"],
+    )
 
 
 def _summary(changes: Changes) -> str:

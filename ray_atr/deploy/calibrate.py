@@ -16,6 +16,7 @@ from ray_atr.deploy.calibration import (
     expected_calibration_error,
     fit_calibration,
 )
+from ray_atr.deploy.nothing import FALSE_SHARE
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.relevance import Relevance
 from ray_atr.models.retriever import Retriever
@@ -38,11 +39,13 @@ class CalibrationScore:
     prior: float
 
 
-def calibrate(evaluated: Evaluated, *, prior: float | None = None, seed: int = 0) -> dict[str, CalibrationScore]:
+def calibrate(
+    evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE, seed: int = 0
+) -> dict[str, CalibrationScore]:
     """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; what it is worth, by language.
 
     The figures are of two fits, each on half of the clips and measured on the other half; what is written is fitted on all.
-    `prior` is the share of matching pairs where it will be used; none: the split's own.
+    `prior` is the share of matching pairs where it will be used; none: the split's own. `false_nothing`: see `fit_calibration`.
     """
     split, folder = evaluated.eval_split, evaluated.checkpoint.folder
     retriever = Retriever.from_pretrained(str(folder))
@@ -55,7 +58,10 @@ def calibrate(evaluated: Evaluated, *, prior: float | None = None, seed: int = 0
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
     worth = cross_fitted(scores, relevance, prior=prior, seed=seed)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
-    fit_calibration(scores, relevance, prior=prior, seed=seed, fitted_on=fitted_on).write(folder)
+    fitted = fit_calibration(
+        scores, relevance, prior=prior, false_nothing=false_nothing, seed=seed, fitted_on=fitted_on
+    )
+    fitted.write(folder)
     return worth
 
 

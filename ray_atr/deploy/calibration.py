@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.deploy.nothing import Evidence, evidence, fit_nothing
+from ray_atr.deploy.nothing import FALSE_SHARE, Evidence, evidence, fit_nothing
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"
@@ -168,18 +168,22 @@ def fit_calibration(
     relevance: Mapping[str, Relevance],
     *,
     prior: float | None = None,
+    false_nothing: float = FALSE_SHARE,
     seed: int = 0,
     fitted_on: Mapping[str, str] | None = None,
 ) -> Calibration:
     """The calibration from scores [M, N] of each language's texts and clips, and from which of them match.
 
     `prior` is the share of matching pairs where the retriever is used; none: the share among these. Isotonic regression
-    (Zadrozny and Elkan 2002) with the pairs weighted to that prior. ValueError for scores that are not finite.
+    (Zadrozny and Elkan 2002) with the pairs weighted to that prior. `false_nothing` is the share of texts that are answered with
+    nothing although their clips are there, where one asks for that answer. ValueError for scores that are not finite.
     """
     if not scores:
         raise refuse("scores", "no language", "one language or more")
     if prior is not None and not 0 < prior < 1:
         raise refuse("prior", prior, "a share above 0 and below 1")
+    if not 0 < false_nothing < 1:
+        raise refuse("false_nothing", false_nothing, "a share above 0 and below 1")
     random = np.random.default_rng(seed)
     parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
     answers = {code: best_answers(np.asarray(given), relevance[code]) for code, given in scores.items()}
@@ -189,12 +193,12 @@ def fit_calibration(
     texts = {code: own.num_texts for code, own in relevance.items()}
     seen = {code: evidence(np.asarray(given), relevance[code]) for code, given in scores.items()}
     fitted = {
-        code: _fit(*part, *answers[code], prior or shares[code], texts[code], fit_nothing(seen[code]))
+        code: _fit(*part, *answers[code], prior or shares[code], texts[code], fit_nothing(seen[code], false_nothing))
         for code, part in parts.items()
     }
     of_all = prior or float(np.mean(list(shares.values()))), round(np.mean(list(texts.values())))
     seen_at_all = Evidence(*(np.concatenate(side, axis=1) for side in zip(*seen.values(), strict=True)))
-    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all, fit_nothing(seen_at_all))
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all, fit_nothing(seen_at_all, false_nothing))
     return Calibration(fitted, dict(fitted_on or {}))
 
 

@@ -17,7 +17,7 @@ from ray_atr.metrics.relevance import Relevance
 
 COUNTS = (1, 3, 5)
 FALSE_SHARE = 0.05
-"""Of the texts whose matching clips are there, at most so many find nothing among the pairs of the fit."""
+"""Of the texts whose matching clips are there, so many find nothing, unless another share is stated."""
 Floats = NDArray[np.float64]
 
 
@@ -46,8 +46,9 @@ def means_of_best(scores: NDArray[np.floating]) -> Floats:
     return (sums[:, columns] / numbers[:, columns]).T
 
 
-def fit_nothing(found: Evidence) -> tuple[int, float]:
-    """How many answers are counted, and below which mean score there is nothing.
+def fit_nothing(found: Evidence, false_share: float = FALSE_SHARE) -> tuple[int, float]:
+    """How many answers are counted, and below which mean score there is nothing: a share `false_share` of the texts whose
+    matching clips are there finds nothing among the pairs of the fit.
 
     As many as set what is there farthest apart from what is not, in units of the spread of both: shares of right decisions
     say nothing where a model is nearly perfect on the pairs of the fit.
@@ -55,4 +56,4 @@ def fit_nothing(found: Evidence) -> tuple[int, float]:
     apart = found.there.mean(axis=1) - found.absent.mean(axis=1)
     spread = np.sqrt(found.there.var(axis=1) + found.absent.var(axis=1)) + np.finfo(np.float64).tiny
     place = int((apart / spread).argmax())
-    return COUNTS[place], float(np.quantile(found.there[place], FALSE_SHARE, method="lower"))
+    return COUNTS[place], float(np.quantile(found.there[place], false_share, method="lower"))

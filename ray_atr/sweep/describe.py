@@ -79,12 +79,16 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
-    """What is left out of which points, in words; what noise in one language means; a scheduler that has nothing to rank."""
+    """What is left out of which points, in words; what noise in one language means; languages of a data set that no point
+    trains on; a scheduler that has nothing to rank.
+    """
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
     lines = [*of_space, *lines_of_fixed(experiment, points, plan.fixed)]
     planned = [override(experiment, plan.overrides(experiment, point)) for point in points]
     lines += dict.fromkeys(filter(None, map(noise_line, planned)))
+    if all(untrained := [untrained_line(one) for one in planned]):
+        lines += dict.fromkeys(untrained)
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
     return lines
@@ -100,6 +104,18 @@ def noise_line(experiment: Experiment) -> str:
     return (
         f"data.noise.kind=language: a wrong clip is wrong in one of its {num_languages} languages, so only about "
         f"1/{num_languages} of data.noise.ratio of the pairs that are trained on ({trained}) is wrong"
+    )
+
+
+def untrained_line(experiment: Experiment) -> str:
+    """The languages of one's own data set that are validated and not trained on; else empty."""
+    experiment = with_languages(experiment)
+    data, trained = experiment.data, experiment.trained_languages
+    if data.source == "soundscapes" or not (left := [code for code in data.languages if code not in trained]):
+        return ""
+    return (
+        f"captions in {', '.join(left)} are validated alone: objective.scheme={experiment.objective.scheme.name} trains on "
+        f"{', '.join(trained)}; --objective.scheme ml_clap trains on all"
     )
 
 

@@ -58,6 +58,8 @@ def test_it_holds_for_other_texts_and_is_stored(tmp_path) -> None:
         return float(np.mean([read.for_language("eng").says_nothing(-np.sort(-row)) for row in values]))
 
     assert 0.02 < nothing(scores) < 0.09
+    careless = fit_calibration(*({"eng": part} for part in drawn(8)), false_nothing=0.2).for_language("eng")
+    assert 0.14 < np.mean([careless.says_nothing(-np.sort(-row)) for row in scores]) < 0.26
     assert nothing(np.where(match, -9, scores)) > 0.4
     assert read.for_language("eng").says_nothing([])
     assert read.for_language("eng").nothing_below == read.for_language(None).nothing_below

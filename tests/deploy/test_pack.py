@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,7 +197,18 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
     assert not torch.equal(
         Retriever.from_pretrained(made.folder).encode_text(["a low tone"]), own.encode_text(["a low tone"])
     )
-    assert Index.open(tmp_path / "index", checkpoint=str(made.folder)).search("a low tone", "eng", top=1)
+    index, of_own = Index.open(tmp_path / "index", checkpoint=str(made.folder)), Index.open(tmp_path / "index")
+    english, german = ("a low tone", "eng"), ("ein tiefer Ton", "deu")
+    # English is the own model's if it is at hand, and the other languages are the pack's.
+    assert index.search(*english) == of_own.search(*english)
+    assert index.search(*german) != of_own.search(*german)
+    shutil.move(pack.folder, tmp_path / "moved")
+    try:
+        alone = Index.open(tmp_path / "index", checkpoint=str(made.folder))
+        assert alone.search(*german) == index.search(*german)
+        assert alone.search(*english) != index.search(*english)
+    finally:
+        shutil.move(tmp_path / "moved", pack.folder)
     unfitted = packed(inputs, tmp_path / "unfitted", "audio", onnx=False, seed=4)
     with pytest.raises(ValueError, match="the model that made the index's vectors"):
         Index.open(tmp_path / "index", checkpoint=str(unfitted.folder)).search("a low tone", "eng")

@@ -9,8 +9,9 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -244,10 +245,41 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
             )
             assert await page.run(f"(() => {{ const canvas = document.querySelector('canvas'); return {is_lit}; }})()")
             await page.press("s", "s")
-            await page.until("document.querySelector('audio') === null && note.textContent === '10 found'")
+            await page.until(
+                "document.querySelector('audio') === null && note.textContent.startsWith('10 found like ')"
+            )
             await page.run("form.elements.text.value = ' '; form.requestSubmit(); 0")
             await page.until("note.textContent.includes('not blank')")
+            assert await page.run("nothing.hidden")  # no calibration says what nothing is
+            await page.run("listen(new File([new Uint8Array(2e5)], 'long.wav')); 0")
+            assert await page.run("note.textContent") == "long.wav: 0 MB; allowed at most 0.1 MB"
             assert await page.run("document.documentElement.scrollWidth") <= width
             assert await page.run("window.hacked === undefined")
+
+    asyncio.run(use())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search_many(texts: Any, *given: Any, or_nothing: bool, **options: Any) -> Any:
+        return [[] for _ in texts] if or_nothing else [found(text, top=2) for text in texts]
+
+    found, calibrated = index.search, Index.open(index.folder)
+    monkeypatch.setattr(calibrated, "search_many", search_many)
+    monkeypatch.setattr(calibrated, "calibration", object())
+
+    async def use() -> None:
+        with serving(calibrated, token=TOKEN) as port:
+            async with opened(f"http://127.0.0.1:{port}/?text=x") as page:
+                await page.until("note.textContent.startsWith('a token is needed')")
+        with ExitStack() as running:
+            port = running.enter_context(serving(calibrated, token=TOKEN))
+            async with opened(f"http://127.0.0.1:{port}/?text=x#token={quote(TOKEN)}") as page:
+                await page.until("note.textContent === '2 found for “x”' && !nothing.hidden")
+                await page.run("form.elements.or_nothing.click(); form.requestSubmit(); 0")
+                await page.until("note.textContent.startsWith('nothing found for “x”; without the tick')")
+                await asyncio.to_thread(running.close)
+                await page.run("form.requestSubmit(); 0")
+                await page.until("note.textContent.startsWith('the server does not answer')")
 
     asyncio.run(use())

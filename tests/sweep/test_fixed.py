@@ -12,7 +12,7 @@ from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
 from ray_atr.common.override import flatten, override
 from ray_atr.papers.sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
-from ray_atr.sweep import SweepPlan
+from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import set_by_recipe, split_settings
 from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
@@ -97,6 +97,16 @@ def test_only_some_points_have_it_is_printed() -> None:
     ]
     experiment, plan = planned(NOISE, {"objective.scheme": "kcl"})
     assert conditions_of(plan, experiment) == []
+
+
+def test_languages_that_nothing_trains_on_are_named() -> None:
+    def said(*schemes: str) -> list[str]:
+        mine = override(QUICKSTART, {"data.source": "data/mine", "data.languages": "eng,deu"})
+        return conditions_of(SweepPlan(FixedPoints([{"objective.scheme": one} for one in schemes])), mine)
+
+    (line,) = said("english")
+    assert line.startswith("captions in deu are validated alone: objective.scheme=english trains on eng;")
+    assert said("ml_clap") == said("english", "ml_clap") == []
 
 
 @pytest.mark.parametrize(

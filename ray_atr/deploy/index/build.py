@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -21,6 +22,7 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
+from ray_atr.common.storage.lock import LOCK_FILE
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.encoders import encode_archive, uses_ray
@@ -127,8 +129,7 @@ def bring_up_to_date(
     # Where others encode, the GPUs are theirs.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
-    folder.mkdir(parents=True, exist_ok=True)
-    with hold(folder, "the index"):
+    with _made(folder), hold(folder, "the index"):
         remove_leftovers_below(folder)
         before = read_index_manifest(folder) if file_exists(folder / INDEX_FILE) else None
         if before is not None and before.model != model:
@@ -182,6 +183,19 @@ def bring_up_to_date(
         remove_folder(folder / UNFINISHED)
     encoded = sum(not one.error for one in done.values())
     return Changes(manifest, encoded, len(reused), removed, broken)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder that is there, and is gone again if it is new and nothing but its lock is in it after a failure."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new and {path.name for path in folder.iterdir()} <= {LOCK_FILE}:
+            remove_folder(folder)
+        raise
 
 
 def _encode(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
-from ray_atr.data.language_codes import require_language
+from ray_atr.data.language_codes import ENGLISH, require_language
 from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import IndexManifest
 from ray_atr.models.retriever import Clip, Retriever
@@ -86,6 +86,36 @@ class Search(ABC):
             raise refuse("checkpoint", given, allowed)
         return retriever
 
+    @cached_property
+    def own_retriever(self) -> Retriever | None:
+        """Where a language pack answers: the model that made the vectors, if it is at hand. Sounds, and texts that are said to
+        be in English, are its own matter, at which a pack is worse or knows nothing.
+        """
+        if not self._has_pack:
+            return None
+        try:
+            own = Retriever.from_pretrained(str(saved_retriever(self.manifest.checkpoint, "--checkpoint")))
+        except (ValueError, OSError):
+            return None
+        if model_fingerprint(own) != self.manifest.model:
+            return None
+        return own.eval().to(self.retriever.device)
+
+    def _text_retriever(self, code: str | None) -> Retriever:
+        """What encodes texts of a language."""
+        own = self.own_retriever if code == ENGLISH else None
+        return own if own is not None and ENGLISH in (own.languages or (ENGLISH,)) else self.retriever
+
+    def _calibration_for(self, code: str | None) -> Calibration | None:
+        """What the scores of a language's texts mean, if the retriever that encodes them is calibrated."""
+        return self.calibration if self._text_retriever(code) is self.retriever else self._own_calibration
+
+    @cached_property
+    def _own_calibration(self) -> Calibration | None:
+        from ray_atr.deploy.calibration import Calibration
+
+        return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"))
+
     @property
     def _has_pack(self) -> bool:
         """Whether the retriever is a language pack that was fitted to these very vectors' space."""
@@ -152,7 +182,7 @@ class Search(ABC):
             check_text(text)
         check_top(top)
         code = self._language(language)
-        calibration = self.calibration
+        calibration = self._calibration_for(code)
         if at_least is not None and not 0 <= at_least <= 1:
             raise refuse("at_least", at_least, "a probability, 0 to 1")
         made = "a calibrated retriever: make its calibration with `ray-atr evaluate --calibrate`"
@@ -160,7 +190,7 @@ class Search(ABC):
             raise refuse("at_least", at_least, made)
         if calibration is None and or_nothing:
             raise refuse("or_nothing", or_nothing, made)
-        queries = self.retriever.encode_text(list(texts), code or "eng").numpy()
+        queries = self._text_retriever(code).encode_text(list(texts), code or ENGLISH).numpy()
         found = self.found(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
@@ -177,7 +207,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.found(self.retriever.encode_audio([clip], sample_rate).numpy(), top)[0]
+        return self.found((self.own_retriever or self.retriever).encode_audio([clip], sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
@@ -200,9 +230,10 @@ class Search(ABC):
         ['a dog', 'rain']
         """
         code = self._language(language)
-        texts = self.retriever.encode_text(list(labels), code or "eng")
-        score = self.retriever.similarity(texts, self.retriever.encode_audio([clip], sample_rate))[:, 0].numpy()
-        calibration = self.calibration
+        texts = self._text_retriever(code).encode_text(list(labels), code or ENGLISH)
+        sound = (self.own_retriever or self.retriever).encode_audio([clip], sample_rate)
+        score = self.retriever.similarity(texts, sound)[:, 0].numpy()
+        calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
             known = calibration_of(calibration, code)

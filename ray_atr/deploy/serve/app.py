@@ -123,7 +123,9 @@ class _Served:
             "model": self.index.manifest.model,
             "languages": list(self.index.retriever.languages),
             "needs_language": self.index.is_told_language,
+            "has_pack": self.index.own_retriever is not None,
             "is_calibrated": self.index.calibration is not None,
+            "most_megabytes": self.limits.most_megabytes,
         }
         return JSONResponse(facts, headers=HEADERS)
 

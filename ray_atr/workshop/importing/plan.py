@@ -326,5 +326,5 @@ def _check_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Im
     total = plan.num_clips + len(plan.missing)
     if len(left_out) > math.floor(options.max_unreadable * total):
         shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
-        allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable)"
+        allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable 0.1 leaves out up to a tenth)"
         raise ValueError(f"{len(left_out)} of {total} clips cannot be read so far; {allowed}. The first: {shown}")

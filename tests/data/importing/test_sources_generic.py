@@ -127,8 +127,8 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> 
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([{"file": "a.wav", "caption": "x"}], "column path is missing; it has file, caption"),
-        ([{"path": "a.wav", "captoin": "x"}], "no caption; its columns are path, captoin"),
+        ([{"file": "a.wav", "caption": "x"}], "it has file, caption.*--path-column says"),
+        ([{"path": "a.wav", "captoin": "x"}], "columns are path, captoin; --caption-column COLUMN"),
         ([{"path": "a.wav", "caption": " "}], "no caption"),
         ([{"path": "a.wav", "caption": "x", "language": "English"}], "did you mean eng"),
         ([{"path": "a.wav", "caption": "x", "split": "Test Set"}], "split: got 'Test Set'"),

@@ -11,7 +11,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class Reading:
     delimiter: str = ""
     encoding: str = ""
     drops: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)  # a required column -> the option that names another
     bad_rows: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -60,15 +61,19 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
     if suffix is None:
         raise ValueError(f"{file}: not a table of captions; allowed {', '.join(TABLE_SUFFIXES)}")
     if suffix == ".parquet":
-        yield from _read_parquet(file, required)
+        yield from _read_parquet(file, required, reading)
     elif suffix == ".jsonl":
         yield from _read_json_lines(file, required, reading)
     else:
         yield from _read_csv(file, required, reading, "\t" if suffix == ".tsv" else ",")
 
 
-def require_columns(file: str, found: Sequence[str], required: Sequence[str]) -> None:
-    """ValueError naming the first required column that is not among those found, or one that has the name of another."""
+def require_columns(
+    file: str, found: Sequence[str], required: Sequence[str], options: Mapping[str, str] | None = None
+) -> None:
+    """ValueError naming the first required column that is not among those found, and the option that names another one if
+    there is; or a column that has the name of another.
+    """
     try:
         # Columns without a name, as spreadsheets leave them at the end, are not read.
         each_once((column, None) for column in found if column)
@@ -76,8 +81,9 @@ def require_columns(file: str, found: Sequence[str], required: Sequence[str]) ->
         raise ValueError(f"{file}: column {error}") from None
     for column in required:
         if column not in found:
-            hint = nearest(column, found)
-            has = shortened(", ".join(found)) or "none"
+            has, hint = shortened(", ".join(found)) or "none", nearest(column, found)
+            if option := (options or {}).get(column):
+                hint += f"; {option} says which one it is"
             raise ValueError(f"{file}: column {column} is missing; it has {has}{hint}")
 
 
@@ -191,7 +197,7 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             break
         if header is None:
             header = [name.strip() for name in row]
-            require_columns(file, header, required)
+            require_columns(file, header, required, reading.options)
         elif len(row) == len(header):
             is_empty = False
             yield f"{file}, line {number}", dict(zip(header, row, strict=True))
@@ -228,7 +234,7 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
             row = parse_json(line, at)
             if not isinstance(row, dict):
                 raise ValueError(f"{at}: a JSON object is expected, with {', '.join(required)}")
-            require_columns(at, list(row), required)
+            require_columns(at, list(row), required, reading.options)
         except ValueError as error:
             reading.refuse_row(at, str(error))
             continue
@@ -237,7 +243,7 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
         raise ValueError(f"{file}: the file is empty")
 
 
-def _read_parquet(file: str, required: Sequence[str]) -> Iterator[tuple[str, Row]]:
+def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
     parent, _, name = file.rpartition("/")
     folder = open_folder(parent or ".")
     if not folder.exists(name):
@@ -246,7 +252,7 @@ def _read_parquet(file: str, required: Sequence[str]) -> Iterator[tuple[str, Row
         number = 0
         try:
             parquet = pq.ParquetFile(source)
-            require_columns(file, parquet.schema_arrow.names, required)
+            require_columns(file, parquet.schema_arrow.names, required, reading.options)
             if parquet.metadata.num_rows == 0:
                 raise ValueError(f"{file}: the file is empty")
             for batch in parquet.iter_batches(batch_size=1024):

@@ -82,7 +82,7 @@ class TableSource(Source):
         # A name may be composed on disk and decomposed in the table, or the other way.
         there = {unicodedata.normalize("NFC", path): path for path in files}
         table = folder.file(_choose_table(files, self.table, folder.name))
-        reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows)
+        reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
         clips = self._read(table, reading)
         named: set[str] = set()
         ids = _ids(clips)
@@ -154,7 +154,8 @@ class TableSource(Source):
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
         if not captions:
-            raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}")
+            which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
+            raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}; {which}")
         split = self._split(row, f"{at}, {self.split_column}")
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
