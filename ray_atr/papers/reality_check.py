@@ -176,18 +176,22 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     return Hits(np.bincount(places, hits) / np.bincount(places), clip)
 
 
-def read_cells(run: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
-    """The cells of a run; trials that are no method's, not finished or without scores are left out."""
-    base = run.experiment
-    grouped: dict[tuple[str, str, float], list[tuple[Hits, TrialFolder]]] = {}
-    for trial in run.trials():
+def read_cells(*runs: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
+    """The cells of runs; trials that are no method's, not finished or without scores are left out.
+
+    Runs whose settings are not the first one's are left out, as their trials cannot be compared with it; of a method's seed
+    at one noise that several runs have, the first run's trial counts.
+    """
+    base = runs[0].experiment
+    grouped: dict[tuple[str, str, float], dict[int, tuple[Hits, TrialFolder]]] = {}
+    for trial in (trial for run in runs if run.experiment == base for trial in run.trials()):
         overrides = trial.describe()["overrides"]
         name = method_of(overrides)
         if name is None or not trial.is_finished or (hits := hits_of(trial, override(base, overrides))) is None:
             continue
         key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
-        grouped.setdefault(key, []).append((hits, trial))
-    return {key: _cell(found, base.evaluation.select_by) for key, found in grouped.items()}
+        grouped.setdefault(key, {}).setdefault(int(overrides["seed"]), (hits, trial))
+    return {key: _cell(list(found.values()), base.evaluation.select_by) for key, found in grouped.items()}
 
 
 def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
@@ -341,18 +345,19 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
 
 
 def write_reality_check(
-    run_folder: Location | str, folder: Path, *, figures: bool = True
+    run_folders: Sequence[Location | str], folder: Path, *, figures: bool = True
 ) -> tuple[Table, list[Picture]]:
-    """Write reality_check.csv and .md of a run folder into a folder that exists; if wanted, reality_check.png, and
+    """Write reality_check.csv and .md of run folders into a folder that exists; if wanted, reality_check.png, and
     detector.png if a method detects.
 
+    Run folders are read together, such as one for each noise; those with other settings than the first are left out.
     ValueError if no trial of a method has finished.
     """
-    run = RunFolder.open(run_folder)
-    cells = read_cells(run)
+    runs = [RunFolder.open(run_folder) for run_folder in run_folders]
+    cells = read_cells(*runs)
     if not cells:
-        raise ValueError(f"{run_folder}: no finished trial of a method that kept its scores")
-    chosen_by = Metric.parse(run.experiment.evaluation.select_by)
+        raise ValueError(f"{run_folders[0]}: no finished trial of a method that kept its scores")
+    chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     found = table(cells)
     found.to_csv(folder / "reality_check.csv", index=False)

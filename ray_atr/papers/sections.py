@@ -22,7 +22,8 @@ def reality_check(runs: Runs, folder: Path, figures: bool) -> Added:
     """The methods for wrong pairs against keeping all pairs and leaving the wrong ones out."""
     if runs.infos[0]["name"] != REALITY_CHECK or runs.finished.empty:
         return Added()
-    table, pictures = write_reality_check(runs.folders[0], folder, figures=figures)
+    checks = [where for where, info in zip(runs.folders, runs.infos, strict=True) if info["name"] == REALITY_CHECK]
+    table, pictures = write_reality_check(checks, folder, figures=figures)
     return Added(tables=[table], pictures=pictures)
 
 

@@ -206,6 +206,31 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 
+def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "tones")
+    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    folders = []
+    for number, (noise, rate) in enumerate(((0.4, 1e-3), (0.6, 1e-3), (0.8, 2e-3))):
+        settings = override(base, {"train.learning_rate": rate})
+        run = RunFolder.create(str(tmp_path / f"run{number}"), settings, {"name": "sweep_correspondence"})
+        folders.append(run.path)
+        for name in ("contrastive", "oracle"):
+            trial = run.add_trial({**METHODS[name], "data.noise.kind": "pair", "data.noise.ratio": noise, "seed": 0})
+            experiment = override(settings, trial.describe()["overrides"])
+
+            def report(metrics: dict[str, Any], trial: Any = trial) -> None:
+                (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
+
+            prepared = prepared_for(experiment, tmp_path / "home")
+            train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+    written = write_report(*folders, folders[0], out=tmp_path / "report", figures=False)
+    found = pd.read_csv(Path(str(written.page)).parent / "reality_check.csv")
+    assert list(zip(found["noise"], found["method"], strict=True)) == [
+        (noise, name) for noise in (0.4, 0.6) for name in ("contrastive", "oracle")
+    ], "trials with another learning rate are not compared with these"
+    assert set(found["seeds"]) == {1}
+
+
 def results_of(run: RunFolder, method: str) -> list[dict[str, Any]]:
     return [read_json(trial.folder / "result.json") for trial in trials_of(run, method)]
 
