@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from ray_atr.cli.main import main
+from ray_atr.cli import main
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ["--ray", "never", "--train.epochs", "1", "--train.batch_size", "4", "--tracking.mlflow", "false"]
