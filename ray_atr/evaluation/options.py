@@ -51,7 +51,10 @@ class EvaluationOptions(SplitOptions):
         None, "entropic regularisation of a ranking by plan; none: the checkpoint's own", above=0
     )
     plan_sweeps: Annotated[int | None, NUMBER] = setting(
-        None, "sweeps of Sinkhorn of a ranking by plan, 0: to convergence; none: the checkpoint's own", at_least=0
+        None,
+        "sweeps of Sinkhorn of a ranking by plan, 0: to convergence; none: the checkpoint's own",
+        at_least=0,
+        at_most=100_000,
     )
     mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the run folders)")
 

@@ -37,7 +37,7 @@ class RankingSettings(Settings):
 
     ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
     plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
-    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0)
+    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=100_000)
 
     @property
     def plan(self) -> PlanOptions:

@@ -358,6 +358,7 @@ class EvaluationSettings(Settings):
         "sweeps of Sinkhorn of a ranking by plan; 0: to convergence (the released code of learning to match makes 10, at "
         "epsilon .03)",
         at_least=0,
+        at_most=100_000,
     )
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
 
