@@ -50,7 +50,7 @@ class Worker:
 
         What it starts is given, or the other worker would import it too, and with it torch.
         """
-        return str(start("labelled", *given, labels=BASE).wait(1, 0.0).state)
+        return str(start("labelled", *given).wait(1, 0.0).state)
 
 
 def main(folder: Path) -> None:
@@ -117,7 +117,7 @@ def is_sent_away(worker: Any) -> None:
     group = placement_group([{"CPU": 1, "node:__internal_head__": 0.001}])
     inside = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     starter = worker.options(scheduling_strategy=inside).remote()
-    given = (start_knowledge_base, Turn(), SnapshotSettings(), Path("unused"))
+    given = (start_knowledge_base, Turn(), SnapshotSettings(), Path("unused"), ActorPlace(labels=BASE))
     assert ray.get(starter.start_a_base.remote(*given), timeout=60) == "unknown"
     ray.kill(starter)
     ray.util.remove_placement_group(group)
