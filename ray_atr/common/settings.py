@@ -28,6 +28,8 @@ RELEVANCE_HELP = (
 
 Ranking = Literal["learned", "cosine", "plan"]
 RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
+MOST_PLAN_SWEEPS = 100_000
+"""Of a ranking by plan; where so many do not suffice, 0 goes on to convergence."""
 RANKING_HELP = (
     "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
     "the transport plan of the whole set, in which one query's answer depends on the others"

@@ -24,6 +24,8 @@ SLACK = 0.01
 FRAMES_TOGETHER = 64
 """Frames whose spectra are computed at a time: they stay in the processor's cache."""
 
+SHORTEST_WINDOW = 0.04
+"""Seconds; windows of less than a few frames have nothing to encode, and endlessly many fit into a clip."""
 PRE_EMPHASIS = 0.97
 """Kaldi's share of the sample before that is taken from each sample."""
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ray_atr.common.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, setting
+from ray_atr.common.settings import (
+    MOST_PLAN_SWEEPS,
+    RANKING_HELP,
+    RANKINGS,
+    RELEVANCE,
+    RELEVANCE_HELP,
+    Settings,
+    setting,
+)
 
 if TYPE_CHECKING:
     from ray_atr.metrics.ranking import RankingSettings
@@ -54,7 +62,7 @@ class EvaluationOptions(SplitOptions):
         None,
         "sweeps of Sinkhorn of a ranking by plan, 0: to convergence; none: the checkpoint's own",
         at_least=0,
-        at_most=100_000,
+        at_most=MOST_PLAN_SWEEPS,
     )
     mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the run folders)")
 

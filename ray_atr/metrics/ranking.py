@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from ray_atr.common.settings import RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
+from ray_atr.common.settings import MOST_PLAN_SWEEPS, RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
 from ray_atr.metrics.relevance import Array, as_floats, as_matrix
 from ray_atr.objectives.transport import solve
 from ray_atr.objectives.transport.balanced import log_sweeps
@@ -37,7 +37,7 @@ class RankingSettings(Settings):
 
     ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
     plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
-    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=100_000)
+    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=MOST_PLAN_SWEEPS)
 
     @property
     def plan(self) -> PlanOptions:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.common.settings import setting
-from ray_atr.data.audio import FrontEnd
+from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, is_ragged, length_mask, masked_mean
 from ray_atr.models.weights import with_published
 
@@ -36,7 +36,7 @@ class Ced(AudioSettings):
     )
     allow_mismatch: tuple[str, ...] = setting((), "patterns of parameter names that the checkpoint need not match")
     clip_seconds: float = setting(
-        30.0, "length of a window (s); model.windows says how longer clips are encoded", at_least=0.04
+        30.0, "length of a window (s); model.windows says how longer clips are encoded", at_least=SHORTEST_WINDOW
     )
     num_blocks: int = setting(12, "transformer blocks", at_least=1, at_most=256)
     chunk_frames: int = setting(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ray_atr.common.extras import require_extra
 from ray_atr.common.settings import refuse, setting
-from ray_atr.data.audio import FrontEnd
+from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
@@ -89,7 +89,9 @@ class SentenceTransformersAudio(AudioSettings):
     adapt: Adaptation = _frozen()
     checkpoint: str = setting("", CHECKPOINT_HELP, path="if there")
     clip_seconds: float = setting(
-        10.0, "length of a window (s); at most what the model's extractor takes, which cuts the rest", at_least=0.04
+        10.0,
+        "length of a window (s); at most what the model's extractor takes, which cuts the rest",
+        at_least=SHORTEST_WINDOW,
     )
 
     def __post_init__(self) -> None:

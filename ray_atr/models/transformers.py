@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import inherited, refuse, setting
-from ray_atr.data.audio import FrontEnd
+from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.data.language_codes import tag_among
 from ray_atr.models.pretrained import (
     encoder_class,
@@ -49,7 +49,7 @@ class TransformersAudio(AudioSettings):
         None,
         "length of a window (s); model.windows says how longer clips are encoded; none: the length that the checkpoint was made "
         "for, or 10",
-        at_least=0.04,
+        at_least=SHORTEST_WINDOW,
     )
     dropout: float | None = setting(
         None, "replaces every dropout of the model; none keeps the checkpoint's", at_least=0, below=1

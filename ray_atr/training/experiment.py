@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_atr.common.override import flatten, override
-from ray_atr.common.settings import RANKING_HELP, RANKINGS, RELEVANCE, RELEVANCE_HELP, Settings, refuse, setting
+from ray_atr.common.settings import (
+    MOST_PLAN_SWEEPS,
+    RANKING_HELP,
+    RANKINGS,
+    RELEVANCE,
+    RELEVANCE_HELP,
+    Settings,
+    refuse,
+    setting,
+)
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
@@ -358,7 +367,7 @@ class EvaluationSettings(Settings):
         "sweeps of Sinkhorn of a ranking by plan; 0: to convergence (the released code of learning to match makes 10, at "
         "epsilon .03)",
         at_least=0,
-        at_most=100_000,
+        at_most=MOST_PLAN_SWEEPS,
     )
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
 

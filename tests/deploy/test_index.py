@@ -96,15 +96,8 @@ def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkey
     assert found == [[(one.path, one.start) for one in index.search(text, top=4)] for text in texts]
 
 
-def test_an_update_encodes_what_is_new_or_changed_alone(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied(place, tmp_path)
-    audio = tmp_path / "audio"
-    (audio / "tone 0.wav").unlink()
-    (audio / "tone 1.wav").write_bytes(tone(3, 77))
-    (audio / "new.wav").write_bytes(tone(2, 78))
-    os.utime(audio / "tone 2.wav")  # touched, not changed
+def watched_encoding(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the sounds that are encoded from now on, as they are."""
     encoded: list[str] = []
     original = encoders.encode_sounds
 
@@ -114,6 +107,19 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
             yield result
 
     monkeypatch.setattr(encoders, "encode_sounds", watched)
+    return encoded
+
+
+def test_an_update_encodes_what_is_new_or_changed_alone(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(place, tmp_path)
+    audio = tmp_path / "audio"
+    (audio / "tone 0.wav").unlink()
+    (audio / "tone 1.wav").write_bytes(tone(3, 77))
+    (audio / "new.wav").write_bytes(tone(2, 78))
+    os.utime(audio / "tone 2.wav")  # touched, not changed
+    encoded = watched_encoding(monkeypatch)
     changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
     assert sorted(encoded) == ["new.wav", "tone 1.wav"]
     assert (changes.encoded, changes.taken_over, changes.removed) == (2, 2, 1)
@@ -138,15 +144,7 @@ def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
     changed = bytearray((audio / "tone 2.wav").read_bytes())
     changed[-2] ^= 1
     (audio / "as long.wav").write_bytes(changed)
-    encoded: list[str] = []
-    original = encoders.encode_sounds
-
-    def watched(retriever, sounds, read, **options):
-        for result in original(retriever, sounds, read, **options):
-            encoded.append(result.sound.path)
-            yield result
-
-    monkeypatch.setattr(encoders, "encode_sounds", watched)
+    encoded = watched_encoding(monkeypatch)
     changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
     assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 1)
     monkeypatch.undo()

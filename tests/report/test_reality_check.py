@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,21 +151,24 @@ def test_the_share_of_the_way_has_an_interval_of_its_own() -> None:
     assert share_of_the_way(cell(floor), cell(half), cell(floor[[1, 2, 0]]))[1:] == (-np.inf, np.inf)
 
 
+def train_methods(run: RunFolder, names: Sequence[str], seeds: Sequence[int], *, noise: float, home: Path) -> None:
+    """Add a trial of each method and seed to the run, and train it."""
+    for name, seed in itertools.product(names, seeds):
+        trial = run.add_trial({**METHODS[name], "data.noise.kind": "pair", "data.noise.ratio": noise, "seed": seed})
+        experiment = override(run.experiment, trial.describe()["overrides"])
+
+        def report(metrics: dict[str, Any], trial: Any = trial) -> None:
+            (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
+
+        prepared = prepared_for(experiment, home)
+        train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+
+
 def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
     base = tiny(data, train__epochs=2, evaluation__select_by="audio_to_text/eng/recall_at_1")
     run = RunFolder.create(str(tmp_path / "run"), base, {"name": "sweep_correspondence"})
-    for name in ("contrastive", "oracle", "small_loss"):
-        for seed in (0, 1):
-            noise = {"data.noise.kind": "pair", "data.noise.ratio": 0.4}
-            trial = run.add_trial({**METHODS[name], **noise, "seed": seed})
-            experiment = override(base, trial.describe()["overrides"])
-
-            def report(metrics: dict[str, Any], trial: Any = trial) -> None:
-                (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
-
-            prepared = prepared_for(experiment, tmp_path / "home")
-            train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+    train_methods(run, ("contrastive", "oracle", "small_loss"), (0, 1), noise=0.4, home=tmp_path / "home")
     written = write_report(run.path)
     folder = Path(str(written.page)).parent
     table = pd.read_csv(folder / "reality_check.csv", index_col="method")
@@ -214,15 +219,7 @@ def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
         settings = override(base, {"train.learning_rate": rate})
         run = RunFolder.create(str(tmp_path / f"run{number}"), settings, {"name": "sweep_correspondence"})
         folders.append(run.path)
-        for name in ("contrastive", "oracle"):
-            trial = run.add_trial({**METHODS[name], "data.noise.kind": "pair", "data.noise.ratio": noise, "seed": 0})
-            experiment = override(settings, trial.describe()["overrides"])
-
-            def report(metrics: dict[str, Any], trial: Any = trial) -> None:
-                (trial.finish if metrics.get("is_final") else trial.add_epoch)(metrics)
-
-            prepared = prepared_for(experiment, tmp_path / "home")
-            train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
+        train_methods(run, ("contrastive", "oracle"), (0,), noise=noise, home=tmp_path / "home")
     written = write_report(*folders, folders[0], out=tmp_path / "report", figures=False)
     found = pd.read_csv(Path(str(written.page)).parent / "reality_check.csv")
     assert list(zip(found["noise"], found["method"], strict=True)) == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -111,13 +112,21 @@ def worker(
     return found
 
 
+Flat = dict[str, dict[str, Any]]
+
+
+def sharded_and_whole(experiments: Mapping[str, Experiment], home: Path) -> tuple[Flat, Flat, dict[str, Prepared]]:
+    """By name: the settings as given, the same with whole towers, and what is prepared for either."""
+    flats = {name: flatten(experiment) for name, experiment in experiments.items()}
+    plain = {name: {**flat, "scaling.shard_towers": False} for name, flat in flats.items()}
+    return flats, plain, {name: prepared_for(experiment, home) for name, experiment in experiments.items()}
+
+
 @pytest.mark.slow
 def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, tmp_path: Path) -> None:
     experiments = {name: tiny(home / "tones", **SHARDED, **settings) for name, settings in CASES.items()}
-    prepared = {name: prepared_for(experiment, home) for name, experiment in experiments.items()}
-    flats = {name: flatten(experiment) for name, experiment in experiments.items()}
+    flats, plain, prepared = sharded_and_whole(experiments, home)
     by_two = run_processes(worker, 2, tmp_path / "two", flats, prepared)
-    plain = {name: {**flat, "scaling.shard_towers": False} for name, flat in flats.items()}
     (by_one,) = run_processes(worker, 1, tmp_path / "one", plain, prepared)
     for name, expected in by_one.items():
         for found in (workers[name] for workers in by_two):
@@ -193,10 +202,8 @@ def alone(
 def test_two_then_one_then_two_then_three_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
     settings = {**SHARDED, "scaling__workers": "1:3"}
     experiments = {name: tiny(home / "tones", **settings, **changes) for name, changes in RUNS.items()}
-    prepared = {name: prepared_for(experiment, home) for name, experiment in experiments.items()}
-    flats = {name: flatten(experiment) for name, experiment in experiments.items()}
+    flats, plain, prepared = sharded_and_whole(experiments, home)
     of_workers = run_processes(through_phases, 3, tmp_path / "several", flats, prepared)
-    plain = {name: {**flat, "scaling.shard_towers": False} for name, flat in flats.items()}
     (of_one,) = run_processes(alone, 1, tmp_path / "one", plain, prepared)
     for name, expected in of_one.items():
         for reports in (found[name] for found in of_workers):
