@@ -18,8 +18,8 @@ from ray_atr.common.settings import (
 )
 
 if TYPE_CHECKING:
-    from ray_atr.metrics.ranking import RankingSettings
     from ray_atr.models.retriever import Retriever
+    from ray_atr.objectives.ranking import RankingSettings
 
 
 NUMBER = tyro.conf.arg(metavar="NUMBER")

@@ -10,10 +10,11 @@ import torch
 from ray_atr.common.settings import RANKINGS, nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
-from ray_atr.metrics.ranking import DEFAULT_PLAN, LearnedMetric, PlanOptions, audio_rows, text_rows
+from ray_atr.metrics.ranking import LearnedMetric, audio_rows, text_rows
 from ray_atr.metrics.ranks import count_ranks
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan, score
+from ray_atr.objectives.ranking import DEFAULT_PLAN, PlanOptions
 
 ENGLISH = "eng"
 CHUNK = 8192

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 
-from ray_atr.common.settings import MOST_PLAN_SWEEPS, RANKING_HELP, RANKINGS, Ranking, Settings, refuse, setting
+from ray_atr.common.settings import RANKINGS, Ranking, refuse
 from ray_atr.metrics.relevance import Array, as_floats, as_matrix
+from ray_atr.objectives.ranking import EPSILON
 from ray_atr.objectives.transport import solve
 from ray_atr.objectives.transport.balanced import log_sweeps
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis, squared_distances
@@ -16,33 +16,6 @@ from ray_atr.objectives.transport.mahalanobis import Mahalanobis, squared_distan
 LearnedMetric: TypeAlias = Array | Mahalanobis
 CHUNK = 8192
 MAX_ENTRIES = 2**28
-EPSILON = 0.05
-"""What learning to match evaluates with (Luong et al. 2024, section 5.3)."""
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """How a plan is computed: its epsilon, and sweeps of Sinkhorn (0: to convergence)."""
-
-    epsilon: float = EPSILON
-    sweeps: int = 0
-
-
-DEFAULT_PLAN = PlanOptions()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankingSettings(Settings):
-    """How a retriever ranks; kept with it, since its vectors are made for it."""
-
-    ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
-    plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
-    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=MOST_PLAN_SWEEPS)
-
-    @property
-    def plan(self) -> PlanOptions:
-        """How its plan is computed."""
-        return PlanOptions(self.plan_epsilon, self.plan_sweeps)
 
 
 def rankings_beside(ranking: str, *, has_metric: bool) -> list[Ranking]:

@@ -29,7 +29,6 @@ from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.decoding import Waveform, open_sound
 from ray_atr.data.language_codes import require_language
-from ray_atr.metrics.ranking import RankingSettings
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
@@ -55,6 +54,7 @@ from ray_atr.models.weights import (
     write_state,
 )
 from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
+from ray_atr.objectives.ranking import RankingSettings
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform | Tensor

@@ -28,10 +28,10 @@ from ray_atr.data.noise import Noise
 from ray_atr.data.positives import POSITIVES
 from ray_atr.data.sampling import ORDERS
 from ray_atr.data.soundscapes import SoundscapesSettings
-from ray_atr.metrics.ranking import EPSILON, RankingSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
+from ray_atr.objectives.ranking import EPSILON, RankingSettings
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")

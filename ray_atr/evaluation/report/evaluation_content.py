@@ -25,11 +25,12 @@ from ray_atr.metrics.languages import (
 )
 from ray_atr.metrics.measures import is_recall_at_chance
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
-from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, RankingSettings, plan_scores, rankings_beside
+from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, plan_scores, rankings_beside
 from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
+from ray_atr.objectives.ranking import RankingSettings
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60

@@ -1,0 +1,35 @@
+"""How a retriever ranks: a setting that is kept with it, as its vectors are made for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_atr.common.settings import MOST_PLAN_SWEEPS, RANKING_HELP, RANKINGS, Settings, setting
+
+EPSILON = 0.05
+"""What learning to match evaluates with (Luong et al. 2024, section 5.3)."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How a plan is computed: its epsilon, and sweeps of Sinkhorn (0: to convergence)."""
+
+    epsilon: float = EPSILON
+    sweeps: int = 0
+
+
+DEFAULT_PLAN = PlanOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings(Settings):
+    """How the candidates of a query are ordered."""
+
+    ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
+    plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
+    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=MOST_PLAN_SWEEPS)
+
+    @property
+    def plan(self) -> PlanOptions:
+        """How its plan is computed."""
+        return PlanOptions(self.plan_epsilon, self.plan_sweeps)
