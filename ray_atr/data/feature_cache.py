@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import CountProgress
-from ray_atr.common.storage import Folder, atomic_file, read_json, write_bytes
+from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
 from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
 from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
@@ -176,7 +176,7 @@ class Work:
     front_end: FrontEnd
     here: FolderHere
     has_windows: bool
-    store: Folder | None = None
+    store: Location | None = None
     streamed: str = ""
 
     def file(self, position: int) -> str:
@@ -214,9 +214,9 @@ class Work:
 def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
-    exists = work.store.exists if work.store is not None else lambda file: (folder / file).is_file()
+    place = folder if work.store is None else work.store
     kept = [position for position, shard in enumerate(manifest.shards) if shard.split != work.streamed]
-    waiting = [position for position in kept if not exists(files[position])]
+    waiting = [position for position in kept if not file_exists(place / files[position])]
     total = sum(manifest.shards[position].num_rows for position in kept)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each: it is computed beside training too.
@@ -233,7 +233,7 @@ def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
             splits.setdefault(shard.split, []).append(streamed | of_part)
             continue
         if work.store is not None:
-            write_bytes(folder / file, work.store.read(file))
+            write_bytes(folder / file, read_bytes(work.store / file))
         splits.setdefault(shard.split, []).append({"file": file, "num_rows": shard.num_rows} | of_part)
     for split, entries in splits.items():
         counts: list[int] = []
@@ -250,7 +250,7 @@ def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
         "splits": splits,
     }
     if work.store is not None:
-        content[STORE] = work.store.name
+        content[STORE] = str(work.store)
     if work.streamed:
         content |= {STREAMED: [work.streamed], SOURCE: manifest.folder}
     finish_folder(folder, work.store, content)

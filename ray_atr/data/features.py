@@ -26,7 +26,19 @@ import pyarrow as pa
 import xxhash
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Folder, atomic_file, open_folder, read_json, safe_name, write_json
+from ray_atr.common.storage import (
+    DamagedFileError,
+    Location,
+    atomic_file,
+    file_exists,
+    locate,
+    read_json,
+    read_ranges,
+    safe_name,
+    whole_file,
+    write_bytes,
+    write_json,
+)
 from ray_atr.common.storage.digests import (
     DIGESTS_FILE,
     DamagedCacheError,
@@ -182,8 +194,8 @@ class FeatureSet:
         return read_stored_rows(self._store, places)
 
     @cached_property
-    def _store(self) -> Folder:
-        return open_folder(self.store)
+    def _store(self) -> Location:
+        return locate(self.store, keeps_links=True)
 
     def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""
@@ -259,10 +271,10 @@ def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]
 # --- the store
 
 
-def write_stored_rows(store: Folder, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
+def write_stored_rows(store: Location, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
     """Write clips' features to the store, then the table `file` that says where they are: if that is there, so are they."""
     sink, end = pa.BufferOutputStream(), 0
-    with store.writing(rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
+    with whole_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
         for ids, features in batches:
             contents = [feature.tobytes() for feature in features]
             sizes = np.array([len(content) for content in contents], np.int64)
@@ -272,19 +284,19 @@ def write_stored_rows(store: Folder, file: str, batches: Iterable[tuple[list[str
                 output.write(content)
             end += int(sizes.sum())
             places.write_batch(pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=PLACES))
-    store.write(file, sink.getvalue().to_pybytes())
+    write_bytes(store / file, sink.getvalue().to_pybytes())
 
 
-def read_stored_rows(store: Folder, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
+def read_stored_rows(store: Location, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
     """The rows at places (table's file, start, size, digest), in their order. DamagedFileError if one has changed."""
     if not places:
         return []
     files, starts, sizes, digests = zip(*places, strict=True)
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    contents = store.read_ranges([rows_file(file) for file in files], starts, ends)
+    contents = read_ranges([store / rows_file(file) for file in files], starts, ends)
     for file, content, digest in zip(files, contents, digests, strict=True):
         if xxhash.xxh3_64_intdigest(content) != digest:
-            raise DamagedFileError(store.file(rows_file(file)), "delete its folder, and the next start makes it again")
+            raise DamagedFileError(f"{store}/{rows_file(file)}", "delete its folder, and the next start makes it again")
     return contents
 
 
@@ -293,42 +305,42 @@ def rows_file(file: str) -> str:
     return str(Path(file).with_suffix(".features"))
 
 
-def fetch_folder(store: Folder, folder: Path) -> bool:
+def fetch_folder(store: Location, folder: Path) -> bool:
     """Copy to a node's disk what the store holds but for the rows; False if the store holds no whole folder."""
-    if not store.exists(MANIFEST_FILE):
+    if not file_exists(store / MANIFEST_FILE):
         return False
     for name in (DIGESTS_FILE, *_listed(store)):
-        with store.open(name) as source, atomic_file(folder / name) as output:
+        with (store / name).open("rb") as source, atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
     check_folder(folder)
-    content = read_json(store.place / MANIFEST_FILE)
+    content = read_json(store / MANIFEST_FILE)
     # Under the store's name of today, should it have been moved.
-    write_json(folder / MANIFEST_FILE, {**content, STORE: store.name} if STORE in content else content)
+    write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)
     return True
 
 
-def finish_folder(folder: Path, store: Folder | None, manifest: Mapping[str, Any]) -> None:
+def finish_folder(folder: Path, store: Location | None, manifest: Mapping[str, Any]) -> None:
     """Seal a folder of features or vectors and write its manifest, which makes it whole. What it holds is copied to the
     store before: a node whose folder is whole sends nothing more.
     """
     seal_folder(folder)
     if store is not None:
         for name in (*digests_of(folder), DIGESTS_FILE):
-            with (folder / name).open("rb") as source, store.writing(name) as output:
+            with (folder / name).open("rb") as source, whole_file(store / name) as output:
                 shutil.copyfileobj(source, output)
-        write_json(store.place / MANIFEST_FILE, manifest)
+        write_json(store / MANIFEST_FILE, manifest)
     write_json(folder / MANIFEST_FILE, manifest)
 
 
-def folder_in(store: str, name: str) -> Folder | None:
+def folder_in(store: str, name: str) -> Location | None:
     """The folder of a set of features or vectors in the store that a setting names; None if it names none."""
-    return open_folder(f"{store}/{name}") if store else None
+    return locate(f"{store}/{name}", keeps_links=True) if store else None
 
 
-def _listed(store: Folder) -> list[str]:
+def _listed(store: Location) -> list[str]:
     """The names that the store's list of digests holds. ValueError for one that would lead out of a folder."""
-    at = f"{store.place / DIGESTS_FILE}: files"
-    content = read_json(store.place / DIGESTS_FILE)
+    at = f"{store / DIGESTS_FILE}: files"
+    content = read_json(store / DIGESTS_FILE)
     files = content.get("files") if isinstance(content, dict) else None
     if not isinstance(files, dict):
         raise refuse(at, files, "a list of files and their digests")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
 from collections.abc import Sequence
 
@@ -10,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from ray_atr.data.sampling import number_of
 
 POSITIVES = ("captions", "labels", "identity")
 
@@ -34,7 +35,7 @@ def folded(text: str) -> str:
 
 def group_number(name: str) -> int:
     """A 63-bit number that stands for a positive group's name on every worker."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1
+    return number_of(name.encode()) >> 1
 
 
 def caption_groups(captions: Sequence[str]) -> Tensor:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.padding import padded
@@ -32,24 +32,24 @@ def row_group_sizes(manifest: Manifest, shard: Shard) -> list[int]:
     """
     if manifest.left_out:
         return [len(ids) for ids in ids_of_groups(manifest, shard)]
-    with _opened(manifest.folder_of(shard), shard.file) as parquet:
+    with _opened(manifest.file_of(shard)) as parquet:
         return [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
 
 
 def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
     """The ids of the clips of each row group of a shard; the audio is not read. ValueError as `row_group_sizes`."""
-    with _opened(manifest.folder_of(shard), shard.file) as parquet:
+    with _opened(manifest.file_of(shard)) as parquet:
         groups = (parquet.read_row_group(group, columns=["clip_id"]) for group in range(parquet.num_row_groups))
         return [as_joined(table, manifest, shard)["clip_id"].to_pylist() for table in groups]
 
 
 @contextmanager
-def _opened(folder: Folder, file: str, what: str = "not a whole Parquet file") -> Iterator[pq.ParquetFile]:
+def _opened(file: Location, what: str = "not a whole Parquet file") -> Iterator[pq.ParquetFile]:
     try:
-        with open_arrow(folder, file) as source:
+        with open_arrow(file) as source:
             yield pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{folder.file(file)}: {what} ({shortened(str(error))})") from None
+        raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None
 
 
 # Each row group is asked for by itself, and a data set's manifest is the same for all.
@@ -62,10 +62,8 @@ def read_group(folder: str, place: str, group: int) -> pa.Table:
     """
     manifest = _manifest_of(folder) if "/" in place else None
     shard = None if manifest is None else manifest.shard_at(place)
-    opened, file = (
-        (open_folder(folder), place) if manifest is None or shard is None else (manifest.folder_of(shard), shard.file)
-    )
-    with _opened(opened, file, f"row group {group} cannot be read") as parquet:
+    file = locate(folder, keeps_links=True) / place if manifest is None or shard is None else manifest.file_of(shard)
+    with _opened(file, f"row group {group} cannot be read") as parquet:
         table = parquet.read_row_group(group, columns=list(COLUMNS))
     if manifest is not None and shard is not None:
         table = as_joined(table, manifest, shard)

@@ -18,6 +18,11 @@ EXACT, IN_SHARDS = ORDERS = ("exact", "shards")
 """The orders of an epoch's clips: see `data.order`."""
 
 
+def number_of(content: bytes) -> int:
+    """A 64-bit number that stands for bytes where many are compared (BLAKE2b)."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
 def hashes(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.uint64]:
     """64 random bits for each id, as uint64 [N]; `context` names what the draw is for, and for which epoch."""
     prefix = hashlib.blake2b(repr((int(seed), *context)).encode(), digest_size=8)

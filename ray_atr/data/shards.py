@@ -19,7 +19,6 @@ import io
 import itertools
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,8 +32,20 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse, shortened
-from ray_atr.common.storage import DamagedFileError, Folder, open_folder, safe_name
+from ray_atr.common.storage import (
+    DamagedFileError,
+    Location,
+    file_exists,
+    is_local,
+    locate,
+    names_in,
+    read_bytes,
+    safe_name,
+    whole_file,
+    write_bytes,
+)
 from ray_atr.common.storage.atomic import new_folder
+from ray_atr.common.storage.transfer import put_folder
 from ray_atr.data.language_codes import english_first
 from ray_atr.data.schema import (
     SCHEMA,
@@ -55,9 +66,9 @@ ROW_GROUP_BYTES = 8 * 2**20
 ROW_GROUP_CLIPS = 64
 
 
-def open_arrow(folder: Folder, name: str) -> Any:
+def open_arrow(file: Location) -> Any:
     """A file for Arrow to read: mapped into memory if it is local, so that only what is used is read."""
-    return pa.memory_map(folder.file(name)) if folder.is_local else folder.open(name)
+    return pa.memory_map(str(file)) if is_local(file) else file.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +163,14 @@ class Manifest:
             raise ValueError(f"{self.folder or self.name}: no shard {place}")
         return found
 
-    def folder_of(self, shard: Shard) -> Folder:
-        """The folder that holds a shard's file. ValueError if it names a part that is not there."""
+    def file_of(self, shard: Shard) -> Location:
+        """Where a shard's file is. ValueError if it names a part that is not there."""
         if not shard.part:
-            return open_folder(self.folder)
+            return locate(self.folder, keeps_links=True) / shard.file
         folders = {part.name: part.folder for part in self.parts}
         if shard.part not in folders:
             raise ValueError(f"{self.folder}: {shard.file} is of {shard.part!r}, which is none of its parts")
-        return open_folder(folders[shard.part])
+        return locate(folders[shard.part], keeps_links=True) / shard.file
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -196,7 +207,7 @@ class Manifest:
         return sum(shard.translated.get(language, 0) for shard in self.shards)
 
 
-def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
+def write_shard(folder: Location, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
     """Check and write the clips of one split as one Parquet file; None, and no file, if there are none. Memory holds
     one row group at a time. ValueError names a clip that is not right.
     """
@@ -208,7 +219,7 @@ def write_shard(folder: Folder, file: str, split: str, clips: Iterable[Clip]) ->
     # Encoded audio does not compress further, and its smallest and largest value would be copies of whole files.
     statistics = [name for name in SCHEMA.names if name != "audio"]
     layout: dict[str, Any] = {"compression": "none", "use_dictionary": ["split", "source"]}
-    with folder.writing(file) as output:
+    with whole_file(folder / file) as output:
         sink = _HashingSink(output)
         schema = file_schema(holds_vectors=is_vector(first.audio))
         with pq.ParquetWriter(sink, schema, write_statistics=statistics, **layout) as writer:
@@ -258,7 +269,7 @@ def write_clips(
 
     with new_data_set(out) as aside:
         for folder in beside:
-            shutil.copytree(folder, Path(aside.name) / folder.name)
+            put_folder(folder, aside / folder.name)
         shards: list[Shard] = []
         for file, of_shard in in_shards(each_once(), clips_per_shard):
             shard = write_shard(aside, file, of_shard[0].split, of_shard)
@@ -299,33 +310,32 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 
 
 @contextlib.contextmanager
-def new_data_set(out: str | Path) -> Iterator[Folder]:
+def new_data_set(out: str | Path) -> Iterator[Location]:
     """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
     ValueError if `out` already holds something.
     """
-    folder = open_folder(out)
+    folder = locate(out, keeps_links=True)
     refuse_overwrite(folder)
-    if not folder.is_local:
+    if not is_local(folder):
         yield folder
         return
-    path = Path(folder.name)
-    with new_folder(path) as aside:
-        yield Folder(aside)
+    with new_folder(folder) as aside:
+        yield aside
         # Another process may have written there meanwhile.
         refuse_overwrite(folder)
 
 
-def refuse_overwrite(folder: Folder) -> None:
+def refuse_overwrite(folder: Location) -> None:
     """ValueError if a folder already holds something; PermissionError if it cannot be written."""
-    names = folder.names()
+    names = names_in(folder)
     if MANIFEST_FILE in names:
-        held = read_manifest(folder.name)
-        raise ValueError(f"{folder.name}: already holds the data set {held.name}; choose another folder or delete it")
-    if names and folder.is_local:
-        raise ValueError(f"{folder.name}: neither empty nor a data set; choose another folder")
-    if folder.is_local:
-        require_writable(Path(folder.name))
+        held = read_manifest(folder)
+        raise ValueError(f"{folder}: already holds the data set {held.name}; choose another folder or delete it")
+    if names and is_local(folder):
+        raise ValueError(f"{folder}: neither empty nor a data set; choose another folder")
+    if is_local(folder):
+        require_writable(folder)
 
 
 def require_writable(path: Path) -> None:
@@ -339,7 +349,7 @@ def require_writable(path: Path) -> None:
         raise PermissionError(13, "cannot be written", str(parent))
 
 
-def write_manifest(folder: Folder, manifest: Manifest) -> None:
+def write_manifest(folder: Location, manifest: Manifest) -> None:
     """Write the manifest, which makes the folder a whole data set."""
     content = {
         "format": FORMATS["data set"],
@@ -360,7 +370,7 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
     }
     if manifest.parts:
         content["parts"] = [asdict(part) for part in manifest.parts]
-    folder.write(MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    write_bytes(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 JOB_FOLDER = "_ray_pkg_"
@@ -372,17 +382,17 @@ def _without_defaults(shard: Shard) -> dict[str, Any]:
     return {name: value for name, value in asdict(shard).items() if name != "part" or value}
 
 
-def read_manifest(folder: str | Path) -> Manifest:
+def read_manifest(folder: str | Location) -> Manifest:
     """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
-    opened = open_folder(folder)
-    if not opened.exists(MANIFEST_FILE):
+    opened = locate(folder, keeps_links=True)
+    if not file_exists(opened / MANIFEST_FILE):
         remedy = "make one with `ray-atr prepare`"
-        if JOB_FOLDER in opened.name:
+        if JOB_FOLDER in str(opened):
             remedy = "a job is sent without data/ (.rayignore): name the data set by an absolute path of the cluster, or a URL"
-        raise ValueError(f"{opened.name}: no data set ({MANIFEST_FILE} is missing); {remedy}")
-    file = opened.file(MANIFEST_FILE)
+        raise ValueError(f"{opened}: no data set ({MANIFEST_FILE} is missing); {remedy}")
+    file = opened / MANIFEST_FILE
     try:
-        content = json.loads(opened.read(MANIFEST_FILE).decode())
+        content = json.loads(read_bytes(file).decode())
     except (ValueError, RecursionError) as error:
         # No JSON, a number of thousands of digits, or thousands of brackets within each other.
         raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
@@ -392,7 +402,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
         parts = content.get("parts", [])
-        held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": opened.name})
+        held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
         # Of any type in JSON, these could be anything: strict but for lists, which tuples are in JSON.
         manifest = _manifest_type().validate_json(held, strict=True)
     except KeyError as error:
@@ -427,16 +437,15 @@ def read_shard(
     """The rows of one shard as record batches of at most `batch_size`, of the given columns or all of them; `audio` is the
     encoded files.
     """
-    folder = manifest.folder_of(shard)
-    path = folder.file(shard.file)
-    if not folder.exists(shard.file):
+    path = manifest.file_of(shard)
+    if not file_exists(path):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
     wanted = list(columns or SCHEMA.names)
     read = wanted if not shard.part or "clip_id" in wanted else ["clip_id", *wanted]
-    with open_arrow(folder, shard.file) as source:
+    with open_arrow(path) as source:
         try:
             parquet = pq.ParquetFile(source)
-            check_schema(parquet.schema_arrow, path)
+            check_schema(parquet.schema_arrow, str(path))
             names = ["audio.bytes" if name == "audio" else name for name in read]
             for batch in map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names)):
                 kept = as_joined(batch, manifest, shard).select(wanted)
@@ -461,9 +470,9 @@ def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
 
 def require_complete(manifest: Manifest, shard: Shard) -> None:
     """DamagedFileError unless a shard's bytes are those of the manifest (SHA-256)."""
-    folder = manifest.folder_of(shard)
-    if folder.exists(shard.file) and hash_of_file(folder, shard.file) != shard.sha256:
-        raise DamagedFileError(folder.file(shard.file), "restore it from a copy, or import the data set again")
+    file = manifest.file_of(shard)
+    if file_exists(file) and hash_of_file(file) != shard.sha256:
+        raise DamagedFileError(file, "restore it from a copy, or import the data set again")
 
 
 def iterate_rows(manifest: Manifest, split: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -490,10 +499,10 @@ def read_captions(manifest: Manifest, split: str) -> Iterator[ClipCaptions]:
         yield ClipCaptions(row["clip_id"], row["captions"], row["labels"])
 
 
-def hash_of_file(folder: Folder, name: str) -> str:
+def hash_of_file(file: Location) -> str:
     """SHA-256 of a file as hexadecimal digits, read in pieces."""
-    with folder.open(name) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # IO does not promise readinto
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO does not promise readinto
 
 
 def _row_groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import is_local, locate
 from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.padding import padded
 from ray_atr.data.sampling import permutation
@@ -264,7 +264,7 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
     if not units:
         return
     quiet_ray_data()
-    here = labels_of_this_node() if open_folder(features.source).is_local else None
+    here = labels_of_this_node() if is_local(locate(features.source)) else None
     try:
         cpus = _room_for_decoders(here)
     except TimeoutError as error:

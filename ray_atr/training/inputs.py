@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator
@@ -14,8 +13,8 @@ from tokenizers import Tokenizer
 
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import fetched, open_folder
-from ray_atr.common.storage.caches import cache_folder, mark_used
+from ray_atr.common.storage import fetched, locate
+from ray_atr.common.storage.caches import cache_folder, cache_key, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
@@ -135,7 +134,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     if experiment.data.source == "soundscapes":
         folder = str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
     else:
-        folder = open_folder(experiment.data.source).name
+        folder = str(locate(experiment.data.source, keeps_links=True))
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":
@@ -240,7 +239,7 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
 
 def _cached_tokenizer(home: Path, key: bytes, make: Callable[[], bytes]) -> Path:
     """The file of a tokeniser, named by the hash of its key and made now if it is absent or damaged."""
-    path = cache_folder(home, "tokenizers") / f"{hashlib.sha256(key).hexdigest()[:16]}.json"
+    path = cache_folder(home, "tokenizers") / f"{cache_key(None, key)}.json"
     if not _is_complete_tokenizer(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tokenizer(Tokenizer.from_buffer(make()), path)

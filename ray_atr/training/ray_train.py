@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
+from ray_atr.common.storage.caches import cache_key
 from ray_atr.common.storage.digests import DamagedCacheError
 from ray_atr.common.storage.transfer import on_this_node
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -187,7 +187,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     from ray_atr.training.knowledge_base import actor
 
     # The trial's name for people, its folder's for two runs whose trials are called alike.
-    own = f"{folder.parent.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    own = f"{folder.parent.name}-{cache_key(str(folder))}"
     # Beside an object store each worker has a folder of its own.
     name = str(group.gather_objects(own)[0])
     experiment = encode.experiment

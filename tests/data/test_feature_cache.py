@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_atr.common.storage import DamagedFileError, open_folder, write_json
+from ray_atr.common.storage import DamagedFileError, files_below, locate, read_bytes, write_json
 from ray_atr.common.storage.digests import DIGESTS_FILE
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
@@ -96,8 +96,8 @@ def test_features_in_a_store_are_those_on_the_disk(
         for found, expected in zip(open_features(folder, "train").features(rows), here.features(rows), strict=True):
             np.testing.assert_array_equal(found, expected)
     assert open_features(folder, "train").captions_in("fra", np.array([1])) == here.captions_in("fra", np.array([1]))
-    kept = open_folder(store)
-    in_store = sum(len(kept.read(name)) for name in kept.files() if name.endswith(".features"))
+    kept = locate(store)
+    in_store = sum(len(read_bytes(kept / name)) for name in files_below(kept) if name.endswith(".features"))
     splits = [open_features(folder, split) for split in ("train", "val", "test")]
     assert in_store == sum(2 * 20 * int(one.features(np.arange(len(one)))[1].sum()) for one in splits)
     assert not list(folder.glob("*.features"))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import (
     MANIFEST_FILE,
@@ -64,14 +64,14 @@ def test_written_clips_come_back_in_order(tmp_path: Path, place: str) -> None:
 
 def test_a_shard_holds_one_split_and_its_true_size_and_hash(tmp_path: Path) -> None:
     manifest = write_clips(tmp_path / "set", clips(20), name="toy", licence="CC0", clips_per_shard=5)
-    folder = open_folder(manifest.folder)
+    folder = locate(manifest.folder)
     for shard in manifest.shards:
         splits = {row for batch in read_shard(manifest, shard, ["split"]) for row in batch.column("split").to_pylist()}
         assert splits == {shard.split}
-        assert hash_of_file(folder, shard.file) == shard.sha256
-        assert os.path.getsize(folder.file(shard.file)) == shard.num_bytes
+        assert hash_of_file(folder / shard.file) == shard.sha256
+        assert os.path.getsize(f"{folder}/{shard.file}") == shard.num_bytes
     # Any Parquet reader can read it.
-    assert pq.read_table(folder.file(manifest.shards[0].file)).num_rows == manifest.shards[0].num_rows
+    assert pq.read_table(f"{folder}/{manifest.shards[0].file}").num_rows == manifest.shards[0].num_rows
 
 
 def test_hash_follows_content_not_name_or_place(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_hash_follows_content_not_name_or_place(tmp_path: Path) -> None:
 def test_a_large_shard_is_written_in_small_row_groups(tmp_path: Path) -> None:
     many = [clip(index) for index in range(200)]
     manifest = write_clips(tmp_path / "set", many, name="toy", licence="CC0", clips_per_shard=1000)
-    parquet = pq.ParquetFile(open_folder(manifest.folder).file(manifest.shards[0].file))
+    parquet = pq.ParquetFile(f"{locate(manifest.folder)}/{manifest.shards[0].file}")
     assert parquet.num_row_groups == 4
     assert max(batch.num_rows for batch in read_shard(manifest, manifest.shards[0])) <= 64
 
@@ -143,7 +143,7 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
 
 def test_a_shard_of_other_columns_is_refused(tmp_path: Path) -> None:
     manifest = write_clips(tmp_path / "set", clips(3), name="toy", licence="CC0")
-    path = open_folder(manifest.folder).file(manifest.shards[0].file)
+    path = f"{locate(manifest.folder)}/{manifest.shards[0].file}"
     pq.write_table(pa.table({"clip_id": ["a"]}), path)
     with pytest.raises(ValueError, match="column audio is missing"):
         list(read_shard(manifest, manifest.shards[0]))

@@ -3,6 +3,9 @@
 A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of
 the text with sixteen zeros in its place. A sealed folder has a list of its files' digests, `digests.json`, which is a record
 itself: name -> digest. A text that somebody else wrote has none and is read as it is.
+
+XXH3 tells damage, and is fast. Where a digest is the name of a content, or others check it (the shards of a data set, the
+objects of a checkpoint in a store, a tower), it is SHA-256, which nobody can forge.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import xxhash
 
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage.atomic import atomic_file
+from ray_atr.common.storage.files import whole_file
 from ray_atr.common.storage.locations import Location, file_exists, storage_errors, with_retries
 
 DIGESTS_FILE = "digests.json"
@@ -176,9 +180,9 @@ def _listed(file: Path, changed: int) -> dict[str, str]:
         raise DamagedFileError(file) from None
 
 
-def write_bytes(file: Path, content: bytes) -> None:
-    """Write a whole file of this machine in the place of an older one, in a folder that exists."""
-    with atomic_file(file) as output:
+def write_bytes(file: Location, content: bytes) -> None:
+    """Write a whole file in the place of an older one."""
+    with whole_file(file) as output:
         output.write(content)
 
 

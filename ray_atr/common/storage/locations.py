@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import time
@@ -42,11 +43,14 @@ class StorageError(ConnectionError):
     """A place that could be used before, or should be there, and cannot be reached or written."""
 
 
-def locate(place: str | Location) -> Location:
-    """The place of a local name, made absolute, or of a URL. ValueError for a kind of URL that nothing here can open."""
+def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
+    """The place of a local name, made absolute, or of a URL. ValueError for a kind of URL that nothing here can open.
+
+    Links are resolved, so that a run has one name; with `keeps_links` the place is named as its user names it.
+    """
     text = str(place)
     if (local := local_path(text)) is not None:
-        return local.resolve()
+        return Path(os.path.abspath(local)) if keeps_links else local.resolve()
     if not isinstance(place, str):
         return place
     protocol = text.partition("://")[0]
@@ -135,19 +139,22 @@ def make_folder(folder: Location) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def entries_in(folder: Location) -> list[Location]:
-    """What is directly in a folder, in order, hidden names left out; nothing if it does not exist."""
+def names_in(folder: Location) -> list[str]:
+    """The names of what is directly in a folder, in order, hidden ones too; none if it does not exist."""
     if isinstance(folder, Path):
-        found = folder.iterdir() if folder.is_dir() else ()
-        return sorted(path for path in found if not path.name.startswith("."))
+        return sorted(os.listdir(folder)) if folder.is_dir() else []
 
     def listed() -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             return list(folder.fs.ls(folder.path, detail=False))
         return []
 
-    names = {entry.rstrip("/").rsplit("/", 1)[-1] for entry in with_retries(folder, listed)}
-    return [folder / name for name in sorted(names) if not name.startswith(".")]
+    return sorted({entry.rstrip("/").rsplit("/", 1)[-1] for entry in with_retries(folder, listed)})
+
+
+def entries_in(folder: Location) -> list[Location]:
+    """What is directly in a folder, in order, hidden names left out; nothing if it does not exist."""
+    return [folder / name for name in names_in(folder) if not name.startswith(".")]
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -33,8 +34,11 @@ def get(source: UPath, target: Path) -> None:
     with_retries(source, lambda: source.fs.get_file(source.path, str(target)))
 
 
-def put_folder(source: Path, target: UPath, *, last: str = "") -> None:
-    """Copy a local folder's files into a store; `last` is the one that says that the folder is whole."""
+def put_folder(source: Path, target: Location, *, last: str = "") -> None:
+    """Copy a local folder's files to another place; in a store `last` is the one that says that the folder is whole."""
+    if isinstance(target, Path):
+        shutil.copytree(source, target)
+        return
     names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
     for name in sorted(names, key=lambda name: name == last):
         put(source / name, target / name)

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
-from ray_atr.common.storage.caches import cache_folder, mark_used
+from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of, mark_used
 from ray_atr.common.storage.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
@@ -106,10 +103,9 @@ class Index(Search):
                         raise
             raise ValueError(f"{place}: it is being updated without a pause; try again")
         manifest = read_index_manifest(place)
-        identity = json.dumps([str(place), dataclasses.asdict(manifest)], sort_keys=True)
-        copy = cache_folder(home(), "indexes") / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
         copy.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{copy}.lock"):
+        with lock_of(copy):
             if file_exists(copy / INDEX_FILE):
                 with contextlib.suppress(DamagedFileError, ValueError):
                     check_files(copy, manifest, sorted(manifest.digests))

@@ -6,7 +6,6 @@ A *problem* makes the set unfit (a changed file, a repeated id, audio in two spl
 
 from __future__ import annotations
 
-import hashlib
 import re
 from array import array
 from collections import Counter, defaultdict
@@ -18,11 +17,12 @@ import numpy as np
 
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, shortened
+from ray_atr.common.storage import file_exists
 from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.language_codes import ENGLISH
-from ray_atr.data.sampling import uniform
+from ray_atr.data.sampling import number_of, uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
@@ -120,11 +120,11 @@ def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
 
 
 def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, order: RowOrder) -> None:
-    folder = report.manifest.folder_of(shard)
-    if not folder.exists(shard.file):
+    file = report.manifest.file_of(shard)
+    if not file_exists(file):
         report.problems["shard is missing"].add(shard.file)
         return
-    found = hash_of_file(folder, shard.file)
+    found = hash_of_file(file)
     if found != shard.sha256:
         report.problems["shard has another SHA-256 than the manifest says"].add(f"{shard.file} ({found[:12]}...)")
     num_rows = 0
@@ -246,16 +246,12 @@ class _Memory:
         self.clips.append((clip.clip_id, clip.split))
         if (first := self.ids.setdefault(clip.clip_id, number)) != number:
             self.repeated_ids.append((first, number))
-        if (first := self.audio.setdefault(_digest(clip.audio), number)) != number:
+        if (first := self.audio.setdefault(number_of(clip.audio), number)) != number:
             self.repeated_audio.append((first, number))
         for language, texts in clip.captions.items():
             hashes, clips = self.texts.setdefault((clip.split, language), (array("Q"), array("Q")))
-            hashes.extend(_digest(text.casefold().encode()) for text in texts)
+            hashes.extend(number_of(text.casefold().encode()) for text in texts)
             clips.extend(number for _ in texts)
-
-
-def _digest(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def _compare_splits(report: Report, memory: _Memory) -> None:

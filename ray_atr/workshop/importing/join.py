@@ -19,7 +19,7 @@ import numpy as np
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.data.schema import SPLITS, captions_by_language
 from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, read_manifest, read_shard, write_manifest
 from ray_atr.data.vector_clip import is_vector
@@ -81,9 +81,9 @@ def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
     sets: dict[str, Manifest] = {}
     for place in places:
         given, equals, folder = place.partition("=")
-        opened = open_folder(folder if equals else place)
+        opened = locate(folder if equals else place, keeps_links=True)
         # The joined set may be used from anywhere.
-        manifest = read_manifest(Path(opened.name).absolute() if opened.is_local else opened.name)
+        manifest = read_manifest(opened)
         name = given if equals else manifest.name
         if name in sets:
             raise refuse("sets", place, f"names that differ; give one as NAME={manifest.folder}")

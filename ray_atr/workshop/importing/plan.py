@@ -23,7 +23,7 @@ from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import Location, locate, read_bytes, rename, whole_file
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.schema import (
     SCHEMA,
@@ -101,7 +101,7 @@ def import_data_set(
         plan = _make_plan(source, captions, options, state.work)
         if held := state.already_made(plan.hash, f"{PLAN_FILE}.new"):
             return held
-        state.work.rename(f"{PLAN_FILE}.new", PLAN_FILE)
+        rename(state.work / f"{PLAN_FILE}.new", state.work / PLAN_FILE)
         notes = _run(options.name or source.name, plan, state, options, progress)
         shards = [Shard(**note["shard"]) for note in notes if note["shard"]]
         if not shards:
@@ -135,8 +135,8 @@ class ShardJob:
 
 def import_shard(job: ShardJob) -> dict[str, Any]:
     """Read, check and write one shard of a plan; returns what its note says: the shard, and the clips left out."""
-    work = open_folder(job.work)
-    with open_arrow(work, PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
+    work = locate(job.work, keeps_links=True)
+    with open_arrow(work / PLAN_FILE) as source, pa.ipc.open_file(source) as batches:
         rows = batches.get_batch(job.index).to_pylist()
     skipped: list[dict[str, str]] = []
 
@@ -150,7 +150,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
                 skipped.append({"clip_id": row["clip_id"], "reason": found})
             del found
 
-    shard = write_shard(open_folder(job.target), job.file, job.split, clips())
+    shard = write_shard(locate(job.target, keeps_links=True), job.file, job.split, clips())
     note = {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
     write_note(work, job.file, note)
     return note
@@ -174,10 +174,10 @@ def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
     return Clip(audio=audio, sample_rate=sound.sample_rate, seconds=seconds, **words)
 
 
-def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Any) -> ImportPlan:
+def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Location) -> ImportPlan:
     """Write the plan into the work folder, as a new file. ValueError if there is no clip to import."""
     plan, extra, counts = ImportPlan(), ExtraCaptions(captions, source), Counter[str]()
-    with work.writing(f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
+    with whole_file(work / f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
         for file, entries in in_shards(_entries(source, extra, plan, counts), options.clips_per_shard):
             plan.shards.append((file, entries[0].split, len(entries)))
             rows = [{**vars(entry), **vars(entry.place), "captions": caption_rows(entry.captions)} for entry in entries]
@@ -200,7 +200,7 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: A
     decisive = (options.name, options.licence, options.min_seconds, options.clips_per_shard)
     bounds = [dataclasses.asdict(options.audio)] if options.audio != AudioBounds() else []
     settings = json.dumps([decisive, [dataclasses.asdict(entry) for entry in plan.missing], *bounds])
-    plan.hash = hashlib.sha256(work.read(f"{PLAN_FILE}.new") + settings.encode()).hexdigest()
+    plan.hash = hashlib.sha256(read_bytes(work / f"{PLAN_FILE}.new") + settings.encode()).hexdigest()
     return plan
 
 
@@ -309,7 +309,7 @@ def _run(
     _check_unreadable(left_out, plan, options)
     use_ray = uses_ray(options.ray, plan.num_clips)
     tasks = Resources(cpus=options.cpus_per_task, setting="cpus_per_task") if use_ray else None
-    folders, bounds = (state.work.name, state.target.name), (options.min_seconds, options.audio)
+    folders, bounds = (str(state.work), str(state.target)), (options.min_seconds, options.audio)
     listed = enumerate(plan.shards)
     jobs = {file: ShardJob(*folders, index, file, split, source, *bounds) for index, (file, split, _) in listed}
     for index, note in state.written(jobs, lambda: import_shard, tasks):

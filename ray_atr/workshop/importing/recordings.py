@@ -8,7 +8,6 @@ are not found.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
+from ray_atr.data.sampling import number_of
 
 FRONT_END = FrontEnd()
 FRAMES, HOP = 15, 5
@@ -40,7 +40,7 @@ class Heard(NamedTuple):
 
 def heard(audio: bytes, clip_id: str, *, is_decoded: bool) -> Heard:
     """What a clip is known again by. ValueError names a clip that cannot be decoded."""
-    digest = int.from_bytes(hashlib.blake2b(audio, digest_size=8).digest(), "little")
+    digest = number_of(audio)
     return Heard(digest, fingerprint(audio, clip_id) if is_decoded else None)
 
 

@@ -17,7 +17,19 @@ from typing import Any, TypeVar
 
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.runtime import advising
-from ray_atr.common.storage import Folder, hold, locate, open_folder
+from ray_atr.common.storage import (
+    Location,
+    file_exists,
+    hold,
+    is_local,
+    locate,
+    make_folder,
+    names_in,
+    read_bytes,
+    remove_all,
+    rename,
+    write_bytes,
+)
 from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.data.shards import (
     MANIFEST_FILE,
@@ -36,24 +48,24 @@ Job = TypeVar("Job")
 class Unfinished:
     """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
 
-    destination: Folder
-    work: Folder
-    target: Folder
+    destination: Location
+    work: Location
+    target: Location
 
     def already_made(self, origin: str, *keep: str) -> Manifest | None:
         """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
         is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
         `keep`.
         """
-        if self.work.exists(HASH_FILE) and self.work.read(HASH_FILE).decode() != origin:
-            for name in self.work.names():
+        if file_exists(self.work / HASH_FILE) and read_bytes(self.work / HASH_FILE).decode() != origin:
+            for name in names_in(self.work):
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
-                    self.work.remove(name)
-        self.work.write(HASH_FILE, origin.encode())
-        if self.destination.exists(MANIFEST_FILE):
-            held = read_manifest(self.destination.name)
+                    (self.work / name).unlink()
+        write_bytes(self.work / HASH_FILE, origin.encode())
+        if file_exists(self.destination / MANIFEST_FILE):
+            held = read_manifest(self.destination)
             if held.origin == origin:
-                self.work.remove_all()
+                remove_all(self.work)
                 return held
         refuse_overwrite(self.destination)
         return None
@@ -64,11 +76,11 @@ class Unfinished:
         """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
         wrote and that have a note, then those written now.
         """
-        names = set(self.work.names())
+        names = set(names_in(self.work))
         waiting: list[tuple[int, Job]] = []
         for index, (file, job) in enumerate(jobs.items()):
             if note_file(file) in names:
-                yield index, json.loads(self.work.read(note_file(file)))
+                yield index, json.loads(read_bytes(self.work / note_file(file)))
             else:
                 waiting.append((index, job))
         for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
@@ -77,28 +89,28 @@ class Unfinished:
     def finish(self, manifest: Manifest) -> Manifest:
         """Write the manifest and make the destination whole."""
         write_manifest(self.target, manifest)
-        if self.destination.is_local:
+        if is_local(self.destination):
             keep = {MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
-            for name in self.work.names():
+            for name in names_in(self.work):
                 if name not in keep:
-                    self.work.remove(name)
+                    (self.work / name).unlink()
             # An empty folder is replaced, no other.
             refuse_overwrite(self.destination)
             with contextlib.suppress(FileNotFoundError):
-                os.rmdir(self.destination.name)
-            os.rename(self.work.name, self.destination.name)
+                os.rmdir(self.destination)
+            rename(self.work, self.destination)
         else:
-            self.work.remove_all()
-        return read_manifest(self.destination.name)
+            remove_all(self.work)
+        return read_manifest(self.destination)
 
 
 def note_file(shard_file: str) -> str:
     return shard_file.removesuffix(".parquet") + ".note.json"
 
 
-def write_note(work: Folder, shard_file: str, note: dict[str, Any]) -> None:
+def write_note(work: Location, shard_file: str, note: dict[str, Any]) -> None:
     """Say that a shard is whole and what is in it; written after the shard."""
-    work.write(note_file(shard_file), json.dumps(note).encode())
+    write_bytes(work / note_file(shard_file), json.dumps(note).encode())
 
 
 @contextlib.contextmanager
@@ -106,19 +118,18 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
     """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
     attempt, and Ctrl-C says so.
     """
-    destination = open_folder(out)
-    if destination.is_local:
-        path = Path(destination.name)
-        require_writable(path)
-        work = open_folder(path.with_name(f".{path.name}.import"))
-        Path(work.name).mkdir(parents=True, exist_ok=True)
+    destination = locate(out, keeps_links=True)
+    if is_local(destination):
+        require_writable(destination)
+        work: Location = destination.with_name(f".{destination.name}.import")
+        make_folder(work)
     else:
-        work = open_folder(f"{destination.name}/_import")
-    state = Unfinished(destination, work, work if destination.is_local else destination)
-    advice = f"run the same command again to continue ({work.name} holds the work so far)"
-    with advising(advice), hold(locate(work.name), "this data set"):
+        work = destination / "_import"
+    state = Unfinished(destination, work, work if is_local(destination) else destination)
+    advice = f"run the same command again to continue ({work} holds the work so far)"
+    with advising(advice), hold(work, "this data set"):
         try:
             yield state
         except ValueError:
-            work.remove_all()
+            remove_all(work)
             raise

@@ -25,7 +25,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.common.table import text_table
 from ray_atr.data.language_codes import normalise, require_language, tag_among
 from ray_atr.data.sampling import hashes
@@ -144,10 +144,10 @@ def _shard_translator(
     def write(index: int) -> dict[str, Any]:
         shard, blank = manifest.shards[index], Counter[str]()
         batches = (fill_clips(to_clips(batch), translate, options, blank) for batch in read_shard(manifest, shard))
-        written = write_shard(open_folder(target), shard.file, shard.split, chain.from_iterable(batches))
+        written = write_shard(locate(target, keeps_links=True), shard.file, shard.split, chain.from_iterable(batches))
         assert written is not None, f"{shard.file} has no rows"
         note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
-        write_note(open_folder(work), shard.file, note)
+        write_note(locate(work, keeps_links=True), shard.file, note)
         return note
 
     return write
@@ -179,7 +179,7 @@ def fill_languages(
         if held := state.already_made(origin):
             return held
         notes, done = {}, 0
-        worker = partial(_shard_translator, manifest.folder, state.work.name, state.target.name, options, translate)
+        worker = partial(_shard_translator, manifest.folder, str(state.work), str(state.target), options, translate)
         actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
         here = translate is not None or options.ray == "never"
         jobs = {shard.file: index for index, shard in enumerate(manifest.shards)}

@@ -193,7 +193,7 @@ def _write_captions(folder: Any, captions: dict[Caption, int], text: NDArray[np.
     """Write the captions' vectors in the layout of `data/caption_vectors.py`; returns their SHA-256."""
     ordered, keys = in_key_order(captions)
     digest = hashlib.sha256()
-    place = Path(folder.name) / GIVEN
+    place = folder / GIVEN
     place.mkdir(parents=True)
     arrays: dict[str, NDArray[Any]] = {KEYS_FILE: keys}
     for number, start in enumerate(range(0, len(ordered), PART)):

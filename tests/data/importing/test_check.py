@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from ray_atr.cli.prepare import summary
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, Skipped, write_clips, write_manifest, write_shard
 from ray_atr.workshop.importing.check import (
@@ -107,10 +107,10 @@ def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str,
 
 def test_an_id_that_stands_twice(tmp_path: Path) -> None:
     clips = {"train": [clip(0), clip(1), dataclasses.replace(clip(2), clip_id="clip-1")], "val": [clip(0, "val")]}
-    folder = open_folder(tmp_path / "set")
+    folder = locate(tmp_path / "set")
     shards = [write_shard(folder, f"{split}-00000.parquet", split, clips[split]) for split in clips]
     write_manifest(folder, Manifest(name="toy", licence="CC0", shards=tuple(filter(None, shards))))
-    problems = check_data_set(folder.name).problems
+    problems = check_data_set(folder).problems
     assert problems["id occurs twice"].examples == ["clip-1 (train, train)"]
     assert problems["id occurs in two splits"].examples == ["clip-0 (train, val)"]
     assert problems["the same audio is in two splits"].count == 1

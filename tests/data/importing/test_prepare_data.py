@@ -151,7 +151,7 @@ def test_two_imports_into_one_folder_do_not_mix(tmp_path: Path) -> None:
     with unfinished(tmp_path / "out") as state:
         with pytest.raises(ValueError, match="this data set is being written by"):
             import_data_set(source, tmp_path / "out")
-        assert state.work.exists("lock")
+        assert (state.work / "lock").exists()
     assert import_data_set(source, tmp_path / "out").num_rows == 6
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ray_atr.common.override import override
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate, read_bytes
 from ray_atr.data.shards import iterate_rows
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.training.checks import check_experiment
@@ -301,9 +301,9 @@ def test_wavcaps_absent_clips_and_held_out_share(tmp_path: Path) -> None:
 
 
 def test_large_json_is_read_in_pieces_of_any_size(tmp_path: Path) -> None:
-    folder = open_folder(make_wavcaps(tmp_path))
+    folder = locate(make_wavcaps(tmp_path))
     path = "json_files/FreeSound/fsd_final.json"
-    expected = json.loads(folder.read(path))["data"]
+    expected = json.loads(read_bytes(folder / path))["data"]
     for chunk in (1, 7, 100, 10**6):
         assert [item for _, item in read_data(folder, path, chunk)] == expected
 
@@ -319,7 +319,7 @@ def test_large_json_is_read_in_pieces_of_any_size(tmp_path: Path) -> None:
 def test_wavcaps_json_that_is_broken_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "FreeSound.json").write_bytes(content)
     with pytest.raises(ValueError, match=says):
-        list(read_data(open_folder(tmp_path), "FreeSound.json"))
+        list(read_data(locate(tmp_path), "FreeSound.json"))
 
 
 def test_absent_clips_do_not_count_as_unreadable(tmp_path: Path) -> None:

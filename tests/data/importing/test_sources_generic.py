@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import files_below, locate
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.shards import Skipped, iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -553,7 +553,7 @@ def test_a_link_that_leads_back_is_followed_once(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (elsewhere / "c.wav").write_bytes(b"c")
     (root / "linked").symlink_to(elsewhere)
-    files = open_folder(str(root)).files()
+    files = files_below(locate(str(root)))
     assert files == ["a.wav", "captions.csv", "linked/c.wav", "sub/b.flac"]
 
 

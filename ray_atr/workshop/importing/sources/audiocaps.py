@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ray_atr.common.settings import nearest, refuse, setting
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS
 from ray_atr.workshop.importing.sources.read_table import read_table, require_columns
 from ray_atr.workshop.importing.sources.source import (
@@ -42,8 +42,8 @@ class AudioCaps(Source):
     tables: str = setting("", "folder below --source with train.csv, val.csv, test.csv; unset: the one that has them")
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
-        audio_folder = open_folder(self.audio or self.source)
+        folder = locate(self.source, keeps_links=True)
+        audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio = _audio_by_name(audio_folder)
         for split, table in _find_tables(folder, self.tables).items():
             for clip in _read_clips(table):
@@ -51,7 +51,7 @@ class AudioCaps(Source):
                 if path is None:
                     yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
                 else:
-                    place, captions = AudioLocation(audio_folder.file(path)), {"eng": tuple(clip.captions)}
+                    place, captions = AudioLocation(f"{audio_folder}/{path}"), {"eng": tuple(clip.captions)}
                     yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
@@ -76,22 +76,22 @@ def youtube_id(file_name: str) -> str:
     return times["id"] if times else name
 
 
-def _find_tables(folder: Folder, tables: str) -> dict[str, str]:
+def _find_tables(folder: Location, tables: str) -> dict[str, str]:
     """The csv file of each split. ValueError if none is there, or several folders have them and none was chosen."""
     found: dict[str, dict[str, str]] = {}
     for path in list_files(folder):
         parent, _, name = path.rpartition("/")
         split = name.removesuffix(".csv")
         if name.endswith(".csv") and split in SPLITS:
-            found.setdefault(parent, {})[split] = folder.file(path)
+            found.setdefault(parent, {})[split] = f"{folder}/{path}"
     wanted = tables.strip("/")
     if wanted and wanted not in found:
         raise refuse("tables", tables, "one of " + ", ".join(sorted(found)), nearest(wanted, found))
     if not found:
-        raise ValueError(f"{folder.name}: no train.csv, val.csv or test.csv of AudioCaps")
+        raise ValueError(f"{folder}: no train.csv, val.csv or test.csv of AudioCaps")
     if len(found) > 1 and not wanted:
         folders = ", ".join(sorted(found))
-        raise ValueError(f"{folder.name}: captions in several folders; choose with --tables: {folders}")
+        raise ValueError(f"{folder}: captions in several folders; choose with --tables: {folders}")
     chosen = found[wanted or next(iter(found))]
     return {split: chosen[split] for split in SPLITS if split in chosen}
 
@@ -117,7 +117,7 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
     return list(clips.values())
 
 
-def _audio_by_name(folder: Folder) -> dict[str, list[str]]:
+def _audio_by_name(folder: Location) -> dict[str, list[str]]:
     """The audio files below a folder by the names that downloaders give them; `ID/times` for those with times."""
     found: dict[str, list[str]] = {}
     for path in filter(is_audio, list_files(folder)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_atr.common.settings import setting
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
 
@@ -29,19 +29,19 @@ class Clotho(Source):
     audio: str = setting("", "folder or URL of the audio folders; unset: anywhere below --source", path="always")
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         tables = {path.rsplit("/", 1)[-1]: path for path in list_files(folder) if path.endswith(".csv")}
-        audio_folder = open_folder(self.audio or self.source)
+        audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio: dict[str, dict[str, str]] = {}
         for path in filter(is_audio, list_files(audio_folder)):
             for part in path.split("/")[:-1]:
                 audio.setdefault(part, {})[stem(path).strip()] = path
         parts = [part for part in SPLIT_OF if f"clotho_captions_{part}.csv" in tables]
         if not parts:
-            raise ValueError(f"{folder.name}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
+            raise ValueError(f"{folder}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
         for part in parts:
             found = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
-            table = folder.file(tables[f"clotho_captions_{part}.csv"])
+            table = f"{folder}/{tables[f'clotho_captions_{part}.csv']}"
             for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
                 clip_id = stem(row["file_name"]).strip()
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
@@ -50,5 +50,5 @@ class Clotho(Source):
                 if clip_id not in found:
                     yield Absent(clip_id, SPLIT_OF[part], f"{row['file_name']} is not in a folder {part}")
                     continue
-                place = AudioLocation(audio_folder.file(found[clip_id]))
+                place = AudioLocation(f"{audio_folder}/{found[clip_id]}")
                 yield Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=SPLIT_OF[part])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_atr.common.settings import refuse, setting
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.data.schema import check_captions, check_split
 from ray_atr.workshop.importing.sources.read_table import read_table
@@ -68,9 +68,9 @@ class Esc50(Source):
 
     def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
         """The clips, captioned by `template(class_name, language)`."""
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         audio = _audio(folder)
-        table = folder.file("meta/esc50.csv")
+        table = f"{folder}/meta/esc50.csv"
         rows = list(read_table(table, required=["filename", "fold", "category"]))
         split_of = _splits(self.folds, {row["fold"] for _, row in rows})
         for _, row in rows:
@@ -99,9 +99,9 @@ class Esc50Clotho(Source):
         check_split(self.split)
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         audio = _audio(folder)
-        table = folder.file("meta/esc50_clotho_captions.jsonl")
+        table = f"{folder}/meta/esc50_clotho_captions.jsonl"
         for at, row in read_table(table, required=["filename", "category", "captions"]):
             clip_id = stem(row["filename"])
             if clip_id not in audio:
@@ -113,10 +113,10 @@ class Esc50Clotho(Source):
             yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=self.split)
 
 
-def _audio(folder: Folder) -> dict[str, AudioLocation]:
+def _audio(folder: Location) -> dict[str, AudioLocation]:
     """Where the audio of each clip is, by its id."""
     files = [path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)]
-    return {stem(path): AudioLocation(folder.file(path)) for path in files}
+    return {stem(path): AudioLocation(f"{folder}/{path}") for path in files}
 
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.common.settings import setting
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.sampling import uniform
 from ray_atr.workshop.importing.sources.read_table import read_table
@@ -42,10 +42,10 @@ class FsdNoisy18k(Source):
     )
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         audio = audio_in(folder)
         for split in ("train", "test"):
-            table = folder.file(f"FSDnoisy18k.meta/{split}.csv")
+            table = f"{folder}/FSDnoisy18k.meta/{split}.csv"
             columns = ["fname", "label", *(["manually_verified", "noisy_small"] if split == "train" else [])]
             for _, row in read_table(table, required=columns):
                 clip_id = stem(row["fname"])
@@ -80,18 +80,18 @@ class Arca23k(Source):
     audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
-        audio = audio_in(open_folder(self.audio or self.source))
+        folder = locate(self.source, keeps_links=True)
+        audio = audio_in(locate(self.audio or self.source, keeps_links=True))
         of_train = "ARCA23K" if self.clips == "noisy" else "ARCA23K-FSD"
         for split, name in (("train", of_train), ("val", "ARCA23K-FSD"), ("test", "ARCA23K-FSD")):
-            table = folder.file(f"{name}.ground_truth/{split}.csv")
+            table = f"{folder}/{name}.ground_truth/{split}.csv"
             for _, row in read_table(table, required=["fname", "label"]):
                 yield _entry(audio, stem(str(row["fname"])), row["label"], split)
 
 
-def audio_in(folder: Folder) -> dict[str, AudioLocation]:
+def audio_in(folder: Location) -> dict[str, AudioLocation]:
     """Where the audio of each clip below a folder is, by its Freesound id."""
-    return {stem(path): AudioLocation(folder.file(path)) for path in list_files(folder) if is_audio(path)}
+    return {stem(path): AudioLocation(f"{folder}/{path}") for path in list_files(folder) if is_audio(path)}
 
 
 def _entry(audio: Mapping[str, AudioLocation], clip_id: str, label: str, split: str) -> Entry | Absent:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import nearest, refuse, setting, shortened
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS, check_language
 from ray_atr.data.shards import open_arrow
 from ray_atr.workshop.importing.sources.source import (
@@ -59,11 +59,11 @@ class HuggingFace(Source):
     split: str = setting("train", "split of files whose name tells none")
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         files = list_files(folder)
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
         if not tables:
-            raise ValueError(f"{folder.name}: no .parquet or .arrow file of a Hugging Face data set")
+            raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
         there = set(files)
         rows_of_split: Counter[str] = Counter()
         for path in tables:
@@ -71,10 +71,10 @@ class HuggingFace(Source):
             for group, row, values, audio_column in _rows(folder, path, self._columns):
                 number = rows_of_split[split]
                 rows_of_split[split] += 1
-                at = f"{folder.file(path)}, row {number}"
+                at = f"{folder}/{path}, row {number}"
                 clip_id = self._id(values, f"{split}-{number:07d}")
                 if values["has bytes"]:
-                    place = AudioLocation(folder.file(path), path.rpartition(".")[2], group, row, audio_column)
+                    place = AudioLocation(f"{folder}/{path}", path.rpartition(".")[2], group, row, audio_column)
                 else:
                     inner = values["audio path"] or ""
                     place = location_in(folder, inner, at)
@@ -140,10 +140,10 @@ class HuggingFace(Source):
         return stem(values["audio path"]) if values["audio path"] else default
 
 
-def _rows(folder: Folder, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
+def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
     """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
-    file = folder.file(path)
-    with open_arrow(folder, path) as source:
+    file = f"{folder}/{path}"
+    with open_arrow(folder / path) as source:
         try:
             if path.endswith(".parquet"):
                 parquet = pq.ParquetFile(source)

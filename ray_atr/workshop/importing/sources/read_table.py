@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from charset_normalizer import from_bytes
 
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, file_exists, locate, read_bytes
 from ray_atr.data.shards import Skipped
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -104,13 +104,13 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
     """The lines of a text file from 1, decoded. ValueError names the line that cannot be, or a missing file."""
     reading = reading or Reading()
     parent, _, name = file.rpartition("/")
-    folder = open_folder(parent or ".")
-    if not folder.exists(name):
+    folder = locate(parent or ".", keeps_links=True)
+    if not file_exists(folder / name):
         raise ValueError(f"{file}: no such file")
     encoding = _encoding_of(folder, name, reading.encoding)
     if not reading.encoding and encoding not in ("utf-8", "utf-8-sig"):
         reading.notes.append(f"{name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
-    with folder.open(name) as file_of_bytes:
+    with (folder / name).open("rb") as file_of_bytes:
         if encoding.startswith(("utf-16", "utf-32")):
             try:
                 yield from enumerate(io.TextIOWrapper(file_of_bytes, encoding=encoding, newline=""), start=1)
@@ -139,7 +139,7 @@ def read_id_lists(file: str) -> dict[str, list[str]]:
     return {name: [str(one).strip() for one in ids if str(one).strip()] for name, ids in lists.items()}
 
 
-def _encoding_of(folder: Folder, name: str, given: str) -> str:
+def _encoding_of(folder: Location, name: str, given: str) -> str:
     """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
     its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.
     """
@@ -149,7 +149,7 @@ def _encoding_of(folder: Folder, name: str, given: str) -> str:
         except LookupError:
             raise refuse("encoding", given, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
         return "utf-8-sig" if known == "utf-8" else known
-    content = folder.read(name)
+    content = read_bytes(folder / name)
     for mark, encoding in MARKS.items():
         if content.startswith(mark):
             return encoding
@@ -245,10 +245,10 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
 
 def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
     parent, _, name = file.rpartition("/")
-    folder = open_folder(parent or ".")
-    if not folder.exists(name):
+    folder = locate(parent or ".", keeps_links=True)
+    if not file_exists(folder / name):
         raise ValueError(f"{file}: no such file")
-    with folder.open(name) as source:
+    with (folder / name).open("rb") as source:
         number = 0
         try:
             parquet = pq.ParquetFile(source)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, files_below, locate
 from ray_atr.data.schema import SPLITS
 from ray_atr.data.shards import Skipped, open_arrow
 
@@ -193,7 +193,9 @@ def read_location(place: AudioLocation) -> bytes:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
     parent, _, name = place.file.rpartition("/")
-    with open_folder(parent).open(name) if "://" in place.file else open(place.file, "rb") as file:
+    with (
+        (locate(parent, keeps_links=True) / name).open("rb") if "://" in place.file else open(place.file, "rb") as file
+    ):
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -202,7 +204,7 @@ def read_location(place: AudioLocation) -> bytes:
 def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
     # One group at a time: the clips of a shard follow each other in the table.
     parent, _, name = file.rpartition("/")
-    with open_arrow(open_folder(parent), name) as source:
+    with open_arrow(locate(parent, keeps_links=True) / name) as source:
         if kind == "parquet":
             return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
         for index, batch in enumerate(pa.ipc.open_stream(source)):
@@ -211,15 +213,15 @@ def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
     raise ValueError(f"{file}: no record batch {group}")
 
 
-def list_files(folder: Folder) -> list[str]:
+def list_files(folder: Location) -> list[str]:
     """The paths of all files below a folder, relative to it, sorted; hidden ones left out. ValueError if there are none."""
-    files = [path for path in folder.files() if not any(part.startswith(".") for part in path.split("/"))]
+    files = [path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/"))]
     if not files:
-        raise ValueError(f"{folder.name}: the folder is empty or does not exist")
+        raise ValueError(f"{folder}: the folder is empty or does not exist")
     return files
 
 
-def location_in(folder: Folder, relative: str, at: str) -> AudioLocation:
+def location_in(folder: Location, relative: str, at: str) -> AudioLocation:
     """The file at a path written in a table of captions. ValueError, beginning with `at`, if it leaves the folder."""
     path = PurePosixPath(relative.replace("\\", "/"))
     depth = 0
@@ -228,8 +230,8 @@ def location_in(folder: Folder, relative: str, at: str) -> AudioLocation:
         if depth < 0:
             break
     if path.is_absolute() or depth < 0 or (path.parts and path.parts[0].endswith(":")):
-        raise refuse(f"{at}, path", relative, f"a path inside {folder.name}")
-    return AudioLocation(folder.file(str(path)))
+        raise refuse(f"{at}, path", relative, f"a path inside {folder}")
+    return AudioLocation(f"{folder}/{path}")
 
 
 def stem(path: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import file_exists, locate
 from ray_atr.data.language_codes import has_two_letters
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_captions, check_language, check_split
@@ -77,11 +77,11 @@ class TableSource(Source):
         self._columns()
 
     def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         files = list_files(folder)
         # A name may be composed on disk and decomposed in the table, or the other way.
         there = {unicodedata.normalize("NFC", path): path for path in files}
-        table = folder.file(_choose_table(files, self.table, folder.name))
+        table = f"{folder}/{_choose_table(files, self.table, str(folder))}"
         reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
         clips = self._read(table, reading)
         named: set[str] = set()
@@ -95,11 +95,11 @@ class TableSource(Source):
                 continue
             composed = unicodedata.normalize("NFC", path)
             found = there.get(composed, path)
-            if composed not in there and not folder.exists(found):
+            if composed not in there and not file_exists(folder / found):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             named.add(found)
-            place = place if found == path else AudioLocation(folder.file(found))
+            place = place if found == path else AudioLocation(f"{folder}/{found}")
             captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
             yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
         yield from reading.bad_rows

@@ -15,7 +15,7 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from ray_atr.common.settings import setting, shortened
-from ray_atr.common.storage import Folder, open_folder
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
@@ -47,7 +47,10 @@ class WavCaps(Source):
         check_split(self.split)
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder, audio_folder = open_folder(self.source), open_folder(self.audio or self.source)
+        folder, audio_folder = (
+            locate(self.source, keeps_links=True),
+            locate(self.audio or self.source, keeps_links=True),
+        )
         excluded = _read_exclusions(self.exclude)
         audio: dict[str, dict[str, str]] = {subset: {} for subset in SUBSETS}
         for path in list_files(audio_folder):
@@ -57,7 +60,7 @@ class WavCaps(Source):
         tables = [path for path in list_files(folder) if path.endswith(".json") and _subset(path)]
         tables = [path for path in tables if not any(word in path.lower() for word in ("blacklist", "exclu"))]
         if not tables:
-            raise ValueError(f"{folder.name}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
+            raise ValueError(f"{folder}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
         for path in tables:
             subset = _subset(path)
             for at, item in read_data(folder, path):
@@ -71,7 +74,7 @@ class WavCaps(Source):
                 if name not in audio[subset]:
                     yield Absent(clip_id, split, "its audio is absent", is_normal=True)
                     continue
-                place = AudioLocation(audio_folder.file(audio[subset][name]))
+                place = AudioLocation(f"{audio_folder}/{audio[subset][name]}")
                 yield Entry(clip_id=clip_id, place=place, captions={"eng": (str(item["caption"]),)}, split=split)
 
 
@@ -81,12 +84,12 @@ def _subset(path: str) -> str:
     return next((subset for part in parts for subset in SUBSETS if subset in part), "")
 
 
-def read_data(folder: Folder, path: str, chunk: int = 2**16) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_data(folder: Location, path: str, chunk: int = 2**16) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of the list `data` in a JSON file, one by one, so that a file of any size takes little memory. Each
     comes with its place. ValueError if the file is no JSON or holds no such list.
     """
-    at, number = folder.file(path), 0
-    with folder.open(path) as file:
+    at, number = f"{folder}/{path}", 0
+    with (folder / path).open("rb") as file:
         try:
             for number, item in enumerate(_items(file, chunk), start=1):
                 if not isinstance(item, dict):

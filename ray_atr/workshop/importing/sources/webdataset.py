@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO, ClassVar
 
 from ray_atr.common.settings import refuse, setting
-from ray_atr.common.storage import open_folder
+from ray_atr.common.storage import locate
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.workshop.importing.sources.read_table import parse_json
 from ray_atr.workshop.importing.sources.source import (
@@ -50,18 +50,18 @@ class WebDataset(Source):
         check_split(self.split)
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder = open_folder(self.source)
+        folder = locate(self.source, keeps_links=True)
         files = list_files(folder)
         packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
         if packed:
             advice = "a compressed tar cannot be read in parts; unpack it to .tar first"
-            raise ValueError(f"{folder.file(packed[0])}: {advice}")
+            raise ValueError(f"{folder}/{packed[0]}: {advice}")
         tars = [path for path in files if path.endswith(".tar")]
         if not tars:
-            raise ValueError(f"{folder.name}: no .tar file")
+            raise ValueError(f"{folder}: no .tar file")
         for path in tars:
-            with folder.open(path) as file:
-                yield from self._clips(file, folder.file(path), self._split_of(path))
+            with (folder / path).open("rb") as file:
+                yield from self._clips(file, f"{folder}/{path}", self._split_of(path))
 
     def _split_of(self, path: str) -> str:
         found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
