@@ -61,7 +61,6 @@ class TrialCost:
     """What each part of a trial takes once, and how often it is done (`whole`)."""
 
     steps_per_epoch: int
-    num_training: int
     steps_measured: int = 0
     parts: dict[str, Spent] = field(default_factory=dict)
     """`start`, `step`, `first refresh`, `epoch's begin`, `epoch's end`, `validation`, `checkpoint`, `end`."""
@@ -115,7 +114,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         state = first_state(data, folder)
         texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
         validation = EpochValidation(data, state, texts, folder, clock)
-    cost = TrialCost(data.steps_per_epoch, len(data.features), parts=parts)
+    cost = TrialCost(data.steps_per_epoch, parts=parts)
     progress, taken = state.progress, []
     try:
         state.retriever.train()

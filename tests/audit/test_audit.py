@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 from scipy.stats import t as student
 
+from ray_atr.objectives.correspondence import cross_fit, ridge
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
@@ -128,12 +129,18 @@ def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch:
     many = np.maximum(few.audio @ np.random.default_rng(9).normal(size=(40, N)), 0).astype(np.float32)
     pairs = Pairs(many, few.text, few.clip, few.language, few.key)
     honest = audit_pairs(pairs, settings).score
-    import ray_atr.objectives.correspondence.cross_fit as module
+    audio = pairs.audio / np.linalg.norm(pairs.audio, axis=1, keepdims=True)
+    text = cross_fit._centred(pairs.text.astype(np.float64), np.zeros(N, np.int64))
 
-    predicted, audio = module._predicted, pairs.audio / np.linalg.norm(pairs.audio, axis=1, keepdims=True)
-    text = module._centred(pairs.text.astype(np.float64), np.zeros(N, np.int64))
-    monkeypatch.setattr(module, "STRENGTHS", (1e-3,))
-    monkeypatch.setattr(module, "_predicted", lambda seen, targets, new: predicted(audio, text, new))
+    class FittedOnAll(ridge.Ridge):
+        def __init__(self, rows: np.ndarray) -> None:
+            super().__init__(audio)
+
+        def fit(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            return super().fit(text)
+
+    monkeypatch.setattr(ridge, "STRENGTHS", (1e-3,))
+    monkeypatch.setattr(cross_fit, "Ridge", FittedOnAll)
     fooled = audit_pairs(pairs, settings).score
 
     def auc(score: np.ndarray) -> float:

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
@@ -33,7 +33,7 @@ def noisy_set(clips: int, wrong: float, seed: int = 0) -> tuple[Any, Any, Any, A
 def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds in loops, each clip with a ridge regression of its own."""
     monkeypatch.setattr(left_out, "ROUNDS", 2)
-    monkeypatch.setattr(left_out, "STRENGTHS", (1.0,))
+    monkeypatch.setattr(ridge, "STRENGTHS", (1.0,))
     N, share = 48, 0.6
     audio, text, given, _ = noisy_set(N, 0.4)
     found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)

@@ -116,7 +116,8 @@ def make_pack(
         home = Path(scratch)
         manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
-        trained = (_fit if options.method == "both" else _train)(experiment, home, say, found, side)
+        is_fitted = options.method == "both"
+        trained = _fit(experiment, home, say, found, side) if is_fitted else _train(experiment, home, say)
         seconds = time.monotonic() - started
         retriever = _packed(trained, side, options.method)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
@@ -232,7 +233,7 @@ def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side
     return retriever.eval()
 
 
-def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
+def _train(experiment: Experiment, home: Path, say: Say) -> Retriever:
     """The retriever of the best validation epoch, by the loop that trains every experiment."""
     chosen_by = experiment.evaluation.select_by
 

@@ -5,9 +5,6 @@ clips' vectors (ridge regression, one for each language), and that one is scored
 to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
 random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
 loss, in a thirtieth of the time.
-
-The strength of the ridge is the one whose predictions with each row left out are the best (Allen's PRESS), which is known
-from one decomposition: the more is wrong, the stronger it is.
 """
 
 from __future__ import annotations
@@ -21,15 +18,15 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Of the ridge, in mean eigenvalues of the clips' covariance."""
-ROWS = 2000
-"""Most rows that the strength is chosen on."""
-TINY = 1e-12
+from ray_atr.objectives.correspondence.ridge import (
+    TINY,
+    Floats,
+    Integers,
+    Ridge,
+    deviations,
+    mean_caption,
+    of_unit_norm,
+)
 
 
 @dataclass(frozen=True)
@@ -108,10 +105,14 @@ def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | Non
         for k in range(len(names)):
             seen = np.flatnonzero(~is_held_out & (language == k))
             clips, captions = mean_caption(pairs.clip[seen], text[seen])
-            one = _unit(_predicted(audio[clips], captions, audio[held_out]))
+            one = np.zeros((len(held_out), text.shape[1]))
+            if len(clips) > 1:
+                ridge = Ridge(audio[clips])
+                ridge.fit(captions)
+                one = of_unit_norm(ridge.predicted(audio[held_out]))
             one -= one.mean(axis=0)
             rows = np.flatnonzero(language == k)
-            scaled[rows] = _scaled(text[rows], one)
+            scaled[rows] /= deviations(text[rows], one)[:, None]
             expected.append(one)
         yield Fold(held_out, np.flatnonzero(is_held_out), np.stack(expected), scaled, language)
         if progress is not None:
@@ -134,51 +135,9 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
     return found
 
 
-def mean_caption(clip: Integers, text: Floats) -> tuple[Integers, Floats]:
-    """The clips [n] that have one of these captions [m], and the mean of each one's, [n, E]."""
-    clips, place = np.unique(clip, return_inverse=True)
-    total = np.zeros((len(clips), text.shape[1]))
-    np.add.at(total, place, text)
-    return clips, total / np.bincount(place, minlength=len(clips))[:, None]
-
-
 def _centred(text: Floats, language: Integers) -> Floats:
     """Captions [M, E] less the mean of their language, of unit norm."""
     centred = text.copy()
     for k in np.unique(language):
         centred[language == k] -= text[language == k].mean(axis=0)
-    return _unit(centred)
-
-
-def _unit(rows: Floats) -> Floats:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY))
-
-
-def _scaled(text: Floats, expected: Floats) -> Floats:
-    """Captions [m, E] divided by the deviation of their products with what is expected of clips, [n, E]."""
-    covariance = expected.T @ expected / max(1, len(expected))
-    deviation = np.sqrt(np.maximum(np.einsum("me,me->m", text @ covariance, text), 0))
-    return np.asarray(text / np.maximum(deviation, TINY + 1e-3 * deviation.max(initial=0))[:, None])
-
-
-def _predicted(seen: Floats, targets: Floats, new: Floats) -> Floats:
-    """The targets [n, E] of rows seen [n, D] regressed on them, as predicted for new rows [h, D], less the targets' mean."""
-    if len(seen) < 2:
-        return np.zeros((len(new), targets.shape[1]))
-    centre, mean = seen.mean(axis=0), targets.mean(axis=0)
-    values, vectors = np.linalg.eigh((seen - centre).T @ (seen - centre))
-    values = np.maximum(values, 0)
-    rotated, wanted = (seen - centre) @ vectors, targets - mean
-    product = rotated.T @ wanted
-    strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
-    some = slice(None, None, -(-len(seen) // ROWS))
-    errors = [_left_out_error(rotated[some], wanted[some], values + ridge, product, len(seen)) for ridge in strengths]
-    best = strengths[int(np.argmin(errors))]
-    return np.asarray((new - centre) @ vectors @ (product / (values + best)[:, None]))
-
-
-def _left_out_error(rotated: Floats, wanted: Floats, values: Floats, product: Floats, count: int) -> float:
-    """Squared error of the predictions of these rows, each made without it: what is left, over 1 - leverage."""
-    leverage = np.einsum("nd,nd->n", rotated / values, rotated) + 1 / count
-    left = wanted - rotated @ (product / values[:, None])
-    return float(((left / np.maximum(1 - leverage, TINY)[:, None]) ** 2).sum())
+    return of_unit_norm(centred)

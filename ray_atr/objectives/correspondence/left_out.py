@@ -25,8 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ray_atr.objectives.correspondence.cross_fit import ROWS, STRENGTHS, TINY, Floats, Integers, mean_caption
 from ray_atr.objectives.correspondence.noise_rate import found_share, p_values, wrong_share
+from ray_atr.objectives.correspondence.ridge import (
+    ROWS,
+    TINY,
+    Floats,
+    Integers,
+    Ridge,
+    deviations,
+    mean_caption,
+    of_unit_norm,
+)
 
 ROUNDS = 8
 TAUS = np.geomspace(0.05, 3.0, 14)
@@ -80,13 +89,12 @@ def leave_out(
     captions = _main_directions(text.astype(np.float64), first, prior)
     bank = np.sort(random.permutation(len(keys))[:BANK])
     competing, log_prior = captions[first[bank]], np.log(prior[bank] / prior[bank].sum())
-    clips_of_unit_norm = audio.astype(np.float64)
-    clips_of_unit_norm /= np.maximum(np.linalg.norm(clips_of_unit_norm, axis=1, keepdims=True), TINY)
+    clips_of_unit_norm = of_unit_norm(audio.astype(np.float64))
     fitted = np.sort(random.permutation(clips)[:FITTED])
     is_fitted = np.zeros(len(audio), dtype=bool)
     is_fitted[fitted] = True
     own = np.flatnonzero(is_fitted[clip])
-    ridge = _Ridge(clips_of_unit_norm[fitted])
+    ridge = Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
     row = place[clip[own]]
     others = _mispairs(row, of_key[own], len(keys), random)
@@ -94,7 +102,7 @@ def leave_out(
     true_share, found = share or 0.0, 0.0
     for step in range(ROUNDS):
         predicted = ridge.left_out(mean_caption(row, targets)[1])
-        centre, deviation = predicted.mean(axis=0), _deviations(captions, predicted)
+        centre, deviation = predicted.mean(axis=0), deviations(captions, predicted)
         scaled = captions / deviation[:, None]
         predicted -= centre
         if step == 0:
@@ -115,56 +123,12 @@ def leave_out(
     return LeftOut(clean, everything, scaled, np.log(prior)[of_key], totals, true_share, found)
 
 
-class _Ridge:
-    """Ridge regressions on rows [n, D]; the strength is the one whose left-out predictions are the best."""
-
-    def __init__(self, rows: Floats) -> None:
-        self.centre = rows.mean(axis=0)
-        values, self.vectors = np.linalg.eigh((rows - self.centre).T @ (rows - self.centre))
-        values = np.maximum(values, 0)
-        self.rotated = (rows - self.centre) @ self.vectors
-        strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
-        self.shrunk = [1 / (values + strength) for strength in strengths]
-        self.some = slice(None, None, -(-len(rows) // ROWS))
-
-    def left_out(self, targets: Floats) -> Floats:
-        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
-
-        The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
-        """
-        wanted = targets - targets.mean(axis=0)
-        product = self.rotated.T @ wanted
-        errors = [float((self._left(wanted, product, one, self.some) ** 2).sum()) for one in self.shrunk]
-        shrunk = self.shrunk[int(np.argmin(errors))]
-        self.weights = shrunk[:, None] * product
-        return wanted - self._left(wanted, product, shrunk, slice(None))
-
-    def predicted(self, rows: Floats) -> Floats:
-        """The same of rows [h, D] that were not among them, by the last targets."""
-        return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
-
-    def _left(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
-        """The error of each left-out prediction: what is left, over 1 - leverage."""
-        rotated = self.rotated[rows]
-        leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
-        left = wanted[rows] - rotated @ (shrunk[:, None] * product)
-        return np.asarray(left / np.maximum(1 - leverage, TINY)[:, None])
-
-
 def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     """Captions [M, E] less their mean, of unit norm, along the main directions of the distinct ones, [M, W]."""
-    text = text - prior @ text[first]
-    text /= np.maximum(np.linalg.norm(text, axis=1, keepdims=True), TINY)
+    text = of_unit_norm(text - prior @ text[first])
     distinct = text[first]
     _, vectors = np.linalg.eigh(distinct.T @ distinct)
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
-
-
-def _deviations(text: Floats, predicted: Floats) -> Floats:
-    """The deviation over the clips of the product of each caption [M, W] with what is predicted for them, [n, W]."""
-    covariance = np.cov(predicted.T, ddof=0)
-    deviation = np.sqrt(np.maximum(np.einsum("mw,mw->m", text @ np.atleast_2d(covariance), text), 0))
-    return np.asarray(np.maximum(deviation, TINY + 1e-3 * deviation.max(initial=0)))
 
 
 def _mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:

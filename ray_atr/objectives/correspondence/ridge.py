@@ -1,0 +1,81 @@
+"""Captions' vectors regressed on clips' vectors: what a clip's caption should be by what is said of the others.
+
+The strength of the ridge is the one whose predictions with each row left out are the best (Allen's PRESS), which is known
+from one decomposition: the more is wrong, the stronger it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+STRENGTHS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Of the ridge, in mean eigenvalues of the clips' covariance."""
+ROWS = 2000
+"""Most rows that the strength is chosen on."""
+TINY = 1e-12
+
+
+class Ridge:
+    """Ridge regressions on rows [n, D]; the strength is the one whose left-out predictions are the best."""
+
+    def __init__(self, rows: Floats) -> None:
+        self.centre = rows.mean(axis=0)
+        values, self.vectors = np.linalg.eigh((rows - self.centre).T @ (rows - self.centre))
+        values = np.maximum(values, 0)
+        self.rotated = (rows - self.centre) @ self.vectors
+        strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
+        self.shrunk = [1 / (values + strength) for strength in strengths]
+        self.some = slice(None, None, -(-len(rows) // ROWS))
+
+    def left_out(self, targets: Floats) -> Floats:
+        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
+
+        The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
+        """
+        wanted, product, shrunk = self.fit(targets)
+        return wanted - self._left(wanted, product, shrunk, slice(None))
+
+    def fit(self, targets: Floats) -> tuple[Floats, Floats, Floats]:
+        """Take the targets [n, W] of the rows; returns them less their mean, their product with the rows, and the factors of the
+        strength that was chosen.
+        """
+        wanted = targets - targets.mean(axis=0)
+        product = self.rotated.T @ wanted
+        errors = [float((self._left(wanted, product, one, self.some) ** 2).sum()) for one in self.shrunk]
+        shrunk = self.shrunk[int(np.argmin(errors))]
+        self.weights = shrunk[:, None] * product
+        return wanted, product, shrunk
+
+    def predicted(self, rows: Floats) -> Floats:
+        """The targets [h, W], less their mean, of rows [h, D] that were not among those fitted, by the last targets."""
+        return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
+
+    def _left(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
+        """The error of each left-out prediction: what is left, over 1 - leverage."""
+        rotated = self.rotated[rows]
+        leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
+        left = wanted[rows] - rotated @ (shrunk[:, None] * product)
+        return np.asarray(left / np.maximum(1 - leverage, TINY)[:, None])
+
+
+def deviations(text: Floats, predicted: Floats) -> Floats:
+    """The deviation over the clips of the product of each caption [M, W] with what is predicted for them, [n, W]."""
+    covariance = np.cov(predicted.T, ddof=0)
+    deviation = np.sqrt(np.maximum(np.einsum("mw,mw->m", text @ np.atleast_2d(covariance), text), 0))
+    return np.asarray(np.maximum(deviation, TINY + 1e-3 * deviation.max(initial=0)))
+
+
+def mean_caption(clip: Integers, text: Floats) -> tuple[Integers, Floats]:
+    """The clips [n] that have one of these captions [m], and the mean of each one's, [n, E]."""
+    clips, place = np.unique(clip, return_inverse=True)
+    total = np.zeros((len(clips), text.shape[1]))
+    np.add.at(total, place, text)
+    return clips, total / np.bincount(place, minlength=len(clips))[:, None]
+
+
+def of_unit_norm(rows: Floats) -> Floats:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY))
