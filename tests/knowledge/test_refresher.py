@@ -117,6 +117,17 @@ except ValueError as error:
     )
 
 
+def test_two_builds_of_faiss_in_one_environment_are_named(tmp_path, monkeypatch):
+    """As after `uv sync --all-extras`: the module of one build lies over the library of the other."""
+    (tmp_path / "faiss.py").write_text("import math\nmath.delete_GpuResourcesVector\n")
+    monkeypatch.delitem(sys.modules, "faiss")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ValueError, match="two builds in one environment .*delete_GpuResourcesVector.*remove faiss-cpu and"
+    ):
+        fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)
+
+
 def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):
     """A new thread would take every core else."""
     seen = []

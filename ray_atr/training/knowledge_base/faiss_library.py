@@ -25,7 +25,8 @@ def faiss_for_search() -> Iterator[ModuleType]:
     """The module `faiss`, with `BLAS_FROM` as its threshold while at least one thread is inside; then it is what it was before.
 
     The threshold belongs to the process, and results are rounded by it: a base may be clustered in one thread while another
-    thread searches, so that the last one to leave restores it. Raises ValueError with what to install if FAISS is absent.
+    thread searches, so that the last one to leave restores it. Raises ValueError with what to install if FAISS
+    is absent or two builds of it are mixed.
     """
     global _users, _threshold_before
     try:
@@ -34,6 +35,10 @@ def faiss_for_search() -> Iterator[ModuleType]:
         if error.name != "faiss":
             raise
         raise refuse("faiss", "no such module", "faiss-cpu or one of its CUDA builds: pip install faiss-cpu") from None
+    except AttributeError as error:
+        # The files of one build lie over those of the other.
+        remedy = "one build: remove faiss-cpu and faiss-gpu-cu12, then install the one that is wanted (docs/install.md)"
+        raise refuse("faiss", f"two builds in one environment ({error})", remedy) from None
     with _lock:
         if _users == 0:
             _threshold_before, faiss.cvar.distance_compute_blas_threshold = (
