@@ -46,7 +46,9 @@ class LiveTable(ConsoleProgress):
         of_all = f" of {self.num_trials}" if self.num_trials is not None else ""
         ended = f"{self.num_ended_before + self.num_ended}{of_all} trials ended"
         words = f"{ended}, {counted(len(self.running), 'trial')} running; {self.clock()}"
-        return Group(table, Text(words, style="bold"))
+        # Above the table: of one that is higher than the terminal the end is not seen. Below it an empty line, where a terminal
+        # writes ^C: at the end of a full line that would go on in the next, and rich would find its table a line too low.
+        return Group(Text(words, style="bold"), table, Text())
 
     def trial_started(self, trial: TrialFolder) -> None:
         super().trial_started(trial)

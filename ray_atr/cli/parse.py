@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -326,6 +327,7 @@ def run_script(main: Callable[[], None]) -> None:
     kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM.
     """
     terminate_like_interrupt()
+    _end_an_import_at_once()
     try:
         main()
     except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
@@ -345,6 +347,23 @@ def run_script(main: Callable[[], None]) -> None:
         # One more ends the process at once, without a traceback of whatever is still being closed.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise SystemExit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED) from None
+
+
+def _end_an_import_at_once() -> None:
+    """From now on Ctrl-C ends the process at once while torch is imported, with the line and code of any other interrupt.
+
+    An exception that reaches torch's C++ code meanwhile aborts the process, with words of its own. Nothing is open then.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+            os.write(sys.stderr.fileno(), b"\ninterrupted\n")
+            os._exit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED)
+        signal.default_int_handler(number, frame)
+
+    # Ignored, as by what a shell starts in the background, it stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,16 +88,19 @@ def _run_on_ray(
     most = len(jobs) if grows and not resources.processes else size
     waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
     await_room(resources.cpus, resources.gpus, what=resources.setting, labels=dict(resources.labels))
-    done = waiting.map(
-        _Process,  # type: ignore[arg-type]
-        fn_constructor_args=(make_worker, resources.threads),
-        # One job at a time in each: a second one that waits there could be done elsewhere.
-        compute=ray.data.ActorPoolStrategy(min_size=size, max_size=most, max_tasks_in_flight_per_actor=1),
-        num_cpus=resources.cpus,
-        num_gpus=resources.gpus or None,
-        label_selector=dict(resources.labels) or None,
-        max_restarts=RESTARTS_IN_A_CLUSTER if grows else 0,
-    )
+    with warnings.catch_warnings():
+        # Ray deprecates `max_restarts` with all that has no name among the parameters of `map`, and offers nothing instead.
+        warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
+        done = waiting.map(
+            _Process,  # type: ignore[arg-type]
+            fn_constructor_args=(make_worker, resources.threads),
+            # One job at a time in each: a second one that waits there could be done elsewhere.
+            compute=ray.data.ActorPoolStrategy(min_size=size, max_size=most, max_tasks_in_flight_per_actor=1),
+            num_cpus=resources.cpus,
+            num_gpus=resources.gpus or None,
+            label_selector=dict(resources.labels) or None,
+            max_restarts=RESTARTS_IN_A_CLUSTER if grows else 0,
+        )
     try:
         for row in done.iter_rows():
             yield int(row["number"]), pickle.loads(row["result"])

@@ -75,7 +75,8 @@ def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 def shortened(text: str, most: int = MAX_SHOWN) -> str:
     """A text from outside on one line, its middle left out if it is longer than `most` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 60]} … {text[-55:]}"
+    end = min(55, most // 2)
+    return text if len(text) <= most else f"{text[: most - end - 5]} … {text[-end:]}"
 
 
 def counted(number: int, what: str, many: str = "") -> str:

@@ -48,7 +48,7 @@ class Checkpoint:
         if self.experiment is None:
             return "not known: the folder is in no run"
         data = self.experiment.data
-        where = f"{manifest.name}, the same data set" if self.is_trained_on(manifest) else data.source
+        where = f"{manifest.title}, the same data set" if self.is_trained_on(manifest) else data.source
         noise = f", noise {data.noise.ratio:g}" if data.noise.ratio else ""
         return f"{where}, split {data.train_split}{noise}"
 

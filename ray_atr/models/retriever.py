@@ -424,7 +424,8 @@ class Retriever(nn.Module):
             asked = {require_language(code).code for code in ([language] if isinstance(language, str) else language)}
             if self.languages and (unseen := sorted(asked.difference(self.languages))):
                 message = f"no captions in {', '.join(unseen)} in training, which had {', '.join(self.languages)}"
-                warnings.warn(f"{message}: the vectors may mean little", stacklevel=2)
+                # Of the caller's line: torch's wrapper stands between.
+                warnings.warn(f"{message}: the vectors may mean little", stacklevel=3)
         return self.vectors(self.embed_sentences(texts, language, batch_size=batch_size))
 
     @torch.inference_mode()

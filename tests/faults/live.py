@@ -2,12 +2,15 @@
 
     uv run python tests/faults/live.py --of worker base data --each 10 --epochs 400 --rounds 3
     uv run python tests/faults/live.py --of trial driver node head --rounds 30
+    uv run python tests/faults/live.py --parts 2 --of worker part base --each 3 --rounds 10
 
 Each round trains the same tiny model (a knowledge base, a stream of Ray Data, MLflow) in a home of its own, kills processes of
 the named kinds with SIGKILL, in random order and at random moments, and runs `--resume` whenever the command has ended, until it
 ends well. Then the final weights must be those of a run without Ray that was never killed, bit for bit; each epoch must be in
-`metrics.jsonl` once, and in MLflow once. Prints a line a kill and a round, and a table; the exit code is 1 if any round
-differs. It takes minutes a round, so it is no part of the suite; `TMPDIR=/dev/shm` leaves out waiting for the disk.
+`metrics.jsonl` once, and in MLflow once. With `--parts N` there are N workers and the base is in as many parts; the run that
+nobody kills is then one on Ray too, since the gradients of N workers are summed in another order than those of one. Prints a
+line a kill and a round, and a table; the exit code is 1 if any round differs. It takes minutes a round, so it is no part of the
+suite; `TMPDIR=/dev/shm` leaves out waiting for the disk.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ from tests.support.tiny import make_data  # noqa: E402
 
 TITLES = {
     "worker": ("ray::RayTrainWorker",),
-    "base": ("ray::RefresherActor",),
+    "base": ("ray::RefresherActor", "ray::ShardedRefresherActor"),
+    "part": ("ray::ShardActor",),
     # A task of milliseconds is seldom seen at work: between two, its process is idle.
     "data": ("ray::Map", "ray::_MapWorker", "ray::IDLE"),
     "trial": ("ray::ImplicitFunc", "ray::run_in_tune", "ray::TrainController"),
@@ -65,6 +69,8 @@ TINY = {
     "data.languages": "eng,fra", "model.embedding_width": "16", "model.text.width": "16", "model.text.num_layers": "1",
     "model.text.vocab_size": "300", "train.batch_size": "8",
 }  # fmt: skip
+PARTED_CLIPS = 1_100
+"""A part begins at an entry whose number is a multiple of 1,024: the second of two has the rest."""
 WITH_A_BASE = {
     "train.checkpoint_every_steps": "2", "objective.knowledge": "ask", "objective.knowledge.prototypes": "4",
     "objective.knowledge.refresh_every_epochs": "2",
@@ -74,7 +80,9 @@ WITH_A_BASE = {
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--rounds", type=int, default=1)
-    options.add_argument("--of", nargs="+", default=[*TITLES], choices=[*TITLES])
+    kinds = [kind for kind in TITLES if kind != "part"]
+    options.add_argument("--of", nargs="+", default=kinds, choices=[*TITLES])
+    options.add_argument("--parts", type=int, default=1, help="workers, each with a part of the base")
     options.add_argument("--each", type=int, default=1, help="kills of each kind in a round")
     options.add_argument("--epochs", type=int, default=40)
     options.add_argument("--every", type=float, default=10, help="seconds between two kills, at most")
@@ -90,14 +98,20 @@ def main() -> int:
     settings = {**TINY, **WITH_A_BASE, "train.epochs": str(chosen.epochs)}
     # A trial without workers of its own starts sooner.
     on_ray = {**settings, "scaling.workers": "1" if "worker" in chosen.of else "0", "scaling.max_failures": "100"}
+    nobody, clips = {**settings, "ray": "never"}, 24
+    if chosen.parts > 1:
+        in_parts = {"scaling.workers": str(chosen.parts), "scaling.base_shards": str(chosen.parts)}
+        on_ray |= {**in_parts, "train.batch_size": "64"}
+        nobody, clips = on_ray, PARTED_CLIPS
     with tempfile.TemporaryDirectory(prefix="live-") as scratch:
-        whole = (chosen.expected or Path(scratch)) / f"of-{chosen.epochs}-epochs"
+        whole = (chosen.expected or Path(scratch)) / f"of-{chosen.epochs}-epochs-in-{chosen.parts}"
         if not whole.exists():
-            make_data(whole / "tones")
-            if Run(whole, "train", {**settings, "ray": "never"}).go(lambda driver: None) != 0:
-                print((whole / "said.txt").read_text()[-3000:])
-                return 1
-            print(f"a run without Ray that nobody kills: {time.monotonic() - started:.0f} s", flush=True)
+            make_data(whole / "tones", num_train=clips)
+            with contextlib.closing(Run(whole, "train", nobody)) as run:
+                if run.go(lambda driver: None) != 0:
+                    print(run.said[-3000:])
+                    return 1
+            print(f"a run that nobody kills: {time.monotonic() - started:.0f} s", flush=True)
         expected = result(whole)
         for number in range(chosen.rounds):
             if time.monotonic() - started > 60 * chosen.minutes:

@@ -74,6 +74,37 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
     assert error.strip() == "interrupted: resume it with --resume RUN"
 
 
+ABORTS = """
+import os, time
+print("on", flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    os._exit(134)
+"""
+"""A torch that ends the process, as its C++ code does, if an exception reaches it while it is imported."""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(ABORTS)
+    script = "import sys; from ray_atr.cli.parse import run_script\nassert 'torch' not in sys.modules\n"
+    script += f"sys.path.insert(0, {str(tmp_path)!r})\nrun_script(lambda: __import__('torch'))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (code, "\ninterrupted\n")
+
+
 @pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune", "is caught before the search proposes"])
 def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

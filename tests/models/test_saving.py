@@ -345,8 +345,9 @@ def test_a_language_that_was_never_trained_on_is_warned_of(tmp_path: Path) -> No
     retriever.save_pretrained(tmp_path / "saved")
     saved = Retriever.from_pretrained(tmp_path / "saved")
     assert saved.languages == ("eng", "swa")
-    with pytest.warns(UserWarning, match="no captions in deu, jpn in training, which had eng, swa"):
+    with pytest.warns(UserWarning, match="no captions in deu, jpn in training, which had eng, swa") as told:
         saved.encode_text(["Ein Hund bellt.", "犬", "a dog"], ["de", "ja", "en"])
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         saved.encode_text(["a dog", "mbwa"], ["eng", "sw"])

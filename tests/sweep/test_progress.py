@@ -163,14 +163,26 @@ def test_a_terminal_has_a_row_a_trial_that_runs_and_the_last_that_ended(now: lis
         if number < 5:
             table.trial_finished(one)
     table.trial_failed(trial("t5"), "step 3: loss is nan")
-    head, *rows, last = [line for line in shown(table) if "─" not in line and "━" not in line]
+    first, head, *rows = [line for line in shown(table) if "─" not in line and "━" not in line]
     assert head.split()[0] == "trial"
     assert [row.split()[2] for row in rows if "t6" not in row] == ["t1", "t2", "t3", "t4", "t5"]
     assert [row.split()[3:] for row in rows if "t6" in row] == [["2/3", "1.250", "60.0%"]]
     assert "FAILED" in next(row for row in rows if "t5" in row)
     assert "best 1" in next(row for row in rows if "t4" in row)
-    assert last.startswith("7 of 9 trials ended, 1 trial running; 0:28 gone, about ")
+    # A place for the terminal's ^C, which would push the end of a full line down.
+    assert str(table.__rich__().renderables[-1]) == ""
+    assert first.startswith("7 of 9 trials ended, 1 trial running; 0:28 gone, about ")
     assert said == ["[ 7/9] t5  FAILED: step 3: loss is nan"]
+
+
+def test_of_more_trials_than_lines_the_time_left_is_seen(now: list[float]) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80, height=10, color_system=None)
+    with shown_progress(2, print, terminal) as progress:
+        progress.sweep_started(40, 0)
+        for number in range(20):
+            progress.trial_started(trial(f"t{number}"))
+    seen, *_ = terminal.file.getvalue().split("t19")  # type: ignore[attr-defined]
+    assert "0 of 40 trials ended, 20 trials running" in seen
 
 
 def test_lines_are_printed_only_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 class Import(Settings):
     """How a data set is imported."""
 
-    name: str = setting("", "name of the data set; unset: the kind of source")
+    name: str = setting("", "name of the data set; unset: the kind of source, and pages call it by its folder")
     licence: str = setting("", "its licence; unset: what is known of the kind of source")
     max_unreadable: float = setting(0.01, "share of clips that may be unreadable and left out", at_least=0, at_most=1)
     min_seconds: float = setting(
