@@ -2,12 +2,18 @@
 
     uv sync --group bench
     python benchmarks/bench_contrastive.py                  # B = 4,096, D = 1,024, two processes of one thread
+    python benchmarks/bench_contrastive.py --frames 100     # whole steps, with towers; clips of a second
+    python benchmarks/bench_contrastive.py --frames 100 --latency 200
 
 Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
 first process. Ours is what a training step does: each worker keeps its own pairs, and the texts go around; `tiles` is the same
 where a worker does not hold its similarities. `gathered` is a gather, then the pair loss, whose similarities the workers share,
 and `whole` the same with all similarities on each. Gradients are compared with those of one float64 process that holds the
 batch.
+
+With --frames it is a whole training step of the quickstart's towers, wall time on the first process. `ours` waits for the
+gradients of its texts when the audio tower has been back-propagated, `waits` before; both are to leave the same gradients. With
+--latency each block arrives so many milliseconds after it was sent, as on a slow network.
 """
 
 from __future__ import annotations
@@ -19,17 +25,23 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
+from bench_step_memory import MadeStep
 from open_clip.loss import ClipLoss
 from side_by_side import compared, one_of_a_group, peak_bytes, relative_error
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
+import ray_atr.objectives.ring as ring_module
+import ray_atr.training.step as step_module
 from ray_atr.objectives import Comparison
 from ray_atr.objectives.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs import Contrastive
 from ray_atr.objectives.pairs.pair_loss import OwnPairs
+from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.ring import Homecoming, _Exchange
 from ray_atr.training.group import WorkerGroup
 
 WORKERS = 2
@@ -47,9 +59,72 @@ def exact_gradient(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def work(rank: int, folder: str, B: int, D: int) -> None:
+def work(rank: int, folder: str, options: argparse.Namespace) -> None:
     with one_of_a_group(rank, WORKERS, Path(folder)):
-        compare(rank, B, D)
+        if options.frames:
+            compare_steps(rank, options.batch, options.frames, options.latency / 1e3)
+        else:
+            compare(rank, options.batch, options.width)
+
+
+class WaitsAtOnce(Homecoming):
+    """Gradients of texts are waited for where the loss is back-propagated."""
+
+    def expect(self, used: Tensor, received: Callable[[], Tensor]) -> None:
+        come = received()
+        super().expect(used, lambda: come)
+
+
+class SlowExchange(_Exchange):
+    """What arrives no sooner than `seconds` after it was sent."""
+
+    seconds = 0.0
+
+    def __init__(self, ranks: Ranks, sent: Tensor, received: Tensor) -> None:
+        super().__init__(ranks, sent, received)
+        self.arrives = time.monotonic() + self.seconds
+
+    def received(self) -> Tensor:
+        into = super().received()
+        time.sleep(max(0.0, self.arrives - time.monotonic()))
+        return into
+
+
+def compare_steps(rank: int, B: int, frames: int, latency: float) -> None:
+    """Wall time of a step where the texts' gradients are waited for last, at once, and where embeddings are gathered."""
+    SlowExchange.seconds = latency
+    made = MadeStep(B // WORKERS, frames, 1, group=WorkerGroup(rank, WORKERS, share_losses_from=1))
+
+    def step(waits: type[Homecoming], is_around: bool = True) -> None:
+        with (
+            mock.patch.object(ring_module, "_Exchange", SlowExchange),
+            mock.patch.object(step_module, "Homecoming", waits),
+            mock.patch.object(step_module, "goes_around", return_value=is_around),
+        ):
+            made("contrastive", 0, 0)
+
+    contenders: dict[str, Callable[[], None]] = {
+        "ours": lambda: step(Homecoming),
+        "waits": lambda: step(WaitsAtOnce),
+        "gathered": lambda: step(Homecoming, is_around=False),
+    }
+    gradients = {name: made.gradient(run) for name, run in contenders.items()}
+    walls: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, run in contenders.items():
+            distributed.barrier()
+            began = time.perf_counter()
+            run()
+            walls[name].append(1e3 * (time.perf_counter() - began))
+    if rank == 0:
+        assert torch.equal(gradients["ours"], gradients["waits"])
+        assert relative_error(gradients["ours"], gradients["gathered"]) < 1e-5
+        took = {name: statistics.median(times) for name, times in walls.items()}
+        print(f"a step, {WORKERS} processes, B = {B}, {frames} frames, {1e3 * latency:.0f} ms a block: ", end="")
+        print(", ".join(f"{name} {value:.0f} ms" for name, value in took.items()))
+        what = f"step with towers, 2 processes, B {B}, {1e3 * latency:.0f} ms a block, wall"
+        for name in ("waits", "gathered")[: 1 if latency else 2]:
+            compared(what, took["ours"], took[name], name, at_most=1.1)
 
 
 def compare(rank: int, B: int, D: int) -> None:
@@ -135,9 +210,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument(
+        "--frames", type=int, default=0, help="log-mel frames of a clip, for whole steps; 0: losses alone"
+    )
+    parser.add_argument("--latency", type=float, default=0.0, help="milliseconds that a block travels, in whole steps")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(work, args=(folder, options.batch, options.width), nprocs=WORKERS)
+        multiprocessing.spawn(work, args=(folder, options), nprocs=WORKERS)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import PartBuilder, build_parts
 from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, BasePart, part_of_worker
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
-from ray_atr.training.knowledge_base.snapshot import Names, PartEntries, Snapshot
+from ray_atr.training.knowledge_base.snapshot import Names, PartEntries, Snapshot, in_utf8
 
 MIB = 2**20
 KNOWLEDGE: dict[str, Any] = {"ask": Ask(neighbours=5), "ance": Ance(negatives=50, pool=50)}
@@ -78,7 +78,7 @@ class Parts:
 def built(options: argparse.Namespace, part: BasePart) -> tuple[Snapshot, int]:
     """A part of the base, and the bytes that were sent to build it."""
     N, settings = options.entries, SnapshotSettings(prototypes=options.prototypes)
-    names = Names(np.array([f"clip{n:08d}" for n in range(N)]), np.arange(N) // 2, np.ones((1, N), dtype=bool))
+    names = Names(in_utf8([f"clip{n:08d}" for n in range(N)]), np.arange(N) // 2, np.ones((1, N), dtype=bool))
     audio, text = (rows(N, options.width, part, modality) for modality in range(2))
     parts = Parts(PartBuilder(PartEntries(audio, text[None], names), settings, part), part.is_whole)
     del audio, text

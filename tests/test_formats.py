@@ -102,5 +102,19 @@ def test_a_checkpoint_of_format_1_is_read_with_its_tables_under_their_names_of_t
     assert all(bool((table == 0.25).all()) for table in estimator.tables.values())
 
 
+def test_a_knowledge_base_of_format_2_is_read_with_its_ids_in_utf8(tmp_path: Path) -> None:
+    names = ["ä", "b", "狗", "d"]
+    rows = np.eye(4, 3, dtype=np.float32) + 1
+    save(build(Entries(rows, rows, names), SnapshotSettings(prototypes=2)), tmp_path / "v1")
+    (tmp_path / "v1" / "digests.json").unlink()
+    (tmp_path / "v1" / "ids.npy").unlink()
+    manifest = tmp_path / "v1" / "manifest.json"
+    np.save(tmp_path / "v1" / "ids.npy", np.array(names))
+    manifest.write_text(json.dumps({**read_json(manifest), "format": 2}))
+    before = load(tmp_path / "v1")
+    assert before.names == names
+    assert before.ids.dtype == np.dtype("S3")
+
+
 def test_each_format_is_tried() -> None:
     assert READERS.keys() == FORMATS.keys()

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_atr.common.settings import refuse
 
-FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 2, "knowledge base": 2}
+FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 2, "knowledge base": 3}
 """What is written -> the number under `format` in its manifest, as since 0.2."""
 
 _TABLES = {
@@ -30,7 +30,9 @@ def _checkpoint_of_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: dict[tuple[str, object], Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    ("checkpoint", 1): _checkpoint_of_1
+    ("checkpoint", 1): _checkpoint_of_1,
+    # Its arrays say themselves how ids are written.
+    ("knowledge base", 2): dict,
 }
 """What is written, and the number of an older format -> its content as the next number has it."""
 

@@ -94,7 +94,8 @@ class Objective(Settings):
         """The loss of a global batch of B clips of which each worker has some: on each that of all, with its own gradients.
 
         audio [b, D] and text [b, K, D] are the own clips', those of `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
-        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty.
+        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty. If the ring has a
+        `homecoming`, the texts' gradients are not whole before it has arrived.
         """
         if self.gathers:
             raise refuse("objective", self.gathers, "a contrastive or sigmoid loss of the batch alone")
@@ -103,7 +104,7 @@ class Objective(Settings):
         parts = self.scheme.pairs(nothing, draw)
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        audio, text = functional.normalize(audio, dim=-1), functional.normalize(text, dim=-1)
+        audio = functional.normalize(audio, dim=-1)
         return self._of_parts(
             parts, [self.pair.score_own(own_pairs(part.comparison, audio, text, ring), learned) for part in parts]
         )

@@ -9,20 +9,55 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, distributed
 
 from ray_atr.objectives.ranks import Ranks
+
+
+class Homecoming:
+    """Gradients on their way to the process whose rows they are of, while the backward pass goes on with other things.
+
+    rows = homecoming.leave(rows)     # what losses may use them for is back-propagated as far as here
+    loss.backward()                   # returns while gradients of rows that went around are on their last way
+    homecoming.arrive()               # waits for those, and goes on from here
+    """
+
+    def __init__(self) -> None:
+        self._left: tuple[Tensor, Tensor] | None = None
+        self._awaited: list[tuple[Tensor, Callable[[], Tensor]]] = []
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """The rows, for the losses of one backward pass."""
+        self._left = rows, rows.detach().requires_grad_(rows.requires_grad)
+        return self._left[1]
+
+    def expect(self, used: Tensor, received: Callable[[], Tensor]) -> None:
+        """`received` will give the gradient of what was made of the rows and went around."""
+        self._awaited.append((used, received))
+
+    def arrive(self) -> None:
+        """Back-propagate all that has come, and what is still to come, from the rows that left."""
+        if self._awaited:
+            torch.autograd.backward([used for used, _ in self._awaited], [received() for _, received in self._awaited])
+            self._awaited.clear()
+        assert self._left is not None, "rows have left"
+        rows, here = self._left
+        if here.grad is not None:
+            rows.backward(here.grad)
 
 
 @dataclass(frozen=True, eq=False)
 class Ring:
     """The processes in their order, each with some consecutive rows of N.
 
-    blocks   which rows each process has. No rows is allowed, and any number.
+    blocks       which rows each process has. No rows is allowed, and any number.
+    homecoming   takes the gradients of rows that went around. None: the backward pass waits for them.
     """
 
     ranks: Ranks
     blocks: tuple[slice, ...]
+    homecoming: Homecoming | None = None
 
     @property
     def own(self) -> slice:
@@ -52,10 +87,11 @@ class Ring:
             if coming is not None:
                 block = coming.received()
 
-    def gathered_home(self, own: Tensor, part: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """The sum over processes of part(whose, rows), at the process whose rows they are: [n, ...] like the own rows.
+    def gathered_home(self, own: Tensor, part: Callable[[int, Tensor], Tensor]) -> Callable[[], Tensor]:
+        """Waits for the sum over processes of part(whose, rows), at the process whose rows they are: [n, ...] as the own ones.
 
-        A sum follows its rows around the ring, one process behind them, and so ends where they come from.
+        A sum follows its rows around the ring, one process behind them, and so ends where they come from. All parts have been
+        computed when this returns, and the sums are on their last way.
         """
         size = self.ranks.size
         coming: _Exchange | None = None
@@ -64,11 +100,11 @@ class Ring:
             if coming is not None:
                 found += coming.received()
             if size == 1:
-                return found
+                return lambda: found
             # The last one that is sent comes home.
             coming = _Exchange(self.ranks, found, self._empty((owner - 1) % size, own))
         assert coming is not None, "more than one process"
-        return coming.received()
+        return coming.received
 
     def _empty(self, owner: int, like: Tensor) -> Tensor:
         block = self.blocks[owner]

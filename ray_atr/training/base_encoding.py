@@ -25,7 +25,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import Refresher
-from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries
+from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries, in_utf8
 
 MakeRefresher = Callable[[KnowledgeBaseObjective, "SourceEncoder", Path, WorkerGroup], Refresher]
 """Starts a run's base, or finds the one that its first worker started."""
@@ -113,7 +113,7 @@ class SourceEncoder:
         """A part of the source, and the names of all of it. Parts begin where blocks do."""
         source, rows = self.source, part.rows(len(self.source.features))
         blocks = range(rows.start // self.block, -(-rows.stop // self.block))
-        names = Names(np.asarray(source.features.clip_ids, dtype=np.str_), source.groups, source.there)
+        names = Names(in_utf8(source.features.clip_ids), source.groups, source.there)
         if not blocks:
             empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
             return PartEntries(empty, np.stack([empty] * len(source.languages)), names)

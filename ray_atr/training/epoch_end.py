@@ -147,7 +147,7 @@ class DriftProbe:
             measured["prototype_cosine_text"] = prototype_collapse(as_tensor(snapshot.coarse_text[0]))
         if memory.found is not None:
             found = torch.cat([memory.found.fine_audio, memory.found.fine_text], dim=1)
-            of_entries = [self._labels_of[name] for name in snapshot.ids.tolist()]
+            of_entries = [self._labels_of[name] for name in snapshot.names]
             measured["neighbour_label_share"] = neighbour_label_share(found, labels, of_entries)
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
@@ -156,7 +156,7 @@ class DriftProbe:
 
         Each worker encodes entries that its snapshot holds: no process needs all of them.
         """
-        place_of = {name: place for place, name in enumerate(snapshot.ids.tolist())}
+        place_of = {name: place for place, name in enumerate(snapshot.names)}
         ids = self.source.features.clip_ids
         if not any(ids[row] in place_of for row in self.rows):
             return {}

@@ -12,6 +12,7 @@ training (`AudioTower.train`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
+from ray_atr.objectives.ring import Homecoming
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock
@@ -67,7 +69,9 @@ def training_step(
     kind = LateShare if retriever.settings.interaction == "late" else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
-    ring = group.ring(len(needed)) if goes_around(retriever, objective, len(needed), group) else None
+    ring, homecoming = None, Homecoming()
+    if goes_around(retriever, objective, len(needed), group):
+        ring = replace(group.ring(len(needed)), homecoming=homecoming)
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
@@ -79,7 +83,8 @@ def training_step(
     found: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
     # The gradients of sharded towers are means already when they are there.
-    replicated = [p for p in in_forward_order(retriever) if not is_sharded(p)] if group.size > 1 else []
+    order = in_order(retriever, texts_last=ring is None)
+    replicated = [p for p in order if not is_sharded(p)] if group.size > 1 else []
     with GradientMean(replicated, group.size) as mean:
         for number, (languages, weight) in enumerate(parts, start=1):
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
@@ -103,9 +108,10 @@ def training_step(
                     )
             else:
                 with clock("loss"), group.share_losses():
+                    text = homecoming.leave(group.keep(text_here.float()))
                     terms = objective.score_own(
-                        anchor, group.keep(text_here.float()), mask, ring, groups=groups, learned=learned,
-                        draw=global_batch.draw, weigh_pairs=weigh_pairs,
+                        anchor, text, mask, ring, groups=groups, learned=learned, draw=global_batch.draw,
+                        weigh_pairs=weigh_pairs,
                     )  # fmt: skip
             with clock("loss"):
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
@@ -114,10 +120,13 @@ def training_step(
                 mean.begin_last()
             with clock("backward"):
                 (weight * terms.loss).backward()
+                if number == len(parts) and anchor is not audio and audio.requires_grad:
+                    audio.backward(anchor.grad)
+                if ring is not None:
+                    # While the audio tower was back-propagated, the texts' gradients were on their way.
+                    homecoming.arrive()
             found.append((Terms(terms.loss.detach(), terms.scalars), embeddings))
         with clock("backward"):
-            if anchor is not audio and audio.requires_grad:
-                audio.backward(anchor.grad)
             mean.finish()
     terms = weighted_sum([terms for terms, _ in found], [weight for _, weight in parts])
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
@@ -135,10 +144,10 @@ def goes_around(retriever: Retriever, objective: Objective, B: int, group: Worke
     return 0 < group.shared_from(objective.pair.shared_from) <= B and group.size <= B
 
 
-def in_forward_order(retriever: Retriever) -> list[nn.Parameter]:
-    """The parameters as a step first uses them: those of the texts come last."""
+def in_order(retriever: Retriever, *, texts_last: bool) -> list[nn.Parameter]:
+    """The parameters in the opposite of the order in which a backward pass comes to them: the texts' last, or first."""
     of_text = {id(p) for part in (retriever.text_tower, retriever.text_projection) for p in part.parameters()}
-    return sorted(retriever.parameters(), key=lambda parameter: id(parameter) in of_text)
+    return sorted(retriever.parameters(), key=lambda parameter: (id(parameter) in of_text) is texts_last)
 
 
 def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:

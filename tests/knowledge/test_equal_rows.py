@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.training.knowledge_base import searcher
 from ray_atr.training.knowledge_base.building import build
+from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.searcher import SearchableRows
 from ray_atr.training.knowledge_base.snapshot import Entries
 
@@ -70,6 +71,15 @@ def test_both_searches_find_the_same_when_scores_are_rounded_otherwise(monkeypat
     assert torch.equal(rows.top_k(queries(), K)[1], found)
     monkeypatch.setattr(searcher, "fused_top_k", rounded)
     assert torch.equal(rows.top_k(queries(), K)[1], found)
+
+
+@pytest.mark.parametrize("repeated", [0, 10, N])
+def test_kept_are_only_rows_that_have_an_equal(repeated: int) -> None:
+    """Of 4 bytes each: their places twice, and their groups."""
+    keys = np.arange(N, dtype=np.uint64)
+    keys[N - repeated :] = np.arange(repeated) // 2 + 2 * N
+    kept = [value for value in vars(EqualRows(keys, torch.device("cpu"))).values() if isinstance(value, torch.Tensor)]
+    assert sum(tensor.nbytes for tensor in kept) == 3 * 4 * repeated + 2 * 4 * (repeated // 2)
 
 
 def test_fewer_rows_than_are_asked_for() -> None:

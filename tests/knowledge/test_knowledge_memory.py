@@ -171,7 +171,7 @@ def test_write_through_builds_the_base_from_what_was_trained_on(tmp_path):
     snapshot = recall.client.searcher.snapshot
     assert snapshot.version == 3
     trained_on = {name for step in range(8) for name in inputs(step)[0]}
-    assert set(snapshot.ids.tolist()) == trained_on
+    assert set(snapshot.names) == trained_on
     assert isinstance(recall.written.entries(), Entries)
     with pytest.raises(ValueError, match="write_through"):
         type(recall.written)(IDS, D).entries()

@@ -83,11 +83,11 @@ def test_a_clip_never_finds_its_own_entries_and_does_where_they_are_allowed():
     doubled = Entries(
         np.concatenate([snapshot.audio, snapshot.audio[:4]]),
         np.concatenate([snapshot.text[0], snapshot.text[0, :4]]),
-        [*snapshot.ids, *snapshot.ids[:4]],
+        [*snapshot.names, *snapshot.names[:4]],
     )
     twice = build(doubled, SnapshotSettings(prototypes=0))
     audio, text = torch.from_numpy(snapshot.audio[:6].copy()), torch.from_numpy(snapshot.text[0, :6].copy())[:, None]
-    own = snapshot.ids[:6].tolist()
+    own = snapshot.names[:6]
     found = Searcher(twice, asked()).search(audio, text, None, own)
     for i in range(6):
         mine = {i, 40 + i} if i < 4 else {i}
@@ -157,7 +157,7 @@ def test_clusters_are_those_of_the_audio_whatever_the_texts():
     for i in range(len(snapshot)):
         distances = [float(np.sum((snapshot.audio[i] - centroid) ** 2)) for centroid in snapshot.centroids]
         assert snapshot.cluster[i] == int(np.argmin(distances))
-    others = build(Entries(snapshot.audio, snapshot.audio[::-1], snapshot.ids), SnapshotSettings(prototypes=20))
+    others = build(Entries(snapshot.audio, snapshot.audio[::-1], snapshot.names), SnapshotSettings(prototypes=20))
     assert np.array_equal(others.cluster, snapshot.cluster)
 
 
@@ -174,9 +174,9 @@ def test_the_next_version_starts_from_the_centroids_of_the_last_and_builds_are_r
     assert np.array_equal(first.cluster, again.cluster)
     # Another seed: what begins anew has other clusters, or at least other numbers for them.
     settings = SnapshotSettings(prototypes=20, warm_iterations=1, seed=99)
-    cold = build(Entries(first.audio, first.text, first.ids), settings)
+    cold = build(Entries(first.audio, first.text, first.names), settings)
     assert (cold.cluster == first.cluster).mean() < 0.5
-    warm = build(Entries(first.audio, first.text, first.ids), settings, previous=first)
+    warm = build(Entries(first.audio, first.text, first.names), settings, previous=first)
     assert (warm.cluster == first.cluster).mean() > 0.9
 
 

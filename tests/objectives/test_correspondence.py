@@ -32,6 +32,7 @@ from ray_atr.objectives.correspondence.correspondence import PairIndex
 from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, probability_ranks
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
+from ray_atr.training.knowledge_base.snapshot import in_utf8
 from tests.support.pot_plans import pot_plan
 
 N, J, K, D = 96, 2, 3, 16
@@ -382,7 +383,7 @@ def test_rematch_is_pots_partial_plan_among_the_wrong_pairs_without_their_own(wo
 def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: World) -> None:
     entries = [3, 5, 7, 8, 20, 21]
     snapshot = SimpleNamespace(
-        ids=np.array([world.ids[row] for row in entries]),
+        ids=in_utf8([world.ids[row] for row in entries]),
         audio=world.audio[entries].numpy(),
         text=world.text[entries, 0, 0][None].numpy(),
     )
@@ -405,7 +406,7 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
 
 def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_believe(world: World) -> None:
     snapshots = [
-        SimpleNamespace(ids=np.array(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy())
+        SimpleNamespace(ids=in_utf8(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy())
         for audio in (world.audio, world.audio.roll(1, 1))
     ]
     current = [snapshots[0]]

@@ -71,6 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
         "objective": "cacl",
         "scaling__share_losses_from": 2,
         "scaling__loss_memory": 0,
+        "train__embedding_chunk": 3,
     },
     "texts that go around, by language": {
         "objective": "kcl",

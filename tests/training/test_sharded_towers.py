@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -67,6 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
         "train__embedding_chunk": 3,
         "model__text__num_layers": 2,
     },
+    "around": {**CED, "objective": "cacl", "train__embedding_chunk": 3, "scaling__share_losses_from": 2},
     "several batches": {"objective": "cacl", "train__batches_per_step": 2, "train__clip_norm": 0.01},
     "checkpointed layers": {"objective": "cacl", **CED, "model__audio__adapt__layer_decay": 0.5},
     "batch norms": {
@@ -83,7 +85,7 @@ CASES: dict[str, dict[str, Any]] = {
 def two_steps(experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path) -> dict[str, Any]:
     """Loss and norm of two steps of the optimiser, the gradients of the last, and the weights after it."""
     folder.mkdir(parents=True)
-    data = TrainingData(experiment, prepared, group)
+    data = TrainingData(experiment, prepared, replace(group, share_losses_from=experiment.scaling.losses_shared_from))
     state = first_state(data, folder, base_of)
     texts, scalars = TextBatcher(state.retriever), []
     state.retriever.train()

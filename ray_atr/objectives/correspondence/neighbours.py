@@ -93,7 +93,7 @@ class _NeighbourEstimator(MixtureEstimator):
     def stored(self, snapshot: Any) -> Anchors:
         """Anchors of a knowledge base's snapshot, chosen once a snapshot and epoch."""
         if self._of_snapshot is None or self._of_snapshot[0] is not snapshot:
-            rows = torch.tensor([self.row_of.get(str(name), -1) for name in snapshot.ids])
+            rows = torch.tensor([self.row_of.get(name.decode(), -1) for name in snapshot.ids])
             is_trusted = self.trusted()[rows.clamp(min=0)].cpu() | (rows < 0)
             chosen = is_trusted.nonzero().squeeze(1).numpy()
             # Evenly spread over the base's own order, so that every part of it is among the anchors.

@@ -7,8 +7,11 @@ arrives at the worker that has the embedding. Values are those of `contrastive.s
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +33,7 @@ FLOATS_HELD = 1.2
 def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -> OwnPairs:
     """A worker's pairs of a comparison of some clips of a batch, from its own clips' audio [b, D] and text [b, K, D].
 
+    The audio has unit norm; the texts are brought to it here, so that no two sides have anything but `text` in common.
     ring says which of the batch's B clips are whose; the comparison's `rows` are in order.
     """
     numbers = comparison.row_numbers.contiguous()
@@ -40,9 +44,10 @@ def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -
     clips = numbers[own] - ring.own.start
 
     def side(language: Tensor | None) -> Tensor:
-        return audio[clips] if language is None else text[clips, language[own]]
+        return audio[clips] if language is None else functional.normalize(text[clips, language[own]], dim=-1)
 
-    return OwnPairs(comparison, side(comparison.u_language), side(comparison.v_language), Ring(ring.ranks, blocks))
+    ring = dataclasses.replace(ring, blocks=blocks)
+    return OwnPairs(comparison, side(comparison.u_language), side(comparison.v_language), ring)
 
 
 class TileLoss(ABC):
@@ -266,26 +271,35 @@ def losses_around_ring(
 ) -> tuple[Tensor, Tensor, Seen]:
     """(sample losses of the own u [n], of the own v [n], the loss that saw the tiles), of logits <u_i, v_j> / tau + bias.
 
-    Every worker must take part, forward and backward, whatever number of pairs it has.
+    Every worker must take part, forward and backward, whatever number of pairs it has. The gradient of the own v comes by the
+    ring's `homecoming` if it has one.
     """
-    ranks = pairs.ring.ranks
+    ranks, homecoming, v = pairs.ring.ranks, pairs.ring.homecoming, pairs.v
     tau, bias = (ranks.replicated(one) if isinstance(one, Tensor) else one for one in (tau, bias))
     u = pairs.u / tau
     shift = torch.as_tensor(bias, dtype=u.dtype, device=u.device) if isinstance(bias, Tensor) or bias else None
     loss = kind(pairs, u.detach())
     # A worker whose own embeddings have no gradient must still take part in the others'.
     always = u.new_zeros((), requires_grad=torch.is_grad_enabled())
-    rows, columns = _AroundRing.apply(u, pairs.v, shift, always, loss, pairs.ring)
+    expect = partial(homecoming.expect, v) if homecoming is not None and v.requires_grad else None
+    rows, columns = _AroundRing.apply(u, v if expect is None else v.detach(), shift, always, loss, pairs.ring, expect)
     return rows, columns, loss
 
 
 class _AroundRing(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, v: Tensor, bias: Tensor | None, always: Tensor, loss: TileLoss, ring: Ring
+        ctx: Any,
+        u: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        always: Tensor,
+        loss: TileLoss,
+        ring: Ring,
+        expect: Callable[[Callable[[], Tensor]], None] | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(u, v, *([] if bias is None else [bias]))
-        ctx.loss, ctx.ring, ctx.is_held = loss, ring, _fits(ring, u)
+        ctx.loss, ctx.ring, ctx.is_held, ctx.expect = loss, ring, _fits(ring, u), expect
         ctx.held = held = {}
         for owner, block in ring.around(v):
             for rows in _tiles(ring, owner, u):
@@ -323,7 +337,9 @@ class _AroundRing(torch.autograd.Function):
                     of_bias.add_(gradient.sum())
             return of_v
 
-        return of_u, ring.gathered_home(v, of_block), of_bias, None, None, None
+        received = ring.gathered_home(v, of_block)
+        of_v = received() if ctx.expect is None else ctx.expect(received)
+        return of_u, of_v, of_bias, None, None, None, None
 
 
 def _logits(u: Tensor, block: Tensor, bias: Tensor | None, rows: slice) -> Tensor:

@@ -183,7 +183,7 @@ class PartBuilder:
 def _unit(
     name: str,
     rows: NDArray[Any],
-    ids: NDArray[np.str_],
+    ids: NDArray[np.bytes_],
     present: NDArray[np.bool_],
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
@@ -192,7 +192,7 @@ def _unit(
     norms = np.linalg.norm(rows, axis=1)
     if not np.isfinite(norms).all():
         bad = ids[~np.isfinite(norms)]
-        got = f"{len(bad)} rows that are not finite ({', '.join(bad[:3])})"
+        got = f"{len(bad)} rows that are not finite ({', '.join(name.decode() for name in bad[:3])})"
         raise refuse(f"knowledge.base.{name}", got, "finite values")
     return np.divide(rows, np.maximum(norms, 1e-12)[:, None], out=out)
 

@@ -208,7 +208,7 @@ def explain(
         similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, 0])
         places = positions.fine_text[:, 0].tolist()
         found = [
-            tuple(Neighbour(str(snapshot.ids[at]), value) for at, value in zip(*pairs, strict=True) if at >= 0)
+            tuple(Neighbour(snapshot.ids[at].decode(), value) for at, value in zip(*pairs, strict=True) if at >= 0)
             for pairs in zip(places, similarity.tolist(), strict=True)
         ]
     return [

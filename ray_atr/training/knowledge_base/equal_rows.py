@@ -18,19 +18,27 @@ AT_A_TIME = 8_192
 
 
 class EqualRows:
-    """Which rows of an array [N, D] are equal, by their `row_keys` [N]."""
+    """Which rows of an array [N, D] are equal, by their `row_keys` [N]. Kept is what concerns rows that have an equal."""
 
     def __init__(self, keys: NDArray[np.uint64], device: torch.device) -> None:
-        group = np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        sizes = np.bincount(group)
+        order = np.argsort(keys, kind="stable")
+        is_first = np.diff(keys[order], prepend=~keys[order[:1]]) != 0
+        sizes = np.diff(np.flatnonzero(is_first), append=len(keys))
         self.are_there = bool((sizes > 1).any())
         """Whether any two rows are equal."""
         if not self.are_there:
             return
-        # The places of all rows, group by group and in order; where each group begins, and its number of rows.
-        self.places = torch.from_numpy(np.argsort(group, kind="stable")).to(device)
-        self.group, self.sizes = torch.from_numpy(group).to(device), torch.from_numpy(sizes).to(device)
-        self.starts = self.sizes.cumsum(0) - self.sizes
+        # The places of these rows, group by group and in order; where each group begins, and its number of rows.
+        places, sizes = order[np.repeat(sizes > 1, sizes)], sizes[sizes > 1]
+        self.starts, self.sizes = self._kept(np.cumsum(sizes) - sizes, device), self._kept(sizes, device)
+        self.places = self._kept(places, device)
+        # The same places in order, and the group of each.
+        self.sorted = self._kept(np.sort(places), device)
+        self.group = self._kept(np.repeat(np.arange(len(sizes)), sizes)[np.argsort(places)], device)
+
+    @staticmethod
+    def _kept(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.int32)).to(device)
 
     def in_order(self, scores: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
         """(scores, places) [B, k] of the k best rows, equal ones by their place.
@@ -38,17 +46,24 @@ class EqualRows:
         `found` [B, k] are k best rows, best first, with `scores` [B, k]; of equal ones any may be there. Every row that is
         better than the last one is there, so that the groups of the k best are.
         """
-        groups = self.group[found]
+        at = torch.searchsorted(self.sorted, found.int()).clamp(max=len(self.sorted) - 1)
+        # A row without an equal is a group of its own, of a number that no other group has.
+        G = len(self.sizes)
+        groups = self.group[at].long().where(self.sorted[at] == found, G + found)
         # A group counts where its first row is.
         ordered, order = groups.sort(dim=1, stable=True)
         again = torch.zeros_like(ordered, dtype=torch.bool)
         again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-        sizes = self.sizes[groups].masked_fill(torch.zeros_like(again).scatter(1, order, again), 0)
+        sizes = self.sizes[groups.clamp(max=G - 1)].long().where(groups < G, 1)
+        sizes = sizes.masked_fill(torch.zeros_like(again).scatter(1, order, again), 0)
         ends = sizes.cumsum(1)
         wanted = torch.arange(found.shape[1], device=found.device).expand(len(found), -1).contiguous()
         which = torch.searchsorted(ends, wanted, right=True)
         within = wanted - (ends - sizes).gather(1, which)
-        return scores.gather(1, which), self.places[self.starts[groups.gather(1, which)] + within]
+        chosen = groups.gather(1, which)
+        is_equal = chosen < G
+        places = self.places[(self.starts[chosen.clamp(max=G - 1)] + within).where(is_equal, 0)]
+        return scores.gather(1, which), places.long().where(is_equal, chosen - G)
 
 
 def row_keys(rows: NDArray[Any], present: NDArray[np.bool_] | None, first: int = 0) -> NDArray[np.uint64]:

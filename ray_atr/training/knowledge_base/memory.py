@@ -30,7 +30,7 @@ from ray_atr.objectives.knowledge.nnclr import Nnclr
 from ray_atr.training.knowledge_base.queue import NOBODY, Identity, Queue
 from ray_atr.training.knowledge_base.refresher import Refresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import Positions, draw_from_pool
-from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
+from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, in_utf8
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class SnapshotMemory(Memory):
 
     def is_in_batch(self, clip_ids: Sequence[str]) -> Tensor | None:
         assert self.snapshot is not None, "asked for after a step"
-        return torch.from_numpy(np.isin(self.snapshot.ids, np.asarray(clip_ids, dtype=np.str_)))
+        return torch.from_numpy(np.isin(self.snapshot.ids, in_utf8(clip_ids)))
 
     def stats(self, step: int) -> dict[str, float]:
         return self.client.stats(step)

@@ -8,7 +8,7 @@ retrieved = searcher.look_up(found)                     # what the objective rea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from ray_atr.training.knowledge_base.equal_rows import EqualRows, row_keys
 from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, ShardedRows, best_first
-from ray_atr.training.knowledge_base.snapshot import Snapshot
+from ray_atr.training.knowledge_base.snapshot import Snapshot, in_utf8
 
 BLOCK = 16_384
 WIDENED = 1_024  # rows that are widened at a time
@@ -125,13 +125,11 @@ class SearchableRows:
         device: torch.device,
         spec: SearchSpec,
         index: NDArray[np.uint8] | None = None,
-        first_of_part: int | None = None,
+        is_part: bool = False,
     ) -> None:
-        """`first_of_part`: the place in the base of the first row, where the matrix is a part of one."""
+        """`is_part`: rows of other parts may be equal to those here, so that what is found is ordered when it is merged."""
         self.rows = as_tensor(rows).to(device)
-        self.keys = row_keys(rows, present, first_of_part or 0)
-        # Rows of other parts may be equal to those of a part: what is found is ordered when it is merged.
-        self.equal = EqualRows(self.keys, device) if first_of_part is None else None
+        self.equal = None if is_part else EqualRows(row_keys(rows, present), device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
         self.index: Any = None
         self.on_gpu: Any = None
@@ -204,7 +202,7 @@ class SearchableRows:
 class SharedEntries(NamedTuple):
     """The entries of a base in parts; every worker asks for the same ones."""
 
-    ids: NDArray[np.str_]
+    ids: NDArray[np.bytes_]
     audio: EntriesAt
     text: list[EntriesAt]
 
@@ -214,18 +212,33 @@ class _Places:
 
     def __init__(self, values: NDArray[Any]) -> None:
         # The values themselves are shared by the processes of a node: a sorted copy would be each one's own.
-        self.values, self.order = values, np.argsort(values, kind="stable")
+        self.values = values
+        self.order: NDArray[np.int32] | None = None
+        """The places of the values in their order; None if they are in order already."""
+        if not bool((values[1:] >= values[:-1]).all()):
+            self.order = np.argsort(values, kind="stable").astype(np.int32)
 
     def positions_of(self, wanted: NDArray[Any]) -> Tensor:
         """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
-        first = np.searchsorted(self.values, wanted, side="left", sorter=self.order)
-        last = np.searchsorted(self.values, wanted, side="right", sorter=self.order)
+        first, last = self._ranks(wanted, np.less), self._ranks(wanted, np.less_equal)
         E = int((last - first).max(initial=0))
         places = np.full((len(wanted), E), -1, dtype=np.int64)
         for offset in range(E):
             has = first + offset < last
-            places[has, offset] = self.order[first[has] + offset]
+            places[has, offset] = self._places(first[has] + offset)
         return torch.from_numpy(places)
+
+    def _places(self, ranks: NDArray[np.int64]) -> NDArray[Any]:
+        return ranks if self.order is None else self.order[ranks]
+
+    def _ranks(self, wanted: NDArray[Any], is_before: Callable[..., Any]) -> NDArray[np.int64]:
+        """How many values come before each wanted one. NumPy's `searchsorted` would widen the order to 8 bytes an entry first."""
+        low, high = (np.full(len(wanted), end, dtype=np.int64) for end in (0, len(self.values)))
+        while (is_open := low < high).any():
+            middle = (low + high) // 2
+            before = is_open & is_before(self.values[self._places(middle.clip(max=len(self.values) - 1))], wanted)
+            low, high = np.where(before, middle + 1, low), np.where(is_open & ~before, middle, high)
+        return low
 
 
 Rows = SearchableRows | ShardedRows
@@ -240,7 +253,7 @@ class Searcher:
     def __init__(self, snapshot: Snapshot, spec: SearchSpec, device: torch.device | str = "cpu") -> None:
         self.snapshot, self.spec, self.device = snapshot, spec, torch.device(device)
         table = partial(SearchableRows, device=self.device, spec=spec)
-        fine = partial(table, first_of_part=None if snapshot.part.is_whole else snapshot.rows.start)
+        fine = partial(table, is_part=not snapshot.part.is_whole)
         masks = snapshot.text_mask[:, snapshot.rows]
         texts = zip(snapshot.text, masks, snapshot.text_index, strict=True)
         audio = fine(snapshot.audio, None, index=snapshot.audio_index)
@@ -248,10 +261,13 @@ class Searcher:
         self.fine_audio: Rows = audio
         self.fine_text: Sequence[Rows] = by_language
         self.entries: Any = snapshot
-        """All entries as arrays `audio` [N, D], `text` [L, N, D] and `ids` [N] that can be asked for some of them."""
+        """All entries as arrays `audio` [N, D], `text` [L, N, D] and `ids` [N] (`in_utf8`) that can be asked for some of them."""
         if not snapshot.part.is_whole:
             share = partial(ShardedRows, count=len(snapshot), exchange=Exchange(snapshot.part.of))
-            audio_parts, text_parts = share(audio), list(map(share, by_language))
+            keys = partial(row_keys, first=snapshot.rows.start)
+            audio_parts = share(audio, keys(snapshot.audio, None))
+            of_texts = zip(by_language, snapshot.text, masks, strict=True)
+            text_parts = [share(one, keys(rows, mask)) for one, rows, mask in of_texts]
             self.fine_audio, self.fine_text = audio_parts, text_parts
             self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), [EntriesAt(rows) for rows in text_parts])
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
@@ -292,7 +308,7 @@ class Searcher:
         """Positions [B, E] that are not to be found, -1 beyond; None if all may be."""
         found = []
         if self.spec.left_out != "nothing" and own_ids is not None:
-            found.append(self._by_id.positions_of(np.asarray(own_ids, dtype=np.str_)))
+            found.append(self._by_id.positions_of(in_utf8(own_ids)))
         if self.spec.left_out == "positives" and groups is not None:
             found.append(self._by_group.positions_of(groups.cpu().numpy()))
         return torch.cat(found, dim=1) if found else None

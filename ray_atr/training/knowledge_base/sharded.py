@@ -25,7 +25,6 @@ class LocalRows(Protocol):
     """What is searched here: a matrix [N, D]."""
 
     rows: Tensor
-    keys: NDArray[np.uint64]
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]: ...
 
@@ -94,13 +93,13 @@ class ShardedRows:
 
     is_shared = True
 
-    def __init__(self, own: LocalRows, count: int, exchange: Exchange) -> None:
-        """The `row_keys` of all parts are gathered, 8 bytes an entry."""
+    def __init__(self, own: LocalRows, keys: NDArray[np.uint64], count: int, exchange: Exchange) -> None:
+        """The `row_keys` of all parts are gathered from the own ones, 8 bytes an entry, and dropped."""
         self.own, self.count, self.exchange = own, count, exchange
         self.first = exchange.part.rows(count).start
         parts = [part_of_worker(rank, exchange.size, exchange.parts) for rank in range(exchange.size)]
         lengths = [part.rows(count).stop - part.rows(count).start for part in parts]
-        of_workers = exchange.gathered(torch.from_numpy(own.keys.view(np.int64)), lengths).split(lengths)
+        of_workers = exchange.gathered(torch.from_numpy(keys.view(np.int64)), lengths).split(lengths)
         # The workers of a part have the same ones.
         of_parts = {part.number: found for part, found in zip(parts, of_workers, strict=True)}
         every = torch.cat([of_parts[number] for number in range(exchange.parts)])

@@ -37,10 +37,15 @@ class Entries(NamedTuple):
     groups: NDArray[np.int64] | None = None
 
 
-class Names(NamedTuple):
-    """Of all entries of a base: ids [N], groups [N] int64, text_mask [L, N] bool. Small beside the embeddings of them."""
+def in_utf8(ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.bytes_]:
+    """Ids as a base holds them: a byte a letter, of which NumPy's own text takes four."""
+    return np.array([str(name).encode() for name in ids], dtype=np.bytes_)
 
-    ids: NDArray[np.str_]
+
+class Names(NamedTuple):
+    """Of all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool. Small beside their embeddings."""
+
+    ids: NDArray[np.bytes_]
     groups: NDArray[np.int64]
     text_mask: NDArray[np.bool_]
 
@@ -58,7 +63,7 @@ class PartEntries(NamedTuple):
         audio, text, ids, text_mask, groups = entries
         text = text[None] if text.ndim == 2 else text
         L, N, D = text.shape
-        names = np.asarray(ids, dtype=np.str_)
+        names = in_utf8(ids)
         if audio.shape != (N, D) or len(names) != N:
             raise refuse("knowledge.base", f"audio {audio.shape}, text {text.shape}, {len(names)} ids", "equal N and D")
         if N == 0:
@@ -81,16 +86,16 @@ class Snapshot:
     """One version of a base, or a part of it. Plain arrays and numbers, so that Ray's object store maps it without a copy;
     read-only.
 
-    Of all N entries: ids [N]; groups [N] int64, equal for positives of each other; text_mask [L, N] bool. Of the n entries of
-    the part: audio [n, D] and text [L, n, D], unit norm; cluster [n] int32, each entry's prototype. Prototypes coarse_audio
-    [P, D], coarse_text [L, P, D], unit norm, coarse_audio_mask [P], coarse_mask [L, P], the same in every part. centroids
-    [C, D], and text_centroids [L, C, D] if texts are clustered by themselves: k-means' own, where the next version starts.
-    audio_index, text_index: serialised FAISS indices (uint8), empty for exact search.
+    Of all N entries: ids [N] `in_utf8`; groups [N] int64, equal for positives of each other; text_mask [L, N] bool. Of the n
+    entries of the part: audio [n, D] and text [L, n, D], unit norm; cluster [n] int32, each entry's prototype. Prototypes
+    coarse_audio [P, D], coarse_text [L, P, D], unit norm, coarse_audio_mask [P], coarse_mask [L, P], the same in every part.
+    centroids [C, D], and text_centroids [L, C, D] if texts are clustered by themselves: k-means' own, where the next version
+    starts. audio_index, text_index: serialised FAISS indices (uint8), empty for exact search.
     """
 
     version: int
     step: int
-    ids: NDArray[np.str_]
+    ids: NDArray[np.bytes_]
     groups: NDArray[np.int64]
     audio: NDArray[Any]
     text: NDArray[Any]
@@ -109,6 +114,11 @@ class Snapshot:
     def __len__(self) -> int:
         """N, also of a part."""
         return len(self.ids)
+
+    @property
+    def names(self) -> list[str]:
+        """The ids [N] as text, made anew at each call."""
+        return [name.decode() for name in self.ids.tolist()]
 
     @property
     def rows(self) -> slice:
@@ -181,6 +191,9 @@ def load(folder: Path) -> Snapshot:
     # Plain arrays over the mapped files: a memmap would be copied where it is sent elsewhere.
     mapped = ((name, np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS)
     arrays = {name: np.asarray(rows) for name, rows in mapped}
+    if arrays["ids"].dtype.kind == "U":
+        # As bases of format 2 have them.
+        arrays["ids"] = in_utf8(arrays["ids"])
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
     # Versions of before a base could have parts do not say it.
