@@ -22,7 +22,7 @@ from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.experiment import Experiment
-from tests.support.archives import save_retriever
+from tests.support.archives import make_tones, save_retriever
 
 D, CLIPS = 6, 40
 HAS_ONNX = importlib.util.find_spec("onnxruntime") is not None
@@ -212,6 +212,45 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
     unfitted = packed(inputs, tmp_path / "unfitted", "audio", onnx=False, seed=4)
     with pytest.raises(ValueError, match="the model that made the index's vectors"):
         Index.open(tmp_path / "index", checkpoint=str(unfitted.folder)).search("a low tone", "eng")
+
+
+def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pack: Pack, tmp_path: Path) -> None:
+    model, sound = save_retriever(tmp_path / "model", seed=3), make_tones(tmp_path / "audio") / "tone 2.wav"
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    rows = [[row, f"Ton {row}", "deu", ("train", "train", "val", "test")[row % 4]] for row in range(12)]
+    with (tmp_path / "pairs.csv").open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([["audio_row", "caption", "language", "split"], *rows])
+    made = make_pack(
+        str(tmp_path / "index"),
+        str(tmp_path / "pairs.csv"),
+        str(inputs / "model"),
+        tmp_path / "pack",
+        options=PackOptions(method="audio", onnx=False),
+        settings={"train.epochs": "1", "train.batch_size": "4"},
+        say=lambda message: None,
+    )
+
+    def asked() -> Index:
+        return Index.open(tmp_path / "index", checkpoint=str(made.folder))
+
+    assert [one.path for one in asked().like(sound, top=1)] == ["tone 2.wav"]
+    labels = ["ein tiefer Ton", "ein Hund"]
+    text = Retriever.from_pretrained(made.folder).encode_text(labels, "deu")
+    expected = dict(zip(labels, model.similarity(text, model.encode_audio([sound]))[:, 0].tolist(), strict=True))
+    assert {one["label"]: one["score"] for one in asked().tag(sound, None, labels, "deu")} == pytest.approx(expected)
+    (tmp_path / "model").rename(tmp_path / "gone")
+    build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "foreign"))
+    for index, reason in (
+        (asked(), "with .*model where it was, sounds too"),
+        (Index.open(tmp_path / "foreign"), "its model hears nothing"),
+    ):
+        with pytest.raises(ValueError, match=f"sound: got 'audio'; allowed a text, .*{reason}"):
+            index.like(sound)
+        with pytest.raises(ValueError, match="sound: got 'audio'"):
+            index.tag(np.zeros(8_000, np.float32), 16_000, labels, "deu")
+        assert index.like_window(index.search("ein Ton", "deu", top=1)[0].path, top=1)
+    vector = np.load(inputs / "audio.npy")[3]
+    assert Index.open(tmp_path / "foreign").like(vector, top=1)[0].path == "3"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -51,7 +53,29 @@ def test_a_second_writer_is_told_who_holds_the_folder_and_a_dead_one_is_taken_ov
         assert (tmp_path / HOLDER_FILE).stat().st_mode & 0o777 == 0o600
         with pytest.raises(ValueError, match=f"by process {os.getpid()}"):
             hold(tmp_path, "this run").__enter__()
-    assert not (tmp_path / HOLDER_FILE).exists()
+    assert not list(tmp_path.iterdir()), "nothing is left of a writer that ended"
+
+
+def test_of_many_at_once_one_is_inside_though_each_removes_the_lock(tmp_path: Path) -> None:
+    inside, most, entered = [0], [0], [0]
+
+    def write() -> None:
+        until = time.monotonic() + 20
+        while entered[0] < 8 and time.monotonic() < until:
+            with contextlib.suppress(ValueError), hold(tmp_path, "this run"):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0.0005)
+                inside[0] -= 1
+                entered[0] += 1
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+    assert entered[0] >= 8
 
 
 @pytest.mark.parametrize("seconds", [10, 200])

@@ -62,8 +62,16 @@ def hold(folder: Location, what: str) -> Iterator[None]:
                 who = _holder(folder) or "another process"
                 wait = "wait until it ends, or end it and run the same command again"
                 raise ValueError(f"{folder}: {what} is being written by {who}; {wait}") from None
+            # Removed while it is held. Who opened it before and locks it afterwards holds a file without a name, which
+            # `FileLock` sees and does not take for the lock.
+            held.callback(_remove, folder / LOCK_FILE)
         held.enter_context(_noted(folder, what))
         yield
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
-from ray_atr.common.storage.lock import LOCK_FILE
-from ray_atr.data.schema import caption_rows, captions_by_language
+from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
+from ray_atr.data.arrow_arrays import binary_array, caption_array, list_array, number_array, numbers_of, string_array
+from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.encoders import encode_archive, uses_ray
 from ray_atr.deploy.index.fingerprint import model_fingerprint
@@ -52,6 +53,8 @@ from ray_atr.training.run_folder import saved_retriever
 UNFINISHED = "unfinished"
 PART_SECONDS = 20.0
 """What is encoded is put on the disk this often: a kill costs no more work than that."""
+SOUNDS_IN_A_TABLE = 100_000
+"""Of more, the columns are in several parts: a part's strings may take 2 GiB."""
 SHOWN = 20
 """Broken files that are named; the others are counted. `files.arrow` has all."""
 
@@ -86,7 +89,7 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
     if (folder / INDEX_FILE).exists():
         raise refuse("--out", out, f"a new folder; bring an index up to date with `ray-atr index update {out}`")
     if folder.exists() and any(
-        path.name not in (UNFINISHED, "lock", "lock.json", "1") and not path.name.startswith(".")
+        path.name not in (UNFINISHED, LOCK_FILE, HOLDER_FILE, "1") and not path.name.startswith(".")
         for path in folder.iterdir()
     ):
         raise refuse("--out", out, "a new or empty folder")
@@ -187,14 +190,15 @@ def bring_up_to_date(
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """A folder that is there, and is gone again if it is new and nothing but its lock is in it after a failure."""
+    """A folder that is there, and is gone again if it is new and nothing is in it after a failure."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        if is_new and {path.name for path in folder.iterdir()} <= {LOCK_FILE}:
-            remove_folder(folder)
+        if is_new:
+            with contextlib.suppress(OSError):  # another build may have begun in it
+                folder.rmdir()
         raise
 
 
@@ -279,7 +283,7 @@ def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str,
     # The codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
     del index
-    starts, ends = windows["start"].to_numpy(), windows["end"].to_numpy()
+    starts, ends = numbers_of(windows["start"]), numbers_of(windows["end"])
     known = {}
     for row in files.to_pylist():
         if not row["error"]:
@@ -294,10 +298,22 @@ def _sound(row: Mapping[str, Any]) -> ArchivedSound:
     return ArchivedSound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
 
 
-def _row(sound: ArchivedSound) -> dict[str, Any]:
-    captions = caption_rows({code: texts for code, texts in sound.captions.items() if texts})
-    facts = {"path": sound.path, "size": sound.size, "modified_ns": sound.modified_ns}
-    return {**facts, "clip_id": sound.clip_id, "captions": captions}
+def _columns(sounds: Sequence[EncodedSound]) -> dict[str, pa.Array]:
+    """The columns of what is known of sounds, by name."""
+    own = [one.sound for one in sounds]
+    return {
+        "path": string_array([sound.path for sound in own]),
+        "size": number_array(np.array([sound.size for sound in own], np.int64)),
+        "modified_ns": number_array(np.array([sound.modified_ns for sound in own], np.int64)),
+        "digest": string_array([one.digest for one in sounds]),
+        "error": string_array([one.error for one in sounds]),
+        "clip_id": string_array([sound.clip_id for sound in own]),
+        "captions": caption_array([sound.captions for sound in own]),
+    }
+
+
+def _table(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+    return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
@@ -305,16 +321,21 @@ def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
     rows = [one.vectors for one in sounds if one.vectors is not None]
     if not rows:
         raise ValueError(f"nothing to index: of {counted(len(sounds), 'sound')} none can be encoded")
-    files, file_of, starts, ends, first = [], list[int](), list[float](), list[float](), 0
-    for number, one in enumerate(sounds):
-        count = len(one.starts)
-        files.append({**_row(one.sound), "digest": one.digest, "error": one.error, "first": first, "count": count})
-        file_of += [number] * count
-        starts += one.starts
-        ends += one.ends
-        first += count
-    windows = pa.table([file_of, starts, ends], schema=WINDOW_SCHEMA)
-    return pa.Table.from_pylist(files, schema=FILE_SCHEMA), windows, np.concatenate(rows)
+    counts = np.array([len(one.starts) for one in sounds], np.int64)
+    first = np.cumsum(counts) - counts
+    files = [
+        _table(
+            {**_columns(sounds[own]), "first": number_array(first[own]), "count": number_array(counts[own])},
+            FILE_SCHEMA,
+        )
+        for own in (slice(start, start + SOUNDS_IN_A_TABLE) for start in range(0, len(sounds), SOUNDS_IN_A_TABLE))
+    ]
+    times = (
+        np.array([time for one in sounds for time in getattr(one, name)], np.float64) for name in ("starts", "ends")
+    )
+    file_of = np.repeat(np.arange(len(sounds), dtype=np.int64), counts)
+    windows = pa.table([number_array(column) for column in (file_of, *times)], schema=WINDOW_SCHEMA)
+    return pa.concat_tables(files), windows, np.concatenate(rows)
 
 
 def _tell(broken: Mapping[str, str], say: Say) -> None:
@@ -360,17 +381,14 @@ class _Parts:
         if not self.held:
             return
         self.folder.mkdir(exist_ok=True)
-        rows = [
-            {
-                **_row(one.sound),
-                "digest": one.digest,
-                "starts": list(one.starts),
-                "ends": list(one.ends),
-                "vectors": one.vectors.tobytes() if one.vectors is not None else b"",
-            }
-            for one in self.held
-        ]
-        table = pa.Table.from_pylist(rows, schema=PART_SCHEMA.with_metadata({"model": self.model}))
+        held, times = self.held, PART_SCHEMA.field("starts").type
+        counts = [len(one.starts) for one in held]
+        columns = _columns(held)
+        for name in ("starts", "ends"):
+            flat = np.array([time for one in held for time in getattr(one, name)], np.float64)
+            columns[name] = list_array(counts, number_array(flat), times)
+        columns["vectors"] = binary_array([one.vectors.tobytes() for one in held if one.vectors is not None])
+        table = _table(columns, PART_SCHEMA.with_metadata({"model": self.model}))
         with atomic_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
             pq.write_table(table, output, write_page_checksum=True)
         self.number += 1

@@ -38,6 +38,7 @@ from ray_atr.common.storage import (
     write_json,
 )
 from ray_atr.common.storage.digests import digest_of_file
+from ray_atr.data.arrow_arrays import number_array
 from ray_atr.data.schema import CAPTIONS
 from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
 
@@ -218,7 +219,7 @@ def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Sc
     for start in range(0, max(1, len(rows)), ROW_GROUP):
         some = windows.slice(start, ROW_GROUP).combine_chunks()
         sounds = files.select(["path", "clip_id", "captions"]).take(some["file"])
-        flat = pa.array(np.ascontiguousarray(rows[start : start + ROW_GROUP]).reshape(-1))
+        flat = number_array(np.ascontiguousarray(rows[start : start + ROW_GROUP]).reshape(-1))
         vectors = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("vector").type)
         columns = [vectors, sounds["path"], some["start"], some["end"], sounds["clip_id"], sounds["captions"]]
         yield pa.table(columns, schema=schema)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ray_atr.common.runtime import home
@@ -20,6 +19,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
 from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of, mark_used
 from ray_atr.common.storage.transfer import get
+from ray_atr.data.arrow_arrays import number_array, numbers_of
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows, is_fast
@@ -136,7 +136,7 @@ class Index(Search):
         sound = None if row is None else self._files.slice(row, 1).to_pylist()[0]
         if sound is None or not sound["count"]:
             raise refuse("path", path, "a sound of the index")
-        starts = self._windows["start"].slice(sound["first"], sound["count"]).to_numpy()
+        starts = numbers_of(self._windows["start"].slice(sound["first"], sound["count"]))
         number = sound["first"] + max(0, int(np.searchsorted(starts, start, side="right")) - 1)
         return self.rows[number].astype(np.float32)
 
@@ -174,8 +174,9 @@ class Index(Search):
 
     def _matches(self, scores: NDArray[np.float32], places: NDArray[np.int64]) -> list[Match]:
         is_valid = places >= 0
-        windows = self._windows.take(pa.array(places[is_valid])).to_pylist()
-        sounds = self._files.select(["path", "clip_id", "captions"]).take(pa.array([row["file"] for row in windows]))
+        found = self._windows.take(number_array(places[is_valid]))
+        windows = found.to_pylist()
+        sounds = self._files.select(["path", "clip_id", "captions"]).take(found["file"])
         return [
             Match(
                 path=sound["path"],

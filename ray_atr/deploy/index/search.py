@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,7 +208,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.found((self.own_retriever or self.retriever).encode_audio([clip], sample_rate).numpy(), top)[0]
+        return self.found(self._heard(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
@@ -231,8 +232,7 @@ class Search(ABC):
         """
         code = self._language(language)
         texts = self._text_retriever(code).encode_text(list(labels), code or ENGLISH)
-        sound = (self.own_retriever or self.retriever).encode_audio([clip], sample_rate)
-        score = self.retriever.similarity(texts, sound)[:, 0].numpy()
+        score = self.retriever.similarity(texts, self._heard(clip, sample_rate))[:, 0].numpy()
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
@@ -243,6 +243,21 @@ class Search(ABC):
         found = zip(labels, score.tolist(), chance, strict=True)
         tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in found]
         return sorted(tags, key=lambda one: -one["score"])
+
+    def _heard(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
+        """The vector [1, r] of a sound. ValueError where no model is at hand that hears: a language pack does not."""
+        retriever = self.own_retriever or self.retriever
+        is_vector = retriever.audio_tower.front_end.kind == "vector"
+        if is_vector and (isinstance(clip, str | Path | bytes) or sample_rate is not None):
+            known = "a text, a sound of the index, or a vector of its space"
+            if self._has_pack:
+                allowed = (
+                    f"{known}; with {self.manifest.checkpoint} where it was, sounds too: a language pack hears nothing"
+                )
+            else:
+                allowed = f"{known}: this index was made of vectors, and its model hears nothing"
+            raise refuse("sound", "audio", allowed)
+        return retriever.encode_audio([clip], sample_rate)
 
     def _language(self, language: str | None) -> str | None:
         if language is not None:
