@@ -123,7 +123,7 @@ def test_two_builds_of_faiss_in_one_environment_are_named(tmp_path, monkeypatch)
     monkeypatch.delitem(sys.modules, "faiss")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        ValueError, match="two builds in one environment .*delete_GpuResourcesVector.*remove faiss-cpu and"
+        ValueError, match=r"two builds in one environment .*delete_GpuResourcesVector.*remove faiss-cpu and"
     ):
         fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)
 
