@@ -86,6 +86,16 @@ def test_a_table_fits_its_terminal_with_every_cell_once(width: int) -> None:
     assert TABLE.to_text(60) == wide
 
 
+@pytest.mark.parametrize("width", [*range(78, 90), 110])
+def test_a_name_that_fits_is_not_broken_to_make_room_for_a_number(width: int) -> None:
+    columns = ["noise", "objective", "in training?", *(f"text→audio\nR@{n}" for n in range(6))]
+    names = [Cell(text, is_number=False) for text in ("0.4", "contrastive", "none")]
+    lines = Table("", "", columns, [[[*names, *[Cell("61.2 ±12.0")] * 6]]]).to_text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("contrastive" in line for line in lines)
+    assert all("in training?" in line for line in lines if "objective" in line)
+
+
 def test_a_table_takes_the_terminals_width_and_none_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal_width() == 200
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

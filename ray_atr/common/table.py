@@ -22,6 +22,8 @@ BEST = "*"
 DISTINGUISHED = "†"
 """What marks a difference whose interval leaves out 0."""
 MISSING = "–"
+GAP = 2
+"""Characters between two columns in a terminal, half of them at each edge."""
 
 
 def percent(mean: float | None, deviation: float | None = None) -> str:
@@ -123,10 +125,10 @@ class Table:
         ]
         # What names a row: the columns of text before the first number.
         names = next((place for place, is_number in enumerate(self.are_numbers) if is_number), len(heads))
-        room = width - sum(wide[:names]) - names
+        room = width - sum(wide[one] + GAP for one in range(names))
         parts: list[list[int]] = [[]]
         for place in range(names, len(heads)):
-            if parts[-1] and sum(wide[one] + 1 for one in [*parts[-1], place]) > room:
+            if parts[-1] and sum(wide[one] + GAP for one in [*parts[-1], place]) > room:
                 parts.append([])
             parts[-1].append(place)
         lines = [line for part in parts for line in self._lines([*range(names), *part], heads, width)]

@@ -100,3 +100,17 @@ def test_the_axis_of_noise_says_what_the_ratio_is_a_share_of(
     runs = read_runs([write_run(tmp_path / "run", space)])
     draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
     assert label in words(drawn[0])
+
+
+def test_a_long_title_of_a_panel_ends_before_the_next_one(tmp_path: Path, drawn: list[Figure]) -> None:
+    runs = read_runs(
+        [write_run(tmp_path / "run", {"objective": ["contrastive", "kcl"], "data.noise.ratio": [0.0, 0.4]})]
+    )
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    assert any("not all trials were\ntrained on" in text for text in words(figure))
+    for left, right in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        for axes, end in ((left, right.get_window_extent().x0), (right, figure.bbox.x1)):
+            (title,) = (text for text in axes.findobj(Text) if text.get_text() == axes.get_title(loc="left"))
+            assert title.get_window_extent().x1 <= end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
+from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 from tests.support.tiny import tiny
 
@@ -33,6 +35,29 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     monkeypatch.setattr("ray_atr.sweep.run_trials._run_in_process", lambda queue, *_: finish(queue.next()))
     result = sweep(run, plan, home, use_ray=False, say=lambda message: None)
     assert (len(result.finished), len(result.unfinished), result.num_unproposed, result.num_left) == (1, 1, 4, 5)
+
+
+def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
+    run = RunFolder.create(home / "many", experiment, {"name": "test", "varied": ["data.noise.ratio"]})
+    queues: list[TrialQueue] = []
+
+    def searched() -> int:
+        """How many of the points it looks at."""
+        return len({id(found) for found in gc.get_objects()} & {id(entry) for entry in queues[0].entries})
+
+    def run_with_tune(queue: TrialQueue, *_: object) -> None:
+        queues.append(queue)
+        assert searched() == 0
+
+    stand_ins = {"start_ray": None, "decide_scaling": experiment, "concurrent_trials": 1, "prepare_all": []}
+    for name, result in stand_ins.items():
+        monkeypatch.setattr(f"ray_atr.sweep.run_trials.{name}", lambda *_, result=result, **__: result)
+    monkeypatch.setattr("ray_atr.sweep.run_trials.run_with_tune", run_with_tune)
+    sweep(run, [{"seed": seed} for seed in range(3)], home, say=lambda message: None)
+    assert searched() == 3
 
 
 def finish(trial: TrialFolder | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +120,8 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
             for axes, (direction, title) in zip(row, ARROWS.items(), strict=True)
         ]
         for axes, metric, title in panels:
-            axes.set_title(title)
+            # Some 12 characters an inch.
+            axes.set_title(textwrap.fill(title, int(12 * (panel + names))))
             axes.tick_params(labelleft=True)
             _draw_lines(axes, lines, look, curve, metric)
             for name, (_, frame) in levels.items():
