@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -191,8 +190,12 @@ def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts:
         assert np.allclose(client.searcher.snapshot.audio, expected, atol=1e-6)
         assert not leftovers(folder)
 
-    for folder, where in every_crash(prepare, tmp_path / "crashes", most=4):
-        assert in_fork(partial(resumed, folder)) == 0, where
+    def all_resumed() -> None:
+        for folder, where in every_crash(prepare, tmp_path / "crashes", most=4):
+            print(where)  # shown if it fails
+            resumed(folder)
+
+    assert in_fork(all_resumed) == 0
 
 
 @pytest.mark.parametrize("in_store", [False, True])

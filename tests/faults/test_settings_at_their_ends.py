@@ -51,7 +51,11 @@ def cases(base: Experiment, section: str) -> Iterator[tuple[dict[str, str], str,
 
 
 def outcome(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
-    """`trained`, or the error, of a training in a fork."""
+    """`trained`, or the error, of a training in a fork; a choice that is refused before it needs none."""
+    try:
+        check_experiment(override(base, changes))
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

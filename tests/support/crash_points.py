@@ -2,19 +2,24 @@
 
 What counts is what changes a file system: opening to write, making, renaming, linking and removing. Python tells of each by
 an audit event before it happens, also of one that will change nothing: making a folder that is there, removing a file that is
-not. A kill after such a one leaves what a kill before it leaves, so only one of the two is tried. Work runs in a fork of this
-process, so that a kill is a kill: no `finally`, no exit handlers, every lock let go of by the operating system.
+not. A kill after such a one leaves what a kill before it leaves, so only one of the two is tried. Work runs in one fork of
+this process, which makes a copy at each point: what is on the disk then is what a kill leaves, without what a `finally` or an
+exit handler would add. With RAY_ATR_ALL_POINTS=1 a fork is killed at each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import os
 import pickle
 import resource
+import shutil
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -36,8 +41,10 @@ _is_installed = False
 
 
 def file_operations(work: Callable[[], object], below: Path) -> list[str]:
-    """The operations of a whole run of `work`, as texts."""
-    return [seen.operation for seen in _observed(work, below)]
+    """The operations of a whole run of `work` in a fork, as texts."""
+    seen: list[Seen] = []
+    assert in_fork(lambda: _observed(work, below), into=seen) == 0, "the work fails without a kill"
+    return [one.operation for one in seen]
 
 
 class Seen(NamedTuple):
@@ -56,34 +63,21 @@ def _observed(work: Callable[[], object], below: Path) -> list[Seen]:
         can_tear = last_written is not None and last_written.is_file()
         seen.append(Seen(operation, can_tear, _is_change(operation, below)))
 
-    def observed() -> list[Seen]:
-        _watching(work, below, act)
-        return seen
-
-    assert in_fork(observed, into=seen) == 0, "the work fails without a kill"
+    _watching(work, below, act)
     return seen
-
-
-def killed_at(work: Callable[[], object], below: Path, point: int, how: str = KILL) -> bool:
-    """Run `work` in a fork that dies at its operation number `point`; False if it ended before."""
-
-    def act(number: int, operation: str, last_written: Path | None) -> None:
-        if number == point:
-            if how == TEAR and last_written is not None and last_written.is_file():
-                os.truncate(last_written, last_written.stat().st_size // 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return in_fork(lambda: _watching(work, below, act)) == -signal.SIGKILL
 
 
 def failed_at(work: Callable[[], object], below: Path, point: int, error: int = errno.ENOSPC) -> int:
     """Run `work` in a fork whose operation number `point` fails with an errno; 0 if it ended well, 1 if it raised."""
+    return in_fork(partial(_failing, work, below, point, error))
 
-    def act(number: int, operation: str, last_written: Path | None) -> None:
-        if number == point:
-            raise OSError(error, os.strerror(error), operation)
 
-    return in_fork(lambda: _watching(work, below, act))
+class Crash(NamedTuple):
+    """A folder in which the work has ended, or a copy of what was in it then, and a name for how."""
+
+    folder: Path
+    copy: Path | None
+    name: str
 
 
 def every_crash(
@@ -92,39 +86,109 @@ def every_crash(
     ways: tuple[str, ...] = (KILL, TEAR, FULL, CUT),
     most: int | None = None,
 ) -> Iterator[tuple[Path, str]]:
-    """For each operation of a work after which the disk is another, and each way to end there: a folder of its own in which it
-    did, and a name for it.
+    """For each operation of a work after which the disk is another, and each way to end there: a folder in which it did, and a
+    name for it.
 
     `prepare(folder)` makes what is there before, and returns the work. `most` is how many of them a slow work gets in each
     way, unless RAY_ATR_ALL_POINTS=1. Files may grow to half of what they become, and to all but their last byte: 4 such sizes.
+
+    What a kill leaves is what is on the disk at that moment: a copy made then, which takes the folder's place, so that paths
+    in its files are those of a killed process. RAY_ATR_ALL_POINTS=1 kills a process for each.
     """
+    found: list[Crash] = []
+    assert in_fork(lambda: list(_crashes(prepare, root, ways, most)), into=found) == 0, "the work fails without a kill"
+    for folder, copy, name in found:
+        if copy is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            copy.rename(folder)
+        yield folder, name
+
+
+def _crashes(
+    prepare: Callable[[Path], Callable[[], object]], root: Path, ways: tuple[str, ...], most: int | None
+) -> Iterator[Crash]:
+    """The crashes, one after the other in this process, which ends after them."""
     operations = _observed(prepare(_new(root / "whole")), root / "whole")
     count = len(operations)
     assert count > 0, "the work changes no file below the folder"
     numbered = list(enumerate(operations, start=1))
     # Killed before an operation, all is as it was after the one before it, and that may have changed nothing.
     new = [(point, one) for point, one in numbered if ALL_POINTS or point == 1 or operations[point - 2].is_change]
+    room = [p for p, one in numbered if one.operation.startswith(TAKES_ROOM) and (ALL_POINTS or one.is_change)]
     points = {
-        KILL: [point for point, _ in new],
-        TEAR: [point for point, one in new if one.can_tear],
-        FULL: [p for p, one in numbered if one.operation.startswith(TAKES_ROOM) and (ALL_POINTS or one.is_change)],
+        KILL: spread([point for point, _ in new], most),
+        TEAR: spread([point for point, one in new if one.can_tear], most),
     }
-    for how in ways:
-        for point in spread(points.get(how, ()), most):
-            operation = operations[point - 1].operation
+    kills = [(how, point) for how in ways for point in points.get(how, ())]
+    names = {
+        (how, point): f"{how} at operation {point} of {count} ({operations[point - 1].operation})"
+        for how, point in kills
+    }
+    if ALL_POINTS:
+        for how, point in kills:
             folder = _new(root / f"{how}-{point}")
-            if how == FULL:
-                failed_at(prepare(folder), folder, point)
-            else:
-                assert killed_at(prepare(folder), folder, point, how), f"ended before operation {point} of {count}"
-            yield folder, f"{how} at operation {point} of {count} ({operation})"
+            assert _killed_at(prepare(folder), folder, point, how), f"ended before operation {point} of {count}"
+            yield Crash(folder, None, names[how, point])
+    elif kills:
+        folder, copies = _new(root / "killed"), _new(root / "at")
+        _copying(prepare(folder), folder, copies, kills)
+        for how, point in kills:
+            assert (copies / f"{how}-{point}").is_dir(), f"ended before operation {point} of {count}"
+            yield Crash(folder, copies / f"{how}-{point}", names[how, point])
+    for point in spread(room, most) if FULL in ways else ():
+        folder = _new(root / f"{FULL}-{point}")
+        work = prepare(folder)
+        with contextlib.suppress(Exception):
+            _failing(work, folder, point)
+        yield Crash(folder, None, f"{FULL} at operation {point} of {count} ({operations[point - 1].operation})")
     sizes = {path.stat().st_size for path in (root / "whole").rglob("*") if path.is_file()}
-    for most_bytes in spread(sorted({limit for size in sizes if size > 1 for limit in (size // 2, size - 1)}), 4):
-        if CUT in ways:
-            folder = _new(root / f"cut-{most_bytes}")
-            work = prepare(folder)
-            in_fork(partial(_limited, work, most_bytes))
-            yield folder, f"no room beyond byte {most_bytes} of a file"
+    limits = sorted({limit for size in sizes if size > 1 for limit in (size // 2, size - 1)})
+    for most_bytes in spread(limits, 4) if CUT in ways else ():
+        folder = _new(root / f"cut-{most_bytes}")
+        work = prepare(folder)
+        with contextlib.suppress(Exception):
+            _limited(work, most_bytes)
+        yield Crash(folder, None, f"no room beyond byte {most_bytes} of a file")
+
+
+def _killed_at(work: Callable[[], object], below: Path, point: int, how: str) -> bool:
+    """Run `work` in a fork that dies at its operation number `point`; False if it ended before."""
+
+    def act(number: int, operation: str, last_written: Path | None) -> None:
+        if number == point:
+            if how == TEAR:
+                _tear(last_written)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return in_fork(lambda: _watching(work, below, act)) == -signal.SIGKILL
+
+
+def _copying(work: Callable[[], object], below: Path, copies: Path, kills: Sequence[tuple[str, int]]) -> None:
+    """Run `work` and copy, before each operation where it is to be killed, what is there: what a kill would leave."""
+
+    def act(number: int, operation: str, last_written: Path | None) -> None:
+        for how, point in kills:
+            if number == point:
+                copy = shutil.copytree(below, copies / f"{how}-{point}", symlinks=True)
+                if how == TEAR and last_written is not None:
+                    _tear(copy / last_written.resolve().relative_to(below.resolve()))
+
+    _watching(work, below, act)
+
+
+def _tear(file: Path | None) -> None:
+    if file is not None and file.is_file():
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def _failing(work: Callable[[], object], below: Path, point: int, error: int = errno.ENOSPC) -> None:
+    """Run `work`, whose operation number `point` fails with an errno."""
+
+    def act(number: int, operation: str, last_written: Path | None) -> None:
+        if number == point:
+            raise OSError(error, os.strerror(error), operation)
+
+    _watching(work, below, act)
 
 
 def _is_change(operation: str, below: Path) -> bool:
@@ -138,9 +202,15 @@ def _is_change(operation: str, below: Path) -> bool:
 
 
 def _limited(work: Callable[[], object], most_bytes: int) -> None:
-    """Run `work` in a process of which no file may grow beyond `most_bytes`."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-    work()
+    """Run `work` while no file of this process may grow beyond `most_bytes`."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, usual[1]))
+    try:
+        work()
+    finally:
+        # What the work left open is closed, and so written, under the same limit.
+        gc.collect()
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 
 
 def spread(points: Sequence[int], most: int | None) -> list[int]:
@@ -189,18 +259,23 @@ def _watching(work: Callable[[], object], below: Path, act: Callable[[int, str, 
     global _hook, _is_installed
     state: dict[str, Any] = {"number": 0, "last": None, "busy": False}
     root = f"{below.resolve()}{os.sep}"
+    # Other threads wait until `act` has looked at the disk; what `act` itself does there is no operation of the work.
+    one_thread = threading.RLock()
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         paths = _paths(event, args)
-        if state["busy"] or not any(f"{path}{os.sep}".startswith(root) for path in paths):
+        if not any(f"{path}{os.sep}".startswith(root) for path in paths):
             return
-        state["busy"] = True
-        try:
-            state["number"] += 1
-            act(state["number"], f"{event} {' '.join(path.removeprefix(root) for path in paths)}", state["last"])
-            state["last"] = Path(paths[0]) if event == "open" else state["last"]
-        finally:
-            state["busy"] = False
+        with one_thread:
+            if state["busy"]:
+                return
+            state["busy"] = True
+            try:
+                state["number"] += 1
+                act(state["number"], f"{event} {' '.join(path.removeprefix(root) for path in paths)}", state["last"])
+                state["last"] = Path(paths[0]) if event == "open" else state["last"]
+            finally:
+                state["busy"] = False
 
     _hook = hook
     if not _is_installed:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,6 +26,7 @@ from ray_atr.training.loop import train_trial
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import pretend_device
 from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NEAR = 2e-7
@@ -34,7 +34,6 @@ NEAR = 2e-7
 some losses and judges make up to 2e-6 of it.
 """
 TEACHER = "teacher"
-IS_WHOLE = os.environ.get("RAY_ATR_WHOLE_PRODUCT") == "1"
 ON_GPU = {"scaling__gpus_per_worker": 0.6, "scaling__gpus_per_encoder": 0.4}
 BASE = {"objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
 
