@@ -40,7 +40,6 @@ from ray_atr.workshop.importing.vector_import import import_vectors
 GOALS = {
     "small_loss": 1.05,
     "leave_one_out": 1.15,
-    "neighbour_votes": 1.3,
     "self_refining": 1.05,
     "transport": 1.05,
     "rematch": 1.05,

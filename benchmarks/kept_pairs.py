@@ -1,25 +1,23 @@
-"""What training on an audit's kept captions is worth: vectors of ESC-50 in eight languages, several seeds.
+"""What training on an audit's kept captions is worth: vectors of clips and captions, several seeds.
 
     uv run python benchmarks/kept_pairs.py --vectors VECTORS --out FOLDER
 
 For each share of wrong captions and seed: training clips get another clip's captions, the set is audited, and
 `audit --keep 0.05` writes the captions of which at most 5% are wrong. The recipe `vectors` is then trained on all captions,
 on the kept ones and on the right ones alone, which is what `oracle` sees. Each is tested on clips and captions as they are.
-VECTORS is as in `audit_noise.py`; its captions are in the eight languages of `make_vectors.py`.
+VECTORS is as in `audit_noise.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from audit_noise import owners
-from make_vectors import COLUMNS, LANGUAGES, splits_of
+from make_vectors import COLUMNS
 from numpy.typing import NDArray
+from pair_sets import PairSet, owners, read_set, write_set
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.data.schema import to_clips
@@ -32,61 +30,45 @@ from ray_atr.training.run_folder import TEST_SCORES, RunFolder
 from ray_atr.workshop.audit.decisions import keep_certified
 from ray_atr.workshop.audit.options import AuditOptions
 from ray_atr.workshop.audit.run import audit_data_set
-from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
 SETS = ("all", "kept", "right")
 RECALLS = [Metric(direction, MEAN, "recall_at_1") for direction in ("text_to_audio", "audio_to_text")]
 KEEP = 0.05
-TRAINED = ["--data.languages", ",".join(LANGUAGES)]
-
-
-def write_table(
-    clips: Sequence[Mapping[str, str]], labels: NDArray[np.int64], is_left_out: NDArray[np.bool_], file: Path
-) -> None:
-    """The table of pairs in which clip n has the captions of class `labels[n]`, unless it is left out."""
-    split = splits_of(clips)
-    with file.open("w", newline="", encoding="utf-8") as output:
-        rows = csv.writer(output)
-        rows.writerow(COLUMNS)
-        for number, one in enumerate(clips):
-            if is_left_out[number]:
-                continue
-            name, label = one["filename"], int(labels[number])
-            for column, language in enumerate(LANGUAGES):
-                words = caption(ESC50_CLASSES[label], language)
-                row = [number, label * len(LANGUAGES) + column, words, language, split[name], Path(name).stem]
-                rows.writerow([*row, one["category"]])
+OF_CLIP = ("audio_row", "split", "clip_id", "label")
+"""Columns that stay with the clip, whichever captions it has."""
 
 
 def prepared(
-    folder: Path,
-    vectors: Path,
-    clips: Sequence[Mapping[str, str]],
-    labels: NDArray[np.int64],
-    left_out: NDArray[np.bool_],
+    folder: Path, vectors: Path, clips: PairSet, owner: NDArray[np.int64], left_out: NDArray[np.bool_]
 ) -> Path:
-    """The data set of these pairs, in `folder`."""
+    """The data set, in `folder`, in which clip n has the captions of clip `owner[n]`, unless it is left out."""
     folder.mkdir(parents=True)
-    table = folder / "pairs.csv"
-    write_table(clips, labels, left_out, table)
-    given = ["--audio", str(vectors / "esc50_audio_aisfx.npy"), "--text", str(folder.parent.parent / "text.npy")]
-    ray_atr("prepare", "vectors", arguments=[*given, "--table", str(table), "--out", str(folder / "data")])
+    rows = [
+        [{**of_owner, **{name: own[name] for name in OF_CLIP}}[column] for column in COLUMNS]
+        for n, of_clip in enumerate(clips.tables)
+        if not left_out[n]
+        for own, of_owner in zip(of_clip, clips.tables[owner[n]], strict=True)
+    ]
+    write_set(rows, folder / "pairs.csv")
+    given = ["--audio", str(vectors / "audio.npy"), "--text", str(vectors / "text.npy")]
+    ray_atr(
+        "prepare", "vectors", arguments=[*given, "--table", str(folder / "pairs.csv"), "--out", str(folder / "data")]
+    )
     return folder / "data"
 
 
 def kept_shares(
-    kept: Manifest, clips: Sequence[Mapping[str, str]], is_wrong: NDArray[np.bool_]
+    kept: Manifest, clips: PairSet, is_trained: NDArray[np.bool_], is_wrong: NDArray[np.bool_]
 ) -> tuple[float, float, float]:
     """(share of the captions that are wrong, share of the right ones that are kept, share of the kept ones that are wrong)."""
-    split, number = splits_of(clips), {Path(one["filename"]).stem: n for n, one in enumerate(clips)}
-    trained = np.array([split[one["filename"]] == "train" for one in clips])
-    captions = np.zeros(len(clips))
+    number = {rows[0]["clip_id"]: n for n, rows in enumerate(clips.tables)}
+    captions = np.zeros(len(number))
     for shard in kept.shards_of("train"):
         for clip in itertools.chain.from_iterable(map(to_clips, read_shard(kept, shard))):
             captions[number[clip.clip_id]] = sum(map(len, clip.captions.values()))
-    right = captions[~is_wrong].sum() - captions[~trained].sum()
-    share_of_right = right / (len(LANGUAGES) * (trained & ~is_wrong).sum())
-    return is_wrong[trained].mean(), share_of_right, captions[is_wrong].sum() / captions.sum()
+    right = captions[~is_wrong].sum() - captions[~is_trained].sum()
+    share_of_right = right / (len(clips.languages) * (is_trained & ~is_wrong).sum())
+    return is_wrong[is_trained].mean(), share_of_right, captions[is_wrong].sum() / captions.sum()
 
 
 def main() -> None:
@@ -98,14 +80,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     options.out.mkdir(parents=True)
-    np.save(
-        options.out / "text.npy", np.load(options.vectors / "esc50_text_use.npy").reshape(len(ESC50_CLASSES) * 8, -1)
-    )
-    with (options.vectors / "esc50_clips.csv").open(newline="") as file:
-        clips = list(csv.DictReader(file))
-    labels = np.array([int(row["target"]) for row in clips])
-    split = splits_of(clips)
-    is_trained = np.array([split[row["filename"]] == "train" for row in clips])
+    clips = read_set(options.vectors)
+    is_trained = np.array([rows[0]["split"] == "train" for rows in clips.tables])
+    trained, everyone = np.flatnonzero(is_trained), np.arange(len(clips.tables))
+    captions = [clips.captions[n] for n in trained]
     head = [
         "kind",
         "ratio",
@@ -126,22 +104,22 @@ def main() -> None:
             for seed in range(options.seeds):
                 folder = options.out / f"{kind}-{ratio}-{seed}"
                 folder.mkdir()
-                assigned = labels.copy()
-                trained = np.flatnonzero(is_trained)
-                assigned[trained] = labels[trained][owners(kind, ratio, labels[trained], 1, seed)[:, 0]]
-                is_wrong = assigned != labels
+                owner = everyone.copy()
+                owner[trained] = trained[owners(kind, ratio, captions, 1, seed)[:, 0]]
+                is_wrong = clips.text_row[owner, 0] != clips.text_row[:, 0]
                 none = np.zeros_like(is_wrong)
                 data = {
-                    "all": prepared(folder / "all", options.vectors, clips, assigned, none),
-                    "right": prepared(folder / "right", options.vectors, clips, labels, is_wrong),
+                    "all": prepared(folder / "all", options.vectors, clips, owner, none),
+                    "right": prepared(folder / "right", options.vectors, clips, everyone, is_wrong),
                 }
                 audit = audit_data_set(str(data["all"]), None, folder / "audit", AuditOptions())
                 kept = keep_certified(audit, KEEP, folder / "kept").manifest
                 data["kept"] = Path(str(kept.folder))
-                shares.append(kept_shares(kept, clips, is_wrong))
+                shares.append(kept_shares(kept, clips, is_trained, is_wrong))
                 for name in SETS:
                     run = folder / "runs" / name
-                    words = ["--recipe", "vectors", "--data.source", str(data[name]), "--seed", str(seed), *TRAINED]
+                    words = ["--recipe", "vectors", "--data.source", str(data[name]), "--seed", str(seed)]
+                    words += ["--data.languages", ",".join(clips.languages)]
                     ray_atr("train", arguments=[*words, "--ray", "never", "--quiet", "--out", str(run)])
                     (trial,) = RunFolder.open(run).trials()
                     samples[name].append(read_scores(trial.folder / TEST_SCORES))

@@ -12,14 +12,13 @@ kept`: share of the right pairs that are kept.
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
 
 import numpy as np
-from audit_noise import KINDS, owners
+from audit_noise import KINDS
 from numpy.typing import NDArray
+from pair_sets import owners, paired, read_set
 
-from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
@@ -57,9 +56,6 @@ def one_set(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=Path, required=True)
-    parser.add_argument("--audio", default="esc50_audio_aisfx.npy")
-    parser.add_argument("--text", default="esc50_text_use.npy")
-    parser.add_argument("--clips-table", default="esc50_clips.csv")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--ratios", nargs="+", type=float, default=(0.05, 0.1, 0.2, 0.4))
     parser.add_argument("--rate", type=float, default=0.05)
@@ -67,23 +63,18 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    audio, text = (np.load(options.vectors / name).astype(np.float32) for name in (options.audio, options.text))
-    with (options.vectors / options.clips_table).open(newline="") as file:
-        labels = np.array([int(row["target"]) for row in csv.DictReader(file)])
+    clips = read_set(options.vectors)
     print("| kind | ratio | " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (1 + len(HEAD)))
     for kind in options.kinds:
         for ratio in options.ratios:
-            owner = owners(kind, ratio, labels, text.shape[1], options.seed)
-            clip, column = np.divmod(np.arange(owner.size), owner.shape[1])
-            assigned = labels[owner].ravel()
-            keys = np.array([f"{label} {place}" for label, place in zip(assigned, column, strict=True)])
-            pairs = Pairs(audio, text[assigned, column], clip, column.astype(str), keys)
+            owner = owners(kind, ratio, clips.captions, len(clips.languages), options.seed)
+            pairs, is_wrong = paired(clips, owner)
             p_value = audit_pairs(pairs, CrossFit(seed=options.seed)).posteriors.p_value
             random, rows = np.random.default_rng(options.seed), []
             for number in range(options.sets):
-                chosen = np.isin(clip, random.choice(len(labels), options.clips, replace=False))
-                _, own = np.unique(clip[chosen], return_inverse=True)
-                rows.append(one_set(p_value[chosen], (assigned != labels[clip])[chosen], own, options.rate, number))
+                chosen = np.isin(pairs.clip, random.choice(len(clips.audio), options.clips, replace=False))
+                _, own = np.unique(pairs.clip[chosen], return_inverse=True)
+                rows.append(one_set(p_value[chosen], is_wrong[chosen], own, options.rate, number))
             cells = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
             print(f"| {kind} | {ratio} | {cells} |", flush=True)
 

@@ -16,6 +16,7 @@ from ray_atr.data.shards import read_manifest
 from ray_atr.models.weights import read_settings, write_settings
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.training.checkpoint import STATE_FILE, resume, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -114,6 +115,21 @@ def test_a_knowledge_base_of_format_2_is_read_with_its_ids_in_utf8(tmp_path: Pat
     before = load(tmp_path / "v1")
     assert before.names == names
     assert before.ids.dtype == np.dtype("S3")
+
+
+def test_a_removed_method_is_named_with_what_takes_its_place(tmp_path: Path) -> None:
+    settings = {"objective.correspondence": "neighbour_votes", "objective.correspondence.bank": 48}
+    instead = r"objective.correspondence: got 'neighbour_votes'; .*neighbour_votes was removed; leave_one_out takes its"
+    write_json(tmp_path / "experiment.json", settings)
+    write_json(tmp_path / "sweep.json", {"format": FORMATS["run"]})
+    with pytest.raises(ValueError, match=rf"experiment.json: {instead}"):
+        _ = RunFolder.open(tmp_path).experiment
+    content = {"format": FORMATS["checkpoint"], "experiment": json.dumps(settings)}
+    save_checkpoint(tmp_path / LAST, content)
+    with pytest.raises(ValueError, match=instead):
+        resume(None, Experiment(), tmp_path, WorkerGroup())
+    with pytest.raises(ValueError, match=r"--methods: .*leave_one_out takes its place"):
+        CorrespondenceSweep(methods=("neighbour_votes",)).points()
 
 
 def test_each_format_is_tried() -> None:

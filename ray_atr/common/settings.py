@@ -36,9 +36,19 @@ RANKING_HELP = (
 )
 
 
+REMOVED = {"neighbour_votes": "leave_one_out"}
+"""Names that settings of earlier versions took, and what takes their place."""
+
+
 def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
-    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio)."""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=similarity)
+    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio).
+
+    Of a name that was removed it is what takes its place.
+    """
+    allowed = list(allowed)
+    if (instead := REMOVED.get(name)) in allowed:
+        return f" ({name} was removed; {instead} takes its place)"
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=similarity)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

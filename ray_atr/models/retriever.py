@@ -467,8 +467,9 @@ class Retriever(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the weights are; the CPU for a retriever without any, such as one of given vectors."""
+        weight = next(self.parameters(), None)
+        return torch.device("cpu") if weight is None else weight.device
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

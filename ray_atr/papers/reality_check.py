@@ -6,6 +6,7 @@ are over clips and seeds, as those of every table. Both are read from what the t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ray_atr.common.override import override
+from ray_atr.common.override import as_typed, override
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location
 from ray_atr.common.table import Cell, Table
@@ -25,10 +26,11 @@ from ray_atr.evaluation.report.evaluation_tables import in_words
 from ray_atr.evaluation.report.style import DPI, RC
 from ray_atr.evaluation.report.sweep_page import Picture
 from ray_atr.evaluation.report.tables import read_scores
+from ray_atr.evaluation.report.write import Added
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
-from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, method_of
-from ray_atr.training.experiment import Experiment
+from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
+from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.training.validation import MEASURE
 
@@ -50,6 +52,8 @@ HEADINGS = {
     "clean_pairs_lost": "true pairs lost",
 }
 FEW_SEEDS = 3
+NAMED = 3
+"""Differing settings that are named of a run that is left out."""
 COLUMNS = (
     *NAMES, "seeds", "test", LAST_EPOCH, FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
     "seconds"
@@ -176,22 +180,58 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     return Hits(np.bincount(places, hits) / np.bincount(places), clip)
 
 
-def read_cells(*runs: RunFolder) -> dict[tuple[str, str, float], MethodTrials]:
-    """The cells of runs; trials that are no method's, not finished or without scores are left out.
+class Found(NamedTuple):
+    """The cells of runs, and of what was left out the place and the reason, a line each."""
 
-    Runs whose settings are not the first one's are left out, as their trials cannot be compared with it; of a method's seed
-    at one noise that several runs have, the first run's trial counts.
+    cells: dict[tuple[str, str, float], MethodTrials]
+    left_out: list[str]
+
+
+def read_cells(*runs: RunFolder) -> Found:
+    """The cells of runs; what is no method's, not finished, without scores or not comparable is left out, and named.
+
+    Runs whose settings are not the first one's cannot be compared with it; of a method's seed at one noise that several runs
+    have, the first run's trial counts.
     """
     base = runs[0].experiment
     grouped: dict[tuple[str, str, float], dict[int, tuple[Hits, TrialFolder]]] = {}
-    for trial in (trial for run in runs if run.experiment == base for trial in run.trials()):
-        overrides = trial.describe()["overrides"]
-        name = method_of(overrides)
-        if name is None or not trial.is_finished or (hits := hits_of(trial, override(base, overrides))) is None:
+    left_out: list[str] = []
+    for run in runs:
+        if differing := _differing(run, runs[0]):
+            left_out.append(f"{run.path}: {differing}")
             continue
-        key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
-        grouped.setdefault(key, {}).setdefault(int(overrides["seed"]), (hits, trial))
-    return {key: _cell(list(found.values()), base.evaluation.select_by) for key, found in grouped.items()}
+        reasons: Counter[str] = Counter()
+        for trial in run.trials():
+            overrides = trial.describe()["overrides"]
+            name = method_of(overrides)
+            if name is None:
+                chosen = [str(overrides[path]) for path in (PAIR, CORRESPONDENCE) if path in overrides]
+                reasons[f"of no method that is compared ({', '.join(chosen) or 'none is named'})"] += 1
+            elif not trial.is_finished:
+                reasons["not finished"] += 1
+            elif (hits := hits_of(trial, override(base, overrides))) is None:
+                reasons["without the scores that the table is made of"] += 1
+            else:
+                key = (name, str(overrides["data.noise.kind"]), float(overrides["data.noise.ratio"]))
+                grouped.setdefault(key, {}).setdefault(int(overrides["seed"]), (hits, trial))
+        left_out += [f"{run.path}: {counted(number, 'trial')} {reason}" for reason, number in reasons.items()]
+    select_by = base.evaluation.select_by
+    return Found({key: _cell(list(found.values()), select_by) for key, found in grouped.items()}, left_out)
+
+
+def _differing(run: RunFolder, first: RunFolder) -> str:
+    """Why a run cannot be compared with the first one, in words; nothing if it can."""
+    if (name := run.info["name"]) != first.info["name"]:
+        return f"a run of {name}, not of {first.info['name']}"
+    own, expected = run.settings, first.settings
+    paths = [
+        path
+        for path in dict.fromkeys((*expected, *own))
+        if own.get(path) != expected.get(path) and not path.startswith(NOT_DECIDING)
+    ]
+    named = [f"{path} {as_typed(own.get(path))}, not {as_typed(expected.get(path))}" for path in paths[:NAMED]]
+    more = [f"{len(paths) - NAMED} more"] if len(paths) > NAMED else []
+    return "; ".join((*named, *more))
 
 
 def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
@@ -297,9 +337,9 @@ def title_of(kind: str, ratio: float) -> str:
     return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
-def page_table(found: pd.DataFrame, measured: str, queries: int) -> Table:
+def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:
     """The table as the page shows it, a block a noise, scores in percent as in the other tables; `measured`: what the scores
-    are, in words; `queries`: of how many a score is the mean.
+    are, in words; `queries`: of how many a score is the mean; `left_out`: what is not in it, and why.
     """
     # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
     unsaid = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
@@ -324,6 +364,8 @@ def page_table(found: pd.DataFrame, measured: str, queries: int) -> Table:
             f" Careful: {counted(fewest, 'seed')} tell{'s' if fewest == 1 else ''} too little of how seeds differ; such "
             f"intervals are too narrow, from {FEW_SEEDS} seeds on they hold."
         )
+    if left_out:
+        note += f" Left out: {'. '.join(left_out)}."
     return Table("Reality check", note, [HEADINGS.get(name, name) for name in columns], blocks)
 
 
@@ -344,30 +386,28 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
     return cells
 
 
-def write_reality_check(
-    run_folders: Sequence[Location | str], folder: Path, *, figures: bool = True
-) -> tuple[Table, list[Picture]]:
+def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, figures: bool = True) -> Added:
     """Write reality_check.csv and .md of run folders into a folder that exists; if wanted, reality_check.png, and
     detector.png if a method detects.
 
-    Run folders are read together, such as one for each noise; those with other settings than the first are left out.
-    ValueError if no trial of a method has finished.
+    Run folders are read together, such as one for each noise; those with other settings than the first are left out, and
+    the table's note names them. ValueError if no trial of a method has finished.
     """
     runs = [RunFolder.open(run_folder) for run_folder in run_folders]
-    cells = read_cells(*runs)
+    cells, left_out = read_cells(*runs)
     if not cells:
         raise ValueError(f"{run_folders[0]}: no finished trial of a method that kept its scores")
     chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     found = table(cells)
     found.to_csv(folder / "reality_check.csv", index=False)
-    shown = page_table(found, measured, next(iter(cells.values())).hits.shape[1])
+    shown = page_table(found, measured, next(iter(cells.values())).hits.shape[1], left_out)
     (folder / "reality_check.md").write_text(shown.to_markdown())
     if not figures:
-        return shown, []
+        return Added(tables=[shown], left_out=left_out)
     bars = folder / "reality_check.png"
     draw(cells, bars, measured)
     pictures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
     if (detector := draw_detector(cells, folder / "detector.png")) is not None:
         pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
-    return shown, pictures
+    return Added(tables=[shown], pictures=pictures, left_out=left_out)

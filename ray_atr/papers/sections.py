@@ -22,9 +22,7 @@ def reality_check(runs: Runs, folder: Path, figures: bool) -> Added:
     """The methods for wrong pairs against keeping all pairs and leaving the wrong ones out."""
     if runs.infos[0]["name"] != REALITY_CHECK or runs.finished.empty:
         return Added()
-    checks = [where for where, info in zip(runs.folders, runs.infos, strict=True) if info["name"] == REALITY_CHECK]
-    table, pictures = write_reality_check(checks, folder, figures=figures)
-    return Added(tables=[table], pictures=pictures)
+    return write_reality_check(runs.folders, folder, figures=figures)
 
 
 SECTIONS = (reality_check, layouts)

@@ -128,6 +128,22 @@ class Racing(SweepListener):
         for cell in self.cells:
             self._look_at(cell)
 
+    def said_of_spared(self) -> str | None:
+        """How many further seeds the points that are left can have for the trials that were spared, and the option for it, in
+        words; None if not one.
+        """
+        spared = sum(not trial.epochs() for trial in self.queue.trials if trial.trial_id in self.dropped)
+        overrides = [one.describe()["overrides"] for one in self.queue.trials if one.trial_id not in self.dropped]
+        left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in overrides}
+        further = spared // len(left) if left else 0
+        if not further:
+            return None
+        seeds = [*self.seeds, *range(max(self.seeds) + 1, max(self.seeds) + 1 + further)]
+        return (
+            f"race: {counted(spared, 'trial was', 'trials were')} spared, enough for {counted(further, 'further seed')} of the "
+            f"{counted(len(left), 'point')} left: --resume {self.run.path} --seeds {' '.join(map(str, seeds))}"
+        )
+
     def _look_at(self, cell: Sequence[Entrant]) -> None:
         self._say_if_few(cell)
         found = run_race(

@@ -90,11 +90,11 @@ def sweep(
         say(f"{done} of {len(queue.trials)} trials are in {run.path} already")
     for listener in listeners:
         listener.sweep_started(queue.num_trials, done)
-    has_dropped = None
+    racing = None
     if plan.scheduler == RACE:
         racing = Racing(run, plan, queue, say, listeners)
         racing.look()
-        listeners, has_dropped = [*listeners, racing], racing.is_dropped
+        listeners = [*listeners, racing]
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
     if not queue.is_done:
@@ -117,7 +117,8 @@ def sweep(
         if use_ray:
             say(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
-            scheduler = make_scheduler(plan, base.train.epochs, run, ended, has_dropped)
+            is_dropped = None if racing is None else racing.is_dropped
+            scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
             with settled():
                 failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
             _nothing_runs_any_more(queue.trials)
@@ -126,6 +127,8 @@ def sweep(
                 failure = _run_in_process(queue, home, listeners, deadline)
             finally:
                 _nothing_runs_any_more(queue.trials)
+    if racing is not None and queue.is_done and (told := racing.said_of_spared()) is not None:
+        say(told)
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:

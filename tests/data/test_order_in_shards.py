@@ -174,7 +174,7 @@ def test_two_workers_train_as_one(data: Path, tmp_path: Path, each: str) -> None
     "objective",
     [
         {"objective": "ask", "objective__knowledge__prototypes": 4},
-        {"objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1},
+        {"objective__correspondence": "small_loss", "objective__correspondence__warmup_epochs": 1},
         {"objective": "m_ltm_pot", "objective__pair__transport_mass": "auto"},
         {"objective__correspondence": "leave_one_out"},
     ],

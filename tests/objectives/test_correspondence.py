@@ -215,9 +215,7 @@ def test_every_scheme_pair_loss_and_knowledge_trains_beside_it(
     # Neighbours of an earlier width are of another model.
     fresh = objective.correspondence.estimator(world.pairs())
     fresh.begin_epoch(0)
-    weigh_pairs = (fresh if name in ("neighbours", "neighbour_votes", "consensus") else estimator).for_batch(
-        rows, 0 * rows
-    )
+    weigh_pairs = (fresh if name in ("neighbours", "consensus") else estimator).for_batch(rows, 0 * rows)
     learned = LearnedParameters(objective.pair.learns(), 6).values()
     terms = objective(embeddings, learned=learned, draw=draw, retrieved=retrieved, weigh_pairs=weigh_pairs)
     terms.loss.backward()
@@ -419,62 +417,6 @@ def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_bel
     estimator.tables["clean_probabilities"][::2] = 0.1
     estimator.begin_epoch(1)
     assert all(row % 2 == 1 for row in estimator.stored(current[0]).rows.tolist())  # type: ignore[attr-defined]
-
-
-def test_neighbour_votes_are_loops_over_their_definition(world: World) -> None:
-    settings = {"warmup_epochs": 1, "neighbours": 3, "temperature": 0.1, "sameness": 0.2, "even_vote": 0.1}
-    estimator = method("neighbour_votes", **settings).estimator(world.pairs(languages=1, slots=1, truth=None))
-    estimator.begin_epoch(0)
-    for rows, _ in world.batches(0):
-        estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
-    estimator.begin_epoch(1)
-    loss = estimator.tables["scores"][:, 0, 0].double()
-    audio, text = world.audio.double(), world.text[:, 0, 0].double()
-    near, fit, same = (one.tolist() for one in (audio @ audio.T, audio @ text.T, ((text @ text.T - 1) / 0.2).exp()))
-    # Neighbours are believed as their small loss lets them, then as the votes did.
-    believed = low_component(-loss).tolist()
-    for _ in range(2):
-        agreed = []
-        for i in range(N):
-            nearest = sorted((n for n in range(N) if n != i), key=lambda n: -near[i][n])[:3]
-            weights = {n: max(near[i][n], 0) * believed[n] for n in nearest}
-            total = max(sum(weights.values()), 1e-30)
-            votes = [sum(weight * same[n][c] for n, weight in weights.items()) / total for c in range(N)]
-            products = [math.exp(fit[i][c] / 0.1) * (0.9 * votes[c] + 0.1 / N) for c in range(N)]
-            agreed.append(math.log(sum(p * s for p, s in zip(products, same[i], strict=True)) / sum(products)))
-        of_votes = torch.tensor(agreed, dtype=torch.float64)
-        score = (of_votes - of_votes.mean()) / of_votes.std() + (loss - loss.mean()) / loss.std()
-        believed = low_component(-score).tolist()
-    assert estimator.tables["ranking_scores"].flatten().tolist() == pytest.approx(score.tolist(), abs=2e-3)
-    assert estimator.tables["clean_probabilities"].flatten().tolist() == pytest.approx(believed, abs=5e-3)
-
-
-def test_a_clip_has_no_vote_on_itself_and_a_pair_that_is_not_believed_none_at_all(world: World) -> None:
-    estimator: Any = method("neighbour_votes", warmup_epochs=1).estimator(world.pairs(languages=1, slots=1))
-    audio, text = functional.normalize(torch.eye(4)[[0, 0, 1, 1]] + 0.01, dim=1), torch.eye(4)[[0, 1, 2, 3]]
-    bank = torch.arange(4)
-    voting: Any = estimator
-
-    def share(weights: list[float]) -> list[float]:
-        same = voting._same(text, text)
-        return voting._log_share(audio, text, bank, bank, text, same, torch.tensor(weights)).exp().tolist()
-
-    # Each clip's one near neighbour has another caption: memorised or not, nobody speaks for a pair.
-    alone = share([1.0, 1.0, 1.0, 1.0])
-    # Two clips that say the same speak for each other, as far as each is believed.
-    text = torch.eye(4)[[0, 0, 2, 3]]
-    agreeing = share([1.0, 1.0, 1.0, 1.0])
-    assert agreeing[0] > 0.9
-    assert agreeing[0] > alone[0]
-    assert share([1.0, 0.0, 1.0, 1.0])[0] < agreeing[0]
-
-
-def test_neighbour_votes_on_a_bank_that_is_a_part_of_the_clips_still_judge_all(world: World) -> None:
-    estimator = method("neighbour_votes", bank=48).estimator(world.pairs())
-    world.train(estimator, 6)
-    found = estimator.end_epoch()
-    assert not bool(estimator.tables["ranking_scores"].isnan().all())
-    assert found["detector_auc"] > 0.85
 
 
 def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) -> None:

@@ -196,7 +196,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
         np.mean([trial.epochs()[epoch]["train/detector_auc"] for trial in trials_of(run, "small_loss")])
         for epoch in (0, 1)
     ]
-    assert read_cells(run)["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
+    assert read_cells(run).cells["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
     page = Path(str(written.page)).read_text()
     assert page.index("Reality check") < page.index("</table>")
     queries = len(hits_of(trial, experiment).values)
@@ -226,6 +226,32 @@ def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
         (noise, name) for noise in (0.4, 0.6) for name in ("contrastive", "oracle")
     ], "trials with another learning rate are not compared with these"
     assert set(found["seeds"]) == {1}
+    said = f"{folders[2]}: train.learning_rate 0.002, not 0.001"
+    assert f"not in the joint table:\n  {said}" in written.summary
+    assert f"Left out: {said}." in (Path(str(written.page)).parent / "reality_check.md").read_text()
+
+
+def test_what_the_table_leaves_out_is_named_with_the_reason(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "tones")
+    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    other = override(base, {"tracking.mlflow": not base.tracking.mlflow})
+    first, second = (
+        RunFolder.create(str(tmp_path / name), settings, {"name": "sweep_correspondence"})
+        for name, settings in (("first", base), ("second", other))
+    )
+    tuning = RunFolder.create(str(tmp_path / "tuning"), base, {"name": "tuning"})
+    train_methods(first, ("contrastive",), (0,), noise=0.4, home=tmp_path / "home")
+    assert read_cells(first, second).left_out == [], "what decides no weight is no reason"
+    removed = {"objective.pair": "contrastive", "objective.correspondence": "neighbour_votes", "seed": 0}
+    first.add_trial({**removed, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
+    second.add_trial({**METHODS["oracle"], "seed": 0, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
+    found = read_cells(first, second, tuning)
+    assert set(found.cells) == {("contrastive", "pair", 0.4)}
+    assert found.left_out == [
+        f"{first.path}: 1 trial of no method that is compared (contrastive, neighbour_votes)",
+        f"{second.path}: 1 trial not finished",
+        f"{tuning.path}: a run of tuning, not of sweep_correspondence",
+    ]
 
 
 def results_of(run: RunFolder, method: str) -> list[dict[str, Any]]:

@@ -32,9 +32,10 @@ def simulated(gaps: list[float], seeds: int, deviation: float, generator: np.ran
 
 @pytest.mark.parametrize("gaps", [[0.0] * 6, [0.0, 0.0, 0.02, 0.05, 0.1, 0.2]])
 def test_a_best_point_is_dropped_in_one_race_of_twenty_at_most(gaps: list[float]) -> None:
+    """With seeds that deviate by 5 points, more than most methods' do."""
     generator, races = np.random.default_rng(0), 100
     best = {f"point {number}" for number, gap in enumerate(gaps) if gap == 0}
-    dropped = [run_race(simulated(gaps, 4, ASSUMED_DEVIATION, generator), range(4)) for _ in range(races)]
+    dropped = [run_race(simulated(gaps, 4, 0.05, generator), range(4)) for _ in range(races)]
     wrong = sum(bool(best & found.keys()) for found in dropped)
     assert wrong <= stats.binom.ppf(0.95, races, 0.05)
 
@@ -59,7 +60,7 @@ def test_two_points_over_many_seeds_have_the_interval_of_every_table() -> None:
     expected = over_clips_and_seeds(values.mean(axis=1), values @ weights.T / CLIPS, 1 - level)
     found = look({"a": np.stack(list(first.values())), "b": np.stack(list(second.values()))}, 2, level)["b"]
     assert found.ahead == pytest.approx(values.mean())
-    # What is assumed of seeds counts as eight of nineteen.
+    # What is assumed of seeds counts as four of fifteen.
     assert found.at_least == pytest.approx(expected.low, abs=0.25 * (values.mean() - expected.low))
     of_clips = values.mean(axis=0).var(ddof=1) / CLIPS
     shared = (values.var(axis=1, ddof=1).mean() / CLIPS - of_clips) * seeds / (seeds - 1)
@@ -81,7 +82,7 @@ def test_a_look_waits_for_the_seed_of_every_point_that_is_left() -> None:
 
 def test_what_finishes_later_changes_no_look_that_was_taken() -> None:
     """Two points are dropped after one seed and one after three: later looks are alike whether or not the drops are told."""
-    sweep = simulated([0.0, 0.05, 0.1, 0.3], 5, 0.02, np.random.default_rng(1))
+    sweep = simulated([0.0, 0.05, 0.15, 0.3], 5, 0.02, np.random.default_rng(1))
     whole = run_race(sweep, range(5))
     assert len({evidence.seeds for evidence in whole.values()}) > 1, "a race with drops at several looks"
     for number in range(1, 6):

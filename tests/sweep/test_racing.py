@@ -90,7 +90,11 @@ def test_a_point_that_is_far_behind_gets_no_second_seed(run: RunFolder, trained:
         *("lr=0.1 seed=1", "lr=0.01 seed=1", "lr=0.1 seed=2", "lr=0.01 seed=2"),
     ]
     assert (len(result.finished), len(result.stopped), result.num_left) == (7, 2, 0)
-    (said,) = (line for line in lines if line.startswith("race: "))
+    said, spared = (line for line in lines if line.startswith("race: "))
+    assert spared == (
+        "race: 2 trials were spared, enough for 1 further seed of the 2 points left: "
+        f"--resume {run.path} --seeds 0 1 2 3"
+    )
     assert "lr=0.001 is dropped: lr=0.1 is ahead by" in said
     assert "after 1 seed, by" in said
     for trial in run.trials():

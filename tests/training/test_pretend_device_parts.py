@@ -47,9 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
     "moco": {"objective__knowledge": "moco"},
     "small_loss": {"objective__correspondence": "small_loss", "objective__correspondence__warmup_epochs": 1},
     "rematch": {"objective__correspondence": "rematch", "objective__correspondence__warmup_epochs": 1},
-    "neighbour_votes": {
-        "objective__correspondence": "neighbour_votes", "objective__correspondence__warmup_epochs": 1
-    },
     "leave_one_out": {"objective__correspondence": "leave_one_out"},
     "oracle": {"objective__correspondence": "oracle"},
     "late interaction": {"model__interaction": "late"},

@@ -24,7 +24,7 @@ ROBUST: Mapping[str, Any] = {
     "model.projection": "mlp",
     "objective.scheme": "kcl",
     "objective.pair": "contrastive",
-    "objective.correspondence": "neighbour_votes",
+    "objective.correspondence": "leave_one_out",
     "train.epochs": 20,
     "train.batch_size": 64,
     "train.learning_rate": 2e-3,

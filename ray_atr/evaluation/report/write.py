@@ -39,11 +39,14 @@ class ReportPaths:
 
 @dataclass(frozen=True)
 class Added:
-    """What a section adds to a report: tables before the main ones, layouts after them, pictures before the figures."""
+    """What a section adds to a report: tables before the main ones, layouts after them, pictures before the figures; and what
+    of the runs is in none of its tables, a line each with the reason.
+    """
 
     tables: list[Table] = field(default_factory=list)
     layouts: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def write_report(
@@ -63,6 +66,8 @@ def write_report(
         tables = [*(table for one in added for table in one.tables), *tables]
         if (of_race := race_table(runs.dropped)) is not None:
             tables.append(of_race)
+        if left_out := [line for one in added for line in one.left_out]:
+            summary += "\nnot in the joint table:\n  " + "\n  ".join(left_out)
         layouts = [layout for one in added for layout in one.layouts]
         pictures = [picture for one in added for picture in one.pictures]
         if figures:

@@ -5,7 +5,6 @@ from ray_atr.objectives.correspondence.correspondence import Correspondence, NoC
 from ray_atr.objectives.correspondence.correspondence import Estimator as Estimator
 from ray_atr.objectives.correspondence.correspondence import TrainingPairs as TrainingPairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut
-from ray_atr.objectives.correspondence.neighbour_votes import NeighbourVotes
 from ray_atr.objectives.correspondence.neighbours import NeighbourAgreement
 from ray_atr.objectives.correspondence.rematch import Rematch
 from ray_atr.objectives.correspondence.self_refining import SelfRefining
@@ -19,7 +18,6 @@ METHODS = (
     Oracle,
     SmallLoss,
     LeaveOneOut,
-    NeighbourVotes,
     SelfRefining,
     Consensus,
     NeighbourAgreement,

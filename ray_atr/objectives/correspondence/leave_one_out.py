@@ -51,7 +51,7 @@ class LeaveOneOut(SmallLoss):
     """Clean probabilities and soft targets of a regression on the towers' outputs that leaves the clip itself out.
 
     When: the towers know something of the data before training, as pretrained ones do, however many pairs are wrong.
-    Related: `small_loss` takes its place where the regression finds too little; `neighbour_votes` needs no towers that know.
+    Related: `small_loss` takes its place where the regression finds too little.
 
     >>> from ray_atr.objectives import Objective
     >>> from ray_atr.objectives.correspondence import CORRESPONDENCES

@@ -26,7 +26,7 @@ class SmallLoss(Correspondence):
     """The posterior of the low component of a mixture over the pairs' contrastive losses.
 
     When: some pairs are wrong, up to about half.
-    Related: `neighbour_votes` adds what similar clips say, `rematch` gives wrong pairs new partners.
+    Related: `leave_one_out` asks a regression that has not seen the pair, `rematch` gives wrong pairs new partners.
 
     >>> from ray_atr.objectives import Objective
     >>> from ray_atr.objectives.correspondence import CORRESPONDENCES

@@ -17,7 +17,6 @@ OVER_CONTRASTIVE = (
     "oracle",
     "small_loss",
     "leave_one_out",
-    "neighbour_votes",
     "self_refining",
     "consensus",
     "neighbours",
