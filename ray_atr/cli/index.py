@@ -130,12 +130,14 @@ def _query(given: QueryIndex) -> None:
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:
-        how = {"top": given.top, "at_least": given.at_least, "or_nothing": given.or_nothing}
         with warnings.catch_warnings():
             if given.language is not None:
                 # The note has said it, without a line of the package.
                 warnings.filterwarnings("ignore", "no captions in")
-            asked, found = texts, index.search_many(texts, given.language, **how)
+            asked = texts
+            found = index.search_many(
+                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
+            )
     for query, matches in zip(asked, found, strict=True):
         _print(query, matches, given, is_alone=len(asked) == 1)
 
