@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,18 +124,20 @@ def _query(given: QueryIndex) -> None:
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
     texts = [given.text] if given.from_ is None else _lines(given.from_)
-    if given.like is not None:
-        asked, found = [given.like], [index.like(given.like, top=given.top)]
-    else:
-        asked, found = (
-            texts,
-            index.search_many(
-                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
-            ),
-        )
     known = index.retriever.languages
     if given.language is not None and known and require_language(given.language).code not in known:
         print(f"note: the model was trained in {', '.join(known)} alone", file=sys.stderr)
+    if given.like is not None:
+        asked, found = [given.like], [index.like(given.like, top=given.top)]
+    else:
+        with warnings.catch_warnings():
+            if given.language is not None:
+                # The note has said it, without a line of the package.
+                warnings.filterwarnings("ignore", "no captions in")
+            asked = texts
+            found = index.search_many(
+                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
+            )
     for query, matches in zip(asked, found, strict=True):
         _print(query, matches, given, is_alone=len(asked) == 1)
 

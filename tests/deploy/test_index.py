@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,18 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
     np.save(tmp_path / "ready.npy", vectors[:, :5])
     with pytest.raises(ValueError, match="width 5"):
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "narrow"))
+
+
+def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    retriever = save_retriever(tmp_path / "model")
+    retriever.languages = ("eng", "fra")
+    retriever.save_pretrained(tmp_path / "model")
+    build_index(str(tmp_path / "model"), str(make_tones(tmp_path / "audio", 2)), str(tmp_path / "index"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        main("index", arguments=["query", str(tmp_path / "index"), "ein Ton", "--language", "deu"])
+    assert capsys.readouterr().err == "note: the model was trained in eng, fra alone\n"
+    assert not [warning for warning in told if "no captions" in str(warning.message)]
 
 
 def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

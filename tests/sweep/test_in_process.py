@@ -52,7 +52,12 @@ def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
         queues.append(queue)
         assert searched() == 0
 
-    stand_ins: dict[str, object] = {"start_ray": None, "decide_scaling": experiment, "concurrent_trials": 1, "prepare_all": []}
+    stand_ins: dict[str, object] = {
+        "start_ray": None,
+        "decide_scaling": experiment,
+        "concurrent_trials": 1,
+        "prepare_all": [],
+    }
     for name, result in stand_ins.items():
         monkeypatch.setattr(f"ray_atr.sweep.run_trials.{name}", lambda *_, result=result, **__: result)
     monkeypatch.setattr("ray_atr.sweep.run_trials.run_with_tune", run_with_tune)
