@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from tests.support.shared_folder import SHARED
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# Compiled modules are kept: each test process, and each process that a test starts, would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # POT imports every library of arrays that it finds, and tests give it NumPy's and torch's alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_JAX", "1")

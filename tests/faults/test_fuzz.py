@@ -1,6 +1,6 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 700 cases here, and 400 if they are slow; as many as it says takes
+Each surface takes 200 cases here, and 120 if they are slow; as many as it says takes
 `RAY_ATR_FUZZ=100000 uv run pytest -p no:timeout tests/faults/test_fuzz.py`.
 """
 
@@ -41,7 +41,7 @@ def taking(cases: int) -> settings:
     )
 
 
-cases, slow_cases = taking(700), taking(400)
+cases, slow_cases = taking(200), taking(120)
 """The slow ones take 4 ms each."""
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
