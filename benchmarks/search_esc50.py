@@ -8,7 +8,7 @@ is said beside them, and `make_vectors.py` makes the like. `ray-atr prepare vect
 of its class, so that precision@10 is .8 at most.
 
 Absent classes: fifths of the classes are taken out of the archive in turn, and every class is asked for with `--or-nothing`, by
-a rule that was fitted on fold 3. Intervals are over classes, by bootstrap.
+a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are over classes, by bootstrap.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.nothing import FALSE_SHARE
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.languages.templates import caption
@@ -41,12 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("out", type=Path, help="folder for all that is made")
     parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--false-nothing", type=float, default=FALSE_SHARE, help="share of `evaluate --calibrate`")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     with (given.vectors / "esc50_clips.csv").open(encoding="utf-8") as file:
         clips = list(csv.DictReader(file))
     names = {int(clip["target"]): clip["category"] for clip in clips}
     run = train(given.vectors, given.out, clips, names, given.epochs)
+    calibrate = ["--calibrate", "--false-nothing", given.false_nothing, "--split", "val", "--ray", "never"]
+    command("evaluate", "--checkpoint", run, *calibrate, "--out", given.out / f"calibrated-{given.false_nothing:g}")
     retriever = Retriever.from_pretrained(str(saved_retriever(str(run), "--checkpoint")))
     audio = np.load(given.vectors / "esc50_audio_aisfx.npy")
     archive = np.array([row for row, clip in enumerate(clips) if int(clip["fold"]) == 4])
@@ -84,9 +88,6 @@ def train(vectors: Path, out: Path, clips: list[dict[str, str]], names: dict[int
     learned = {"train.epochs": epochs, "objective.scheme": "kcl", "data.positives": "labels"}
     settings = [part for name, value in learned.items() for part in (f"--{name}", value)]
     command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, "--out", run)
-    command(
-        "evaluate", "--checkpoint", run, "--calibrate", "--split", "val", "--ray", "never", "--out", out / "calibrated"
-    )
     return run
 
 

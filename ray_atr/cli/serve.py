@@ -53,6 +53,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         import uvicorn
 
         from ray_atr.deploy.serve.app import create_app
+        from ray_atr.deploy.serve.connections import TimedConnection
 
         if given.ray:
             from ray_atr.deploy.serve.on_ray import RayServer, serve_on_ray
@@ -78,7 +79,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     app = create_app(index, token=token, hosts=hosts, limits=given.limits)
     with listening(given.host, given.port) as opened:
         print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=5)
+        config = uvicorn.Config(app, http=TimedConnection, log_level="warning", access_log=False, timeout_keep_alive=5)
         uvicorn.Server(config).run(sockets=[opened])
 
 

@@ -49,17 +49,24 @@ def calibrate(
     """
     split, folder = evaluated.eval_split, evaluated.checkpoint.folder
     retriever = Retriever.from_pretrained(str(folder))
-    scores, relevance = {}, {}
+    scores, relevance, vectors = {}, {}, {}
     audio = retriever.vectors(torch.as_tensor(evaluated.embedded.audio))
     for language, given in evaluated.embedded.text.items():
         rows = np.flatnonzero(split.captions.present[language])
         text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
+        vectors[language] = text.numpy()
         scores[language] = retriever.similarity(text, audio).numpy()
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
     worth = cross_fitted(scores, relevance, prior=prior, seed=seed)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
     fitted = fit_calibration(
-        scores, relevance, prior=prior, false_nothing=false_nothing, seed=seed, fitted_on=fitted_on
+        scores,
+        relevance,
+        vectors=vectors,
+        prior=prior,
+        false_nothing=false_nothing,
+        seed=seed,
+        fitted_on=fitted_on,
     )
     fitted.write(folder)
     return worth

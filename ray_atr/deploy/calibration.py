@@ -5,6 +5,7 @@ Shapes: M texts, N clips, P pairs.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.deploy.nothing import FALSE_SHARE, Evidence, evidence, fit_nothing
+from ray_atr.deploy.nothing import COUNTS, FALSE_SHARE, LanguageScores, Levels, Rule, fit_levels, fit_rules
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"
@@ -55,7 +56,7 @@ class LanguageCalibration:
     nothing_of: int = 0
     """Best answers to a text whose mean score says whether what it asks for is there; 0: not known."""
     nothing_below: float = 0.0
-    """There is nothing if that mean is lower."""
+    """There is nothing if that mean exceeds the text's level (`Calibration.says_nothing`) by less."""
 
     def probability(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
@@ -72,18 +73,6 @@ class LanguageCalibration:
     def knows_best_of(self, texts: int) -> bool:
         """Whether `probability_of_best` speaks of a choice among so many texts: half to twice as many as it was fitted on."""
         return self.best_among / 2 <= texts <= 2 * self.best_among
-
-    def says_nothing(self, scores: ArrayLike) -> bool:
-        """Whether answers of these scores, best first, are those of a text whose matching clips are not there.
-
-        ValueError for an older calibration, which cannot tell.
-        """
-        if not self.nothing_of:
-            raise refuse(
-                "calibration", "one that cannot tell what is absent", "one that evaluate --calibrate makes now"
-            )
-        best = np.asarray(scores, np.float64)[: self.nothing_of]
-        return not len(best) or bool(best.mean() < self.nothing_below)
 
     def cut(self, coverage: float = 0.9) -> float:
         """The score that a share `coverage` of matching pairs reaches. ValueError unless it is above 0 and below 1."""
@@ -103,6 +92,8 @@ class Calibration:
     by_language: dict[str, LanguageCalibration]
     fitted_on: dict[str, str] = dataclasses.field(default_factory=dict)
     """The data set, split and digest whose pairs it was fitted on."""
+    levels: Levels | None = None
+    """What the best scores of texts are compared with to say that nothing is there; none: with 0."""
 
     @classmethod
     def read(cls, folder: str | Location) -> Calibration | None:
@@ -117,13 +108,21 @@ class Calibration:
             )
         try:
             by_language = {code: _language(found) for code, found in content["by_language"].items()}
-            return cls(by_language, dict(content["fitted_on"]))
-        except (KeyError, TypeError, AttributeError):
+            return cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")))
+        except (KeyError, TypeError, AttributeError, ValueError):
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
 
     def write(self, folder: str | Location) -> None:
         """Writes `calibration.json` into a retriever's folder, whole and with its digest."""
-        content = {"format": FORMAT, **dataclasses.asdict(self)}
+        by_language = {code: dataclasses.asdict(one) for code, one in self.by_language.items()}
+        content = {"format": FORMAT, "by_language": by_language, "fitted_on": self.fitted_on}
+        if self.levels is not None:
+            vectors = self.levels.vectors.astype("<f2")
+            content["levels"] = {
+                "vectors": base64.b64encode(vectors.tobytes()).decode("ascii"),
+                "width": vectors.shape[1],
+                "levels": self.levels.levels.tolist(),
+            }
         write_json(locate(folder) / CALIBRATION_FILE, content)
 
     def for_language(self, language: str | None) -> LanguageCalibration:
@@ -133,6 +132,24 @@ class Calibration:
             allowed = "languages that were calibrated: " + ", ".join(self.by_language)
             raise refuse("language", code, allowed, nearest(code, self.by_language))
         return self.by_language[code]
+
+    def says_nothing(self, scores: ArrayLike, language: str | None = None, vector: ArrayLike | None = None) -> bool:
+        """Whether answers of these scores, best first, are those of a text whose matching clips are not there. `vector` is the
+        text's own [r], by which it has the level of the texts near to it; without, it has that of any text.
+
+        ValueError for an older calibration, which cannot tell.
+        """
+        known = self.for_language(language)
+        if not known.nothing_of:
+            raise refuse(
+                "calibration", "one that cannot tell what is absent", "one that evaluate --calibrate makes now"
+            )
+        best = np.asarray(scores, np.float64)[: known.nothing_of]
+        level = 0.0
+        if self.levels is not None:
+            given = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
+            level = self.levels.of(given[None])[COUNTS.index(known.nothing_of), 0]
+        return not len(best) or bool(best.mean() - level < known.nothing_below)
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:
         """Probability in [0, 1] that a text of this language and a clip match at these scores, of the scores' shape."""
@@ -163,16 +180,28 @@ def _language(content: Mapping[str, Any]) -> LanguageCalibration:
     )
 
 
+def _levels(content: Mapping[str, Any] | None) -> Levels | None:
+    if content is None:
+        return None
+    vectors = np.frombuffer(base64.b64decode(content["vectors"]), "<f2").reshape(-1, int(content["width"]))
+    levels = np.array(content["levels"], np.float64)
+    if levels.shape != (len(COUNTS), len(vectors)):
+        raise ValueError(f"levels {levels.shape} of {len(vectors)} texts")
+    return Levels(vectors.astype(np.float32), levels)
+
+
 def fit_calibration(
     scores: Mapping[str, ArrayLike],
     relevance: Mapping[str, Relevance],
     *,
+    vectors: Mapping[str, ArrayLike] | None = None,
     prior: float | None = None,
     false_nothing: float = FALSE_SHARE,
     seed: int = 0,
     fitted_on: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """The calibration from scores [M, N] of each language's texts and clips, and from which of them match.
+    """The calibration from scores [M, N] of each language's texts and clips, and from which of them match. With the texts'
+    `vectors` [M, r], it says of a text that nothing is there by what is to be expected of texts near to it (`Levels`).
 
     `prior` is the share of matching pairs where the retriever is used; none: the share among these. Isotonic regression
     (Zadrozny and Elkan 2002) with the pairs weighted to that prior. `false_nothing` is the share of texts that are answered with
@@ -191,15 +220,30 @@ def fit_calibration(
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
     texts = {code: own.num_texts for code, own in relevance.items()}
-    seen = {code: evidence(np.asarray(given), relevance[code]) for code, given in scores.items()}
+    told = {
+        code: LanguageScores(
+            np.asarray(given),
+            _match(relevance[code]),
+            None if vectors is None else np.asarray(vectors[code]),
+        )
+        for code, given in scores.items()
+    }
+    levels = fit_levels(told, seed)
+    rules, rule = fit_rules(told, levels, false_nothing, seed)
     fitted = {
-        code: _fit(*part, *answers[code], prior or shares[code], texts[code], fit_nothing(seen[code], false_nothing))
+        code: _fit(*part, *answers[code], prior or shares[code], texts[code], rules[code])
         for code, part in parts.items()
     }
     of_all = prior or float(np.mean(list(shares.values()))), round(np.mean(list(texts.values())))
-    seen_at_all = Evidence(*(np.concatenate(side, axis=1) for side in zip(*seen.values(), strict=True)))
-    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all, fit_nothing(seen_at_all, false_nothing))
-    return Calibration(fitted, dict(fitted_on or {}))
+    fitted[ANY_LANGUAGE] = _fit(matching, others, best, is_right, *of_all, rule)
+    return Calibration(fitted, dict(fitted_on or {}), levels)
+
+
+def _match(relevance: Relevance) -> NDArray[np.bool_]:
+    """Which texts and clips match [M, N]."""
+    match = np.zeros((relevance.num_texts, relevance.num_clips), bool)
+    match[relevance.text.numpy(), relevance.clip.numpy()] = True
+    return match
 
 
 def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -208,8 +252,7 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
         raise refuse(f"scores[{code}].shape", scores.shape, f"{relevance.num_texts, relevance.num_clips}")
     if not np.isfinite(scores).all():
         raise refuse(f"scores[{code}]", "values that are not finite", "finite scores")
-    match = np.zeros(scores.shape, bool)
-    match[relevance.text.numpy(), relevance.clip.numpy()] = True
+    match = _match(relevance)
     if match.all() or not match.any():
         raise refuse(
             f"relevance[{code}]", "all pairs" if match.all() else "no pair", "pairs that match and pairs that do not"
@@ -223,9 +266,7 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
 def best_answers(scores: NDArray[Any], relevance: Relevance) -> tuple[Floats, Floats]:
     """The highest score [N] of each clip's texts, and whether that text matches (0 or 1), from scores [M, N]."""
     best, clips = scores.argmax(axis=0), np.arange(scores.shape[1])
-    match = np.zeros(scores.shape)
-    match[relevance.text.numpy(), relevance.clip.numpy()] = 1
-    return scores[best, clips].astype(np.float64), match[best, clips]
+    return scores[best, clips].astype(np.float64), _match(relevance)[best, clips].astype(np.float64)
 
 
 def _fit(
@@ -235,7 +276,7 @@ def _fit(
     is_right: Floats,
     prior: float,
     texts: int,
-    nothing: tuple[int, float],
+    nothing: Rule,
 ) -> LanguageCalibration:
     # Whoever only reads a calibration does without it: it takes a second to import.
     from sklearn.isotonic import IsotonicRegression
@@ -258,8 +299,8 @@ def _fit(
         best_scores=tuple(answers.X_thresholds_.tolist()),
         best_probabilities=tuple(answers.y_thresholds_.tolist()),
         best_among=texts,
-        nothing_of=nothing[0],
-        nothing_below=nothing[1],
+        nothing_of=nothing.count,
+        nothing_below=nothing.below,
     )
 
 

@@ -1,23 +1,31 @@
 """Whether what a text asks for is in an archive at all: decided by its best answers together.
 
-One answer that scores high by chance is common among many windows; several are rare. How many answers are counted, and below
-which mean score they say nothing, is fitted on texts whose matching clips are there and are then left out.
+One answer that scores high by chance is common among many windows; several are rare. And a text has a level of its own: the best
+answers to some score high even where nothing matches. The level of a new text is that of the texts of the fit that are near to
+it. How many answers are counted, and below which excess of their mean score over the level they say nothing, is fitted on texts
+whose matching clips are there and are then left out.
 
-Shapes: M texts, N clips.
+Shapes: M texts, N clips, T texts of the levels, r width of a vector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-from ray_atr.metrics.relevance import Relevance
+from numpy.typing import ArrayLike, NDArray
 
 COUNTS = (1, 3, 5)
 FALSE_SHARE = 0.05
 """Of the texts whose matching clips are there, so many find nothing, unless another share is stated."""
+NEAR = 0.1
+"""A text counts for the level of another by exp((cosine - 1) / NEAR)."""
+PRIOR = 3.0
+"""So many equal texts count as much as the mean over all texts does."""
+MOST_TEXTS = 1_000
+"""Of more texts, these many are drawn for the levels."""
 Floats = NDArray[np.float64]
 
 
@@ -28,13 +36,34 @@ class Evidence(NamedTuple):
     absent: Floats
 
 
-def evidence(scores: NDArray[np.floating], relevance: Relevance) -> Evidence:
-    """The evidence of scores [M, N], of the texts for which one clip or more matches and one or more does not."""
-    match = np.zeros(scores.shape, bool)
-    match[relevance.text.numpy(), relevance.clip.numpy()] = True
-    own = match.any(axis=1) & ~match.all(axis=1)
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """The level of texts: the middle between their best scores with and without the clips that match."""
+
+    vectors: NDArray[np.float32]
+    """Of unit norm [T, r], in numbers that 16 bits hold."""
+    levels: Floats
+    """By the best 1, 3 and 5 answers [counts, T]."""
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Levels)
+            and np.array_equal(self.vectors, other.vectors)
+            and np.array_equal(self.levels, other.levels)
+        )
+
+    def of(self, vectors: ArrayLike) -> Floats:
+        """The levels [counts, M] of texts by their vectors [M, r], from those of the texts near to them."""
+        near = np.exp((_unit(np.asarray(vectors)) @ self.vectors.T - 1) / NEAR).astype(np.float64)
+        middle = self.levels.mean(axis=1, keepdims=True) if self.levels.size else np.zeros((len(COUNTS), 1))
+        return (self.levels @ near.T + PRIOR * middle) / (near.sum(axis=1) + PRIOR)
+
+
+def evidence(scores: NDArray[np.floating], match: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Evidence]:
+    """The texts of scores [M, N] for which one clip or more matches and one or more does not, and their evidence."""
+    own = np.flatnonzero(match.any(axis=1) & ~match.all(axis=1))
     others = np.where(match, -np.inf, scores)[own]
-    return Evidence(means_of_best(scores[own]), means_of_best(others))
+    return own, Evidence(means_of_best(scores[own]), means_of_best(others))
 
 
 def means_of_best(scores: NDArray[np.floating]) -> Floats:
@@ -46,14 +75,99 @@ def means_of_best(scores: NDArray[np.floating]) -> Floats:
     return (sums[:, columns] / numbers[:, columns]).T
 
 
-def fit_nothing(found: Evidence, false_share: float = FALSE_SHARE) -> tuple[int, float]:
-    """How many answers are counted, and below which mean score there is nothing: a share `false_share` of the texts whose
-    matching clips are there finds nothing among the pairs of the fit.
+@dataclass(frozen=True)
+class Rule:
+    """How many answers are counted, and below which excess of their mean score over the text's level there is nothing."""
 
-    As many as set what is there farthest apart from what is not, in units of the spread of both: shares of right decisions
-    say nothing where a model is nearly perfect on the pairs of the fit.
+    count: int
+    below: float
+
+
+@dataclass(frozen=True)
+class LanguageScores:
+    """What a rule is fitted on: scores [M, N] of a language's texts and the clips, which match, and the texts' vectors [M, r];
+    without these a text has no level.
     """
-    apart = found.there.mean(axis=1) - found.absent.mean(axis=1)
-    spread = np.sqrt(found.there.var(axis=1) + found.absent.var(axis=1)) + np.finfo(np.float64).tiny
+
+    scores: NDArray[np.floating]
+    match: NDArray[np.bool_]
+    vectors: NDArray[np.floating] | None = None
+
+    def of_clips(self, clips: NDArray[np.int64]) -> LanguageScores:
+        """The same for some of the clips."""
+        return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
+
+
+@dataclass(frozen=True)
+class _Excess:
+    """Excess over the level [counts, M] where the matching clips are there, and where they are not."""
+
+    there: Floats
+    absent: Floats
+
+
+def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | None:
+    """The levels of the texts of all languages, if they have vectors."""
+    vectors, levels = [], []
+    for one in given.values():
+        if one.vectors is None:
+            return None
+        own, found = evidence(one.scores, one.match)
+        vectors.append(_unit(one.vectors[own]))
+        levels.append((found.there + found.absent) / 2)
+    rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
+    kept = np.arange(len(rows))
+    if len(rows) > MOST_TEXTS:
+        kept = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_TEXTS, replace=False))
+    return Levels(rows[kept], np.concatenate(levels, axis=1)[:, kept])
+
+
+def fit_rules(
+    given: Mapping[str, LanguageScores], levels: Levels | None, false_share: float = FALSE_SHARE, seed: int = 0
+) -> tuple[dict[str, Rule], Rule]:
+    """The rule of each language, and that over all of them: a share `false_share` at most of the texts whose matching clips
+    are there finds nothing, in expectation.
+
+    The levels were fitted on these very texts, so that their excess varies less than a new archive's will. How it varies is
+    therefore taken from halves of the clips, each with the levels of the other half; where it lies, from all.
+    As many answers count as set what is there farthest apart from what is not, in units of the spread of both: shares of
+    right decisions say nothing where a model is nearly perfect on the pairs of the fit.
+    """
+    N = next(iter(given.values())).scores.shape[1]
+    order = np.random.default_rng(seed).permutation(N)
+    halves = order[::2], order[1::2]
+    deviations: dict[str, list[Floats]] = {code: [] for code in given}
+    for fitted, held in (halves, halves[::-1]):
+        own = fit_levels({code: one.of_clips(fitted) for code, one in given.items()}, seed)
+        for code, one in given.items():
+            there = _excess(one.of_clips(held), own).there
+            if there.shape[1]:
+                deviations[code].append(there - there.mean(axis=1, keepdims=True))
+    excess = {code: _excess(one, levels) for code, one in given.items()}
+    rules = {code: _rule(excess[code], deviations[code], false_share) for code in given}
+    together = _Excess(
+        *(np.concatenate([vars(one)[name] for one in excess.values()], 1) for name in ("there", "absent"))
+    )
+    return rules, _rule(together, [one for found in deviations.values() for one in found], false_share)
+
+
+def _excess(given: LanguageScores, levels: Levels | None) -> _Excess:
+    own, found = evidence(given.scores, given.match)
+    expected = 0.0 if levels is None or given.vectors is None else levels.of(given.vectors[own])
+    return _Excess(found.there - expected, found.absent - expected)
+
+
+def _rule(excess: _Excess, deviations: list[Floats], false_share: float) -> Rule:
+    apart = excess.there.mean(axis=1) - excess.absent.mean(axis=1)
+    spread = np.sqrt(excess.there.var(axis=1) + excess.absent.var(axis=1)) + np.finfo(np.float64).tiny
     place = int((apart / spread).argmax())
-    return COUNTS[place], float(np.quantile(found.there[place], false_share, method="lower"))
+    middle = excess.there[place].mean()
+    around = np.sort(np.concatenate([one[place] for one in deviations] or [excess.there[place] - middle]))
+    # The k-th lowest of n: a new one is below it with probability k / (n + 1).
+    lowest = max(0, int(false_share * (len(around) + 1)) - 1)
+    return Rule(COUNTS[place], float(middle + around[lowest]))
+
+
+def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(norms, np.finfo(np.float32).tiny)).astype(np.float32)

@@ -308,6 +308,13 @@ def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distan
     assert np.allclose(scores, np.take_along_axis(exact, found, 1), atol=1e-4)
 
 
+def test_a_full_disk_is_named_where_faiss_writes() -> None:
+    index = build_structure(np.ones((4096, 24), np.float16), "cosine")
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        write_structure(index, Path("/dev/full"))
+    assert refused.value.filename == "/dev/full"
+
+
 def test_vectors_open_in_a_process_without_this_package(place: Path) -> None:
     (file,) = (place / "index").glob("*/vectors.parquet")
     code = (

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.deploy.calibration import Calibration, fit_calibration
-from ray_atr.deploy.nothing import evidence, fit_nothing, means_of_best
+from ray_atr.common.storage import read_json, write_json
+from ray_atr.deploy import nothing as nothing_module
+from ray_atr.deploy.calibration import CALIBRATION_FILE, Calibration, fit_calibration
+from ray_atr.deploy.nothing import NEAR, PRIOR, Levels, evidence, means_of_best
 from ray_atr.metrics.relevance import Relevance
 
 TEXTS, CLIPS = 400, 120
@@ -30,8 +32,9 @@ def test_means_of_the_best_are_plain_means() -> None:
 
 
 def test_evidence_leaves_out_texts_of_which_nothing_can_be_learned() -> None:
-    relevance = Relevance(text=torch.tensor([0, 1, 1]), clip=torch.tensor([1, 0, 1]), num_texts=3, num_clips=2)
-    found = evidence(np.array([[0.2, 0.9], [0.5, 0.4], [0.7, 0.1]]), relevance)
+    match = np.array([[False, True], [True, True], [False, False]])
+    own, found = evidence(np.array([[0.2, 0.9], [0.5, 0.4], [0.7, 0.1]]), match)
+    assert own.tolist() == [0]
     assert found.there[0].tolist() == [0.9]
     assert found.absent[0].tolist() == [0.2]
 
@@ -41,8 +44,8 @@ def test_as_many_answers_count_as_tell_most(matching: int, count: int) -> None:
     scores, relevance = drawn(matching)
     if matching == 1:
         scores[relevance.text.numpy(), relevance.clip.numpy()] += 4
-    found = fit_nothing(evidence(scores, relevance))
-    assert found[0] == count
+    found = fit_calibration({"eng": scores}, {"eng": relevance}).for_language("eng")
+    assert found.nothing_of == count
 
 
 def test_it_holds_for_other_texts_and_is_stored(tmp_path) -> None:
@@ -54,12 +57,82 @@ def test_it_holds_for_other_texts_and_is_stored(tmp_path) -> None:
     match = np.zeros(scores.shape, bool)
     match[relevance.text.numpy(), relevance.clip.numpy()] = True
 
-    def nothing(values: np.ndarray) -> float:
-        return float(np.mean([read.for_language("eng").says_nothing(-np.sort(-row)) for row in values]))
+    def nothing(by: Calibration, values: np.ndarray) -> float:
+        return float(np.mean([by.says_nothing(-np.sort(-row), "eng") for row in values]))
 
-    assert 0.02 < nothing(scores) < 0.09
-    careless = fit_calibration(*({"eng": part} for part in drawn(8)), false_nothing=0.2).for_language("eng")
-    assert 0.14 < np.mean([careless.says_nothing(-np.sort(-row)) for row in scores]) < 0.26
-    assert nothing(np.where(match, -9, scores)) > 0.4
-    assert read.for_language("eng").says_nothing([])
-    assert read.for_language("eng").nothing_below == read.for_language(None).nothing_below
+    assert 0.02 < nothing(read, scores) < 0.09
+    careless = fit_calibration(*({"eng": part} for part in drawn(8)), false_nothing=0.2)
+    assert 0.14 < nothing(careless, scores) < 0.26
+    assert nothing(read, np.where(match, -9, scores)) > 0.4
+    assert read.says_nothing([], "eng")
+    assert read.for_language("eng").nothing_below == pytest.approx(read.for_language(None).nothing_below)
+
+
+def leveled(seed: int) -> tuple[dict[str, np.ndarray], dict[str, Relevance], dict[str, np.ndarray]]:
+    """Scores of 60 kinds of texts in six languages, and vectors that tell the kind: each has a level of its own."""
+    of_kinds = np.random.default_rng(9)
+    level, directions = of_kinds.normal(0, 1.5, 60), of_kinds.standard_normal((60, 32))
+    random = np.random.default_rng(seed)
+    clips = np.arange(480).reshape(60, 8)
+    relevance = Relevance(torch.arange(60).repeat_interleave(8), torch.from_numpy(clips.ravel()), 60, 480)
+    scores, vectors = {}, {}
+    for code in ("eng", "deu", "fra", "spa", "jpn", "zho"):
+        scores[code] = random.standard_normal((60, 480)) + level[:, None]
+        scores[code][np.arange(60)[:, None], clips] += 3
+        vectors[code] = directions + 0.1 * random.standard_normal((60, 32))
+    return scores, dict.fromkeys(scores, relevance), vectors
+
+
+def test_a_text_is_compared_with_what_texts_near_to_it_have(tmp_path) -> None:
+    scores, relevance, vectors = leveled(0)
+    fit_calibration(scores, relevance, vectors=vectors, false_nothing=0.1).write(tmp_path)
+    read = Calibration.read(tmp_path)
+    assert read is not None
+    plain = fit_calibration(scores, relevance, false_nothing=0.1)
+    new, _, near = leveled(1)
+    match = np.zeros((60, 480), bool)
+    match[relevance["eng"].text.numpy(), relevance["eng"].clip.numpy()] = True
+
+    def nothing(by: Calibration, *, is_there: bool) -> float:
+        kept = {code: values if is_there else np.where(match, -9, values) for code, values in new.items()}
+        return float(
+            np.mean([by.says_nothing(-np.sort(-row), code, vector)
+                     for code, rows in kept.items() for row, vector in zip(rows, near[code], strict=True)])
+        )  # fmt: skip
+
+    assert 0.02 < nothing(read, is_there=True) < 0.14
+    assert nothing(read, is_there=False) > nothing(plain, is_there=False) + 0.3
+
+
+def test_levels_are_a_mean_of_near_texts_and_of_all() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    levels = Levels(vectors, np.array([[1.0, 2, 6]] * 3))
+    # A text of the fit counts once, the others next to nothing, the mean of all (3) as PRIOR texts.
+    found = levels.of(np.array([[0.0, 0, 5], [0, 0, 0]]))
+    weight = np.exp(-1 / NEAR)
+    expected = (6 + weight * (1 + 2) + PRIOR * 3) / (1 + 2 * weight + PRIOR)
+    assert found[:, 0] == pytest.approx(np.full(3, expected))
+    assert found[:, 1] == pytest.approx(np.full(3, 3.0))
+
+
+def test_of_many_texts_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nothing_module, "MOST_TEXTS", 50)
+    scores, relevance, vectors = leveled(0)
+    calibration = fit_calibration(scores, relevance, vectors=vectors)
+    assert calibration.levels is not None
+    assert calibration.levels.vectors.shape == (50, 32)
+
+
+def test_a_calibration_from_before_levels_is_read(tmp_path) -> None:
+    scores, relevance = drawn(8)
+    fit_calibration({"eng": scores}, {"eng": relevance}).write(tmp_path)
+    content = read_json(tmp_path / CALIBRATION_FILE)
+    assert "levels" not in content
+    content["by_language"]["eng"] |= {"nothing_of": 3, "nothing_below": 0.5}
+    write_json(tmp_path / CALIBRATION_FILE, content)
+    read = Calibration.read(tmp_path)
+    assert read is not None
+    assert [read.says_nothing([score] * 5, "eng", np.ones(4)) for score in (0.49, 0.51)] == [True, False]
+    write_json(tmp_path / CALIBRATION_FILE, {**content, "levels": {"vectors": "AAAA", "width": 7, "levels": []}})
+    with pytest.raises(ValueError, match="what evaluate --calibrate writes"):
+        Calibration.read(tmp_path)

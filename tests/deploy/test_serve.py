@@ -27,7 +27,9 @@ from tests.support.tiny import tone
 uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
+from ray_atr.deploy.serve import connections  # noqa: E402
 from ray_atr.deploy.serve.app import create_app  # noqa: E402
+from ray_atr.deploy.serve.connections import TimedConnection  # noqa: E402
 from ray_atr.deploy.serve.limits import ServerLimits  # noqa: E402
 
 TOKEN = "a secret of the tests"
@@ -48,7 +50,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @contextmanager
 def serving(index: Index, **options: Any) -> Iterator[int]:
     """The port of a running server."""
-    server = uvicorn.Server(uvicorn.Config(create_app(index, **options), port=0, log_level="error", access_log=False))
+    app = create_app(index, **options)
+    server = uvicorn.Server(uvicorn.Config(app, http=TimedConnection, port=0, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -223,6 +226,24 @@ def test_a_client_that_dies_leaves_the_server_whole(port: int) -> None:
             client.sendall(request)
             client.close()
     assert call(port, "GET", "/search", text="x")[0] == 200
+
+
+def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+    head = b"GET /search?text=x&top=1 HTTP/1.1\r\nHost: localhost\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as slow:
+        slow.sendall(head)
+        time.sleep(0.7)
+        slow.sendall(b"X: ")  # it does not begin to wait anew
+        began = time.monotonic()
+        assert slow.recv(100) == b""
+        assert time.monotonic() - began < 0.9
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as whole:
+        for _ in range(2):
+            whole.sendall(head + b"\r\n")
+            assert whole.recv(10_000).startswith(b"HTTP/1.1 200")
+        whole.sendall(b"GET /he")  # the next request on the same connection
+        assert whole.recv(100) == b""
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

@@ -7,6 +7,7 @@ lock on it, so that two writers never remove each other's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -18,6 +19,8 @@ from typing import IO
 
 PRIVATE = 0o600
 """The mode of files that hold commands, paths and settings: what a person may have typed a key into."""
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""With which a disk refuses a write."""
 
 
 @contextlib.contextmanager
@@ -53,8 +56,8 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
 def disk_errors(file: Path) -> Iterator[None]:
     """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.
 
-    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message; shutil names
-    the file that it copies first, a rename the name aside, and writing to an open file or syncing it none.
+    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message, FAISS its words;
+    shutil names the file that it copies first, a rename the name aside, and writing to an open file or syncing it none.
     """
     try:
         yield
@@ -71,7 +74,10 @@ def _refusal_behind(error: Exception) -> int | None:
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return error.__context__.errno
     said = re.search(r"\(os error (\d+)\)", str(error))
-    return int(said[1]) if said else None
+    if said:
+        return int(said[1])
+    refused = re.search(r"write error in .*\((.+)\)$", str(error))
+    return next((number for number in REFUSALS if refused and os.strerror(number) == refused[1]), None)
 
 
 @contextlib.contextmanager

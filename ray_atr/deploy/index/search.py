@@ -195,9 +195,12 @@ class Search(ABC):
         found = self.found(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
-        known = calibration_of(calibration, code)
+        calibrated = calibrated_language(calibration, code)
         if or_nothing:
-            found = [[] if known.says_nothing(best_of_sounds(row)) else row[:top] for row in found]
+            for place, row in enumerate(found):
+                is_nothing = calibration.says_nothing(best_of_sounds(row), calibrated, queries[place])
+                found[place] = [] if is_nothing else row[:top]
+        known = calibration.for_language(calibrated)
         likely = [_with_probability(matches, known) for matches in found]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
@@ -236,7 +239,7 @@ class Search(ABC):
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
-            known = calibration_of(calibration, code)
+            known = calibration.for_language(calibrated_language(calibration, code))
             chance = known.probability(score).tolist()
             if known.knows_best_of(len(labels)):
                 chance[score.argmax()] = float(known.probability_of_best(score.max()))
@@ -280,9 +283,9 @@ def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]
     return [replace(one, probability=chance) for one, chance in zip(matches, chances, strict=True)]
 
 
-def calibration_of(calibration: Calibration, language: str | None) -> Any:
-    """The calibration of a language, or over all where it was not fitted on that one."""
-    return calibration.for_language(language if language in calibration.by_language else None)
+def calibrated_language(calibration: Calibration, language: str | None) -> str | None:
+    """The language whose calibration counts: none, which is that over all, where it was not fitted on this one."""
+    return language if language in calibration.by_language else None
 
 
 def check_text(text: str) -> None:

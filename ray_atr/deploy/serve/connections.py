@@ -1,0 +1,42 @@
+"""Connections to uvicorn that are closed if a request's head does not arrive in time: uvicorn itself waits for ever, and clients
+that send a byte now and then would use up its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD_SECONDS = 20.0
+
+
+class TimedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """One client's connection. Bodies have a limit of their own, and idle connections uvicorn's `timeout_keep_alive`."""
+
+    _given_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait_for_head()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        if self._given_up is None:
+            self._given_up = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._given_up is not None:
+            self._given_up.cancel()
+            self._given_up = None
