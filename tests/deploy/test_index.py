@@ -475,6 +475,17 @@ def test_a_manifest_that_does_not_fit_is_refused(place: Path, tmp_path: Path, ch
         Index.open(tmp_path)
 
 
+def test_an_index_is_written_on_this_machine(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match="--out: got 's3://bucket/x'; allowed a folder of this machine; copy it to the store"
+    ):
+        build_index(str(place / "model"), str(place / "audio"), "s3://bucket/x")
+    with pytest.raises(ValueError, match="index: got 's3://bucket/x'; allowed a folder of this machine"):
+        update_index("s3://bucket/x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--audio"):
         open_archive("")
