@@ -523,6 +523,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
 
 def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
     from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+    from ray_atr.deploy.nothing import Levels
 
     copied(place, tmp_path)
     best: dict[str, float] = {}
@@ -536,6 +537,15 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         found = index.search("a low tone", top=2, or_nothing=True)
         assert len(found) == (2 if is_there else 0)
         assert len(index.search("a low tone", top=2)) == 2
+    # What the text's own vector leads one to expect counts too, here 1 where other texts would have -1.
+    vector = index.retriever.encode_text(["a low tone"]).numpy()
+    levels = Levels(np.concatenate([vector, -vector]), np.array([[1.0, -1.0]] * 3))
+    expected = levels.of(vector)[1, 0]
+    for below, is_there in ((mean - expected - 1e-3, True), (mean - expected + 1e-3, False)):
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        Calibration({"any": own}, levels=levels).write(tmp_path / "model")
+        index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+        assert bool(index.search("a low tone", top=2, or_nothing=True)) == is_there
     older = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2)
     Calibration({"any": older}).write(tmp_path / "model")
     with pytest.raises(ValueError, match="evaluate --calibrate makes now"):
