@@ -50,10 +50,8 @@ def run(arguments: Sequence[str], program: str) -> None:
     hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
     where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
     try:
-        import uvicorn
-
         from ray_atr.deploy.serve.app import create_app
-        from ray_atr.deploy.serve.connections import TimedConnection
+        from ray_atr.deploy.serve.connections import server_of
 
         if given.ray:
             from ray_atr.deploy.serve.on_ray import RayServer, serve_on_ray
@@ -79,8 +77,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     app = create_app(index, token=token, hosts=hosts, limits=given.limits)
     with listening(given.host, given.port) as opened:
         print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
-        config = uvicorn.Config(app, http=TimedConnection, log_level="warning", access_log=False, timeout_keep_alive=5)
-        uvicorn.Server(config).run(sockets=[opened])
+        server_of(app).run(sockets=[opened])
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -71,6 +71,8 @@ def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluat
     assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
     assert found.by_language["fra"].pairs == 24
     Retriever.from_pretrained(evaluated.checkpoint.folder)
+    assert found.levels is not None
+    assert found.levels.vectors.shape[1] == evaluated.embedded.audio.shape[1]
 
 
 def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path):

@@ -488,6 +488,17 @@ def test_a_manifest_that_does_not_fit_is_refused(place: Path, tmp_path: Path, ch
         Index.open(tmp_path)
 
 
+def test_an_index_is_written_on_this_machine(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match="--out: got 's3://bucket/x'; allowed a folder of this machine; copy it to the store"
+    ):
+        build_index(str(place / "model"), str(place / "audio"), "s3://bucket/x")
+    with pytest.raises(ValueError, match="index: got 's3://bucket/x'; allowed a folder of this machine"):
+        update_index("s3://bucket/x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_place_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--audio"):
         open_archive("")
@@ -525,6 +536,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
 
 def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
     from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+    from ray_atr.deploy.nothing import Levels
 
     copied(place, tmp_path)
     best: dict[str, float] = {}
@@ -538,6 +550,15 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         found = index.search("a low tone", top=2, or_nothing=True)
         assert len(found) == (2 if is_there else 0)
         assert len(index.search("a low tone", top=2)) == 2
+    # What the text's own vector leads one to expect counts too, here 1 where other texts would have -1.
+    vector = index.retriever.encode_text(["a low tone"]).numpy()
+    levels = Levels(np.concatenate([vector, -vector]), np.array([[1.0, -1.0]] * 3))
+    expected = levels.of(vector)[1, 0]
+    for below, is_there in ((mean - expected - 1e-3, True), (mean - expected + 1e-3, False)):
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        Calibration({"any": own}, levels=levels).write(tmp_path / "model")
+        index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
+        assert bool(index.search("a low tone", top=2, or_nothing=True)) == is_there
     older = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2)
     Calibration({"any": older}).write(tmp_path / "model")
     with pytest.raises(ValueError, match="evaluate --calibrate makes now"):

@@ -24,13 +24,13 @@ from tests.support.browser import CHROMIUM, opened
 from tests.support.calls import call
 from tests.support.tiny import tone
 
-uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from ray_atr.deploy.serve import connections  # noqa: E402
-from ray_atr.deploy.serve.app import create_app  # noqa: E402
-from ray_atr.deploy.serve.connections import TimedConnection  # noqa: E402
-from ray_atr.deploy.serve.limits import ServerLimits  # noqa: E402
+from ray_atr.deploy.serve import connections
+from ray_atr.deploy.serve.app import create_app
+from ray_atr.deploy.serve.connections import server_of
+from ray_atr.deploy.serve.limits import ServerLimits
 
 TOKEN = "a secret of the tests"
 HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
@@ -50,16 +50,16 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @contextmanager
 def serving(index: Index, **options: Any) -> Iterator[int]:
     """The port of a running server."""
-    app = create_app(index, **options)
-    server = uvicorn.Server(uvicorn.Config(app, http=TimedConnection, port=0, log_level="error", access_log=False))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    thread.join(30)
-    assert not thread.is_alive()
+    server = server_of(create_app(index, **options))
+    with listening("127.0.0.1", 0) as opened_socket:
+        thread = threading.Thread(target=server.run, args=([opened_socket],), daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield opened_socket.getsockname()[1]
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

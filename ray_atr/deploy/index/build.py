@@ -18,7 +18,7 @@ import torch
 
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import advising
-from ray_atr.common.settings import counted, refuse
+from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
@@ -85,7 +85,7 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
 
     ValueError if `out` is an index already. A build that was stopped is taken up by the same call.
     """
-    folder = Path(os.path.abspath(Path(out).expanduser()))
+    folder = _here(out, "--out")
     if (folder / INDEX_FILE).exists():
         raise refuse("--out", out, f"a new folder; bring an index up to date with `ray-atr index update {out}`")
     if folder.exists() and any(
@@ -101,13 +101,21 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
     """Encode what is new or changed in the archive of an index, and leave out what is gone. ValueError for another model."""
-    folder = Path(os.path.abspath(Path(index).expanduser()))
+    folder = _here(index, "index")
     manifest = read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
     archive = open_archive(audio or manifest.archive)
     if manifest.part:
         archive = PartOfArchive(archive, manifest.part)
     return bring_up_to_date(folder, retriever, archive, part=manifest.part, **options)
+
+
+def _here(folder: str, setting: str) -> Path:
+    """A folder of this machine, absolute. ValueError for a URL of a store."""
+    place = local_path(folder)
+    if place is None:
+        raise refuse(setting, folder, "a folder of this machine; copy it to the store when it is finished")
+    return Path(os.path.abspath(place))
 
 
 def bring_up_to_date(

@@ -185,7 +185,8 @@ def _reason(error: Exception, sound: ArchivedSound) -> str:
         return error.strerror or type(error).__name__
     suffix = sound.path.rpartition(".")[2].lower()
     text = str(error).removeprefix("clip: ")
-    return shortened(text + (f"; convert it: ffmpeg -i FILE.{suffix} FILE.flac" if suffix in _CONVERTED else ""))
+    advice = f"; convert it: ffmpeg -i FILE.{suffix} FILE.flac"
+    return shortened(text + (advice if suffix in _CONVERTED and "convert it" not in text else ""))
 
 
 _CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")

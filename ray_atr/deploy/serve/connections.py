@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_SECONDS = 20.0
@@ -40,3 +41,9 @@ class TimedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if self._given_up is not None:
             self._given_up.cancel()
             self._given_up = None
+
+
+def server_of(app: Any) -> uvicorn.Server:
+    """The server of an ASGI app, to be run on a socket that listens."""
+    config = uvicorn.Config(app, http=TimedConnection, log_level="warning", access_log=False, timeout_keep_alive=5)
+    return uvicorn.Server(config)
