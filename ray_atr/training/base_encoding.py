@@ -52,6 +52,15 @@ class BaseSource:
         """Which texts there are, [L, N]."""
         return np.array([[bool(caption) for caption in captions] for captions in self.captions])
 
+    @cached_property
+    def first(self) -> NDArray[np.int64]:
+        """The place of the first entry with the same caption, [L, N]."""
+        found = []
+        for captions in self.captions:
+            first: dict[str, int] = {}
+            found.append([first.setdefault(caption, row) for row, caption in enumerate(captions)])
+        return np.array(found, np.int64)
+
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
         """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
@@ -73,9 +82,7 @@ class BaseSource:
         rounded otherwise, and a search orders equal rows, not nearly equal ones, by their place.
         """
         entries = concatenated(parts)
-        for text, captions in zip(entries.text, self.captions, strict=True):
-            first: dict[str, int] = {}
-            places = np.array([first.setdefault(caption, row) for row, caption in enumerate(captions)], np.int64)
+        for text, places in zip(entries.text, self.first, strict=True):
             repeated = np.flatnonzero(places != np.arange(len(places)))
             text[repeated] = text[places[repeated]]
         return entries
@@ -118,7 +125,7 @@ class SourceEncoder:
             empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
             return PartEntries(empty, np.stack([empty] * len(source.languages)), names)
         found = concatenated([self.encode_block(weights, block) for block in blocks])
-        return PartEntries(found.audio, found.text, names)
+        return PartEntries(found.audio, found.text, names, source.first[:, rows])
 
     @cached_property
     def here(self) -> Prepared:

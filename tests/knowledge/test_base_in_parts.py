@@ -167,6 +167,34 @@ def test_versions_that_are_built_in_parts_are_those_of_one_base(
     base.close()
 
 
+def with_equal_captions(noise: float) -> Entries:
+    """Entries of which the last 40 have the captions of the first 40, rounded otherwise."""
+    own = entries()
+    assert own.text_mask is not None
+    own.text_mask[:, -40:] = own.text_mask[:, :40]
+    own.text[:, -40:] += noise * np.random.default_rng(1).normal(size=(L, 40, D))
+    return own
+
+
+class Rounded:
+    """Encodes them in parts, in another batch than the first ones."""
+
+    def encode_part(self, weights: int, part: BasePart) -> PartEntries:
+        first = np.tile(np.arange(N), (L, 1))
+        first[:, -40:] = np.arange(40)
+        return PartEntries.of(with_equal_captions(1e-6), part)._replace(first=first[:, part.rows(N)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_equal_captions_get_the_row_of_the_first_one_which_another_part_has(tmp_path: Path, count: int) -> None:
+    settings = SnapshotSettings(prototypes=5)
+    own = [BaseShard(Rounded(), settings, tmp_path, BasePart(number, count)) for number in range(count)]
+    base = ShardedRefresher(LocalShards(own), settings, tmp_path)
+    base.publish(0, 1, 0)
+    assert base.wait(1, 60).state == READY
+    assert_equal(load_version(tmp_path, 1), build(with_equal_captions(0), settings))
+
+
 def test_entries_that_need_no_encoding_are_divided_too(tmp_path: Path) -> None:
     settings = SnapshotSettings(prototypes=4)
     base = shards_of(tmp_path, settings, 3)

@@ -128,6 +128,30 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], case: tu
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-8, msg=f"{case} {name}")
 
 
+def of_a_large_batch(rank: int, size: int, folder: Path, memory: float = 0.0) -> tuple[Tensor, int]:
+    """Loss and gradients of a partial plan of 2,048 pairs as one vector, and the sweeps that it took."""
+    if size > 1:
+        # In a process of its own.
+        tiled_matching.TILE_BYTES = 2**20
+    owned = [numbers(seed, 2048, 32) + numbers(2, 2048, 32) for seed in (0, 1)]
+    u, v = (functional.normalize(side, dim=1).requires_grad_() for side in owned)
+    pair = PartialLearningToMatch(epsilon=0.05, metric="euclidean", transport_mass=0.95)
+    with Ranks.here().share(at_least=1, memory=memory):
+        terms = pair(Comparison(u, v))
+    terms.loss.backward()
+    gradients = [side.grad.flatten() for side in (u, v) if side.grad is not None]
+    return torch.cat([terms.loss.detach()[None], *gradients]), int(terms.scalars["transport_iterations"])
+
+
+@pytest.mark.slow
+def test_four_processes_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows(tmp_path: Path) -> None:
+    expected, sweeps = of_a_large_batch(0, 1, tmp_path, memory=math.inf)
+    # Were no row at its bound, one would do.
+    assert sweeps > 1
+    for found, _ in run_processes(of_a_large_batch, 4, tmp_path):
+        assert (found - expected).norm() < 1e-6 * expected.norm()
+
+
 # What the one process computes, as plain loops.
 
 

@@ -27,6 +27,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
 from ray_atr.training.run_folder import LAST
 from tests.support.agreement import computing_in_float64
+from tests.support.lost_workers import LostError, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
 
@@ -54,29 +55,11 @@ def distances_in_loops() -> Iterator[None]:
         yield
 
 
-class LostError(Exception):
-    """Stands for a node that is taken away."""
-
-
 def base_of(knowledge: Any, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
     """A base in each process over one folder: the first worker's builds, the others see what is there."""
     base = InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
     group.barrier()
     return base
-
-
-def until_lost(after: int) -> Any:
-    """Gives notice once that many steps are done, and one step later the workers are gone."""
-    steps = 0
-
-    def is_preempted(group: WorkerGroup) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps > after:
-            raise LostError
-        return steps == after
-
-    return is_preempted
 
 
 def leave_group() -> None:

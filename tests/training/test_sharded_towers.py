@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from test_elastic import LostError, base_of, distances_in_loops, leave_group, until_lost
+from test_elastic import base_of, distances_in_loops, leave_group
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,7 +28,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.sharding import EqualCalls, local, shard_tower
-from ray_atr.training import checks, loop
+from ray_atr.training import checks, loop, ray_train
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, save_state
 from ray_atr.training.checks import check_experiment
@@ -37,10 +38,12 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import step, train_trial
+from ray_atr.training.ray_train import run_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.setup import first_state
 from ray_atr.training.shards import ShardWriter
 from tests.support.agreement import computing_in_float64
+from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
 
@@ -454,3 +457,29 @@ def test_what_needs_whole_towers_is_refused_before_the_start(
     with pytest.raises(ValueError, match=rf"{path}: got .*; allowed .*{allowed}"):
         check_experiment(experiment)
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_two_then_one_then_three_workers_on_ray_give_the_losses_of_a_run_that_was_never_stopped(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"scaling__cpus_per_worker": 0.5, "scaling__ray_data": False, "scaling__max_failures": 0}
+    base = tiny(home / "tones", scaling__shard_towers=True, train__batch_size=6, **settings)
+    prepared, reports = prepared_for(base, home), list[Mapping[str, Any]]()
+    whole = override(base, {"scaling.shard_towers": False})
+    train_trial(whole, prepared, tmp_path / "whole", reports.append, use_ray_data=False)
+    run, done = tmp_path / "run", []
+    for workers, lost_after in ((2, 3), (1, 6)):
+        monkeypatch.setattr(ray_train, "worker", partial(train_until_lost, lost_after))
+        with pytest.raises(Exception, match="LostError"):
+            run_trial(override(base, {"scaling.workers": workers}), run, home, [], None)
+        progress = load_checkpoint(run / LAST)["progress"]
+        done.append((progress["epoch"], progress["step_in_epoch"]))
+    monkeypatch.setattr(ray_train, "worker", train)
+    run_trial(override(base, {"scaling.workers": 3}), run, home, [], None)
+    # Of four steps an epoch.
+    assert done == [(0, 3), (2, 1)]
+    rows = load_checkpoint(run / LAST)["progress"]["history"]
+    expected = [report["train/loss"] for report in reports if "train/loss" in report]
+    assert [row["train/loss"] for row in rows] == pytest.approx(expected, rel=1e-6)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_elastic import LostError, until_lost
 from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
@@ -23,6 +22,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
+from tests.support.lost_workers import LostError, until_lost
 from tests.support.tiny import prepared_for, tiny
 
 Rows = list[dict[str, Any]]

@@ -6,7 +6,7 @@ Shapes: n entries of a part, N of the base, C centroids, P prototypes, L text la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,10 +40,15 @@ class Centroids(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Rows [m, D] of a part that k-means sees, and their places [m] in its sample."""
+    """Rows [m, D] of a part, and their places [m]: those that k-means sees, in its sample, or texts, in the base."""
 
     places: NDArray[np.int64]
     rows: NDArray[np.float32]
+
+
+def together_in_place(parts: Sequence[Sampled]) -> Sampled:
+    """The parts' rows as one, in the order of their places: parts are in it."""
+    return Sampled(np.concatenate([part.places for part in parts]), np.concatenate([part.rows for part in parts]))
 
 
 class Agreed(NamedTuple):
@@ -87,6 +92,9 @@ def build_parts(
     each(name, *arguments) calls a method of every builder, wherever it is, and returns the results in the order of the
     parts. The result is that of one part for the whole base, bit for bit: here is only what needs all of them.
     """
+    wanted = [np.unique(np.concatenate(places)) for places in zip(*each("borrowed"), strict=True)]
+    if any(map(len, wanted)):
+        each("borrow", [together_in_place(parts) for parts in zip(*each("lent", wanted), strict=True)])
     samples = zip(*each("sample"), strict=True)
     starts = [] if start is None else [start.audio, *start.text]
     found = []
@@ -119,6 +127,31 @@ class PartBuilder:
         for k, there in enumerate(mask):
             _unit("text", entries.text[k], ids, there, out=self.text[k])
         self.numbers: list[NDArray[np.int32]] = []
+        # Of each text that is there, the place in the base of the one whose row it gets.
+        own = np.arange(self.rows.start, self.rows.stop)
+        self.first = np.tile(own, (len(mask), 1)) if entries.first is None else np.where(mask, entries.first, own)
+        self.borrow([Sampled(own, text) for text in self.text])
+
+    def borrowed(self) -> list[NDArray[np.int64]]:
+        """The places of texts in other parts whose rows equal captions here get, by language."""
+        return [np.unique(first[first < self.rows.start]) for first in self.first]
+
+    def lent(self, wanted: list[NDArray[np.int64]]) -> list[Sampled]:
+        """The rows of those of the places that are here, by language."""
+        found = []
+        for places, text in zip(wanted, self.text, strict=True):
+            here = places[(places >= self.rows.start) & (places < self.rows.stop)]
+            found.append(Sampled(here, text[here - self.rows.start]))
+        return found
+
+    def borrow(self, lent: list[Sampled]) -> None:
+        """Equal captions get the row of the first one, by language: in another batch the same caption is rounded otherwise, and a
+        search orders equal rows by their place.
+        """
+        for text, first, (places, rows) in zip(self.text, self.first, lent, strict=True):
+            at = np.searchsorted(places, first).clip(max=max(0, len(places) - 1))
+            changed = np.flatnonzero((first != np.arange(self.rows.start, self.rows.stop)) & np.isin(first, places))
+            text[changed] = rows[at[changed]]
 
     def count(self) -> int:
         """N, of the whole base."""

@@ -53,6 +53,15 @@ class BaseShard:
         entries = payload if isinstance(payload, PartEntries) else self.encoder.encode_part(payload, self.part)
         self._begun = {version: PartBuilder(entries, self.settings, self.part)}
 
+    def borrowed(self, version: int) -> list[Any]:
+        return self._builder(version).borrowed()
+
+    def lent(self, version: int, wanted: list[Any]) -> list[Sampled]:
+        return self._builder(version).lent(wanted)
+
+    def borrow(self, version: int, lent: list[Sampled]) -> None:
+        self._builder(version).borrow(lent)
+
     def sample(self, version: int) -> list[Sampled]:
         return self._builder(version).sample()
 

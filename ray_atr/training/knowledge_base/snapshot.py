@@ -51,11 +51,16 @@ class Names(NamedTuple):
 
 
 class PartEntries(NamedTuple):
-    """What an encoder made of a part's entries, audio [n, D] and text [L, n, D], and the names of all."""
+    """What an encoder made of a part's entries, audio [n, D] and text [L, n, D], and the names of all.
+
+    first [L, n]: the place in the base of the first entry with the same caption, whose row it gets; None if rows are as they are
+    to be.
+    """
 
     audio: NDArray[Any]
     text: NDArray[Any]
     names: Names
+    first: NDArray[np.int64] | None = None
 
     @classmethod
     def of(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
