@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -93,28 +91,6 @@ def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkey
         seen.append(faiss.cvar.distance_compute_blas_threshold)
     assert seen == [BLAS_FROM, BLAS_FROM]
     assert faiss.cvar.distance_compute_blas_threshold == before != BLAS_FROM
-
-
-def test_faiss_is_loaded_by_what_searches_alone():
-    program = """
-import sys
-import ray_atr.cli.commands, ray_atr.training.train_modules, ray_atr.sweep.run_trials
-import ray_atr.evaluation.run, ray_atr.workshop.audit.run
-assert "faiss" not in sys.modules
-sys.modules["faiss"] = None
-from ray_atr.training.knowledge_base.searcher import fused_top_k
-import torch
-try:
-    fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)
-except ValueError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout
-        == "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
-    )
 
 
 def test_two_builds_of_faiss_in_one_environment_are_named(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.ring import Ring
 from tests.support.pot_plans import pot_plan
 from tests.support.processes import run_processes
+from tests.support.whole_product import ONLY_IN_WHOLE
 
 N, D, TAU, BIAS, EPSILON, MASS = 7, 4, 0.3, -1.0, 0.2, 0.7
 PLANS: dict[str, PairLoss] = {
@@ -107,7 +108,7 @@ def work(rank: int, size: int, folder: Path) -> tuple[list[dict[str, Tensor]], l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=ONLY_IN_WHOLE), 3])
 def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(size: int, tmp_path: Path) -> None:
     by_worker = run_processes(work, size, tmp_path)
     for index, case in enumerate(PRODUCT):

@@ -177,6 +177,25 @@ def test_a_batch_of_another_shape_and_a_loss_that_is_not_finite_are_refused() ->
         ray_atr.train(audio, text, preset("kcl"), Numbers(), batch_size=8)
 
 
-def test_neither_ray_nor_transformers_is_loaded() -> None:
-    program = "import ray_atr.training.loop, sys; ray_atr.train; assert not {'ray', 'transformers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_neither_ray_nor_transformers_is_loaded_and_faiss_by_what_searches_alone() -> None:
+    """In a process of its own, which takes seconds to import this."""
+    program = """
+import sys
+import ray_atr.training.loop
+ray_atr.train
+assert not {"ray", "transformers"} & set(sys.modules)
+import ray_atr.cli.commands, ray_atr.training.train_modules, ray_atr.sweep.run_trials
+import ray_atr.evaluation.run, ray_atr.workshop.audit.run
+assert "faiss" not in sys.modules
+sys.modules["faiss"] = None
+from ray_atr.training.knowledge_base.searcher import fused_top_k
+import torch
+try:
+    fused_top_k(torch.ones(2, 4), torch.ones(5, 4), 3)
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
+    assert done.stdout == expected

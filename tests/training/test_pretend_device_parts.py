@@ -28,6 +28,7 @@ from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import PretendTensor, pretend_device
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
+from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 NEAR = 2e-7
@@ -35,7 +36,7 @@ NEAR = 2e-7
 WORKERS = 2
 HERE = Encoding(ray="never", batch_size=3)
 SHARED: dict[str, Any] = {"scaling__share_losses_from": 2}
-CASES: dict[str, dict[str, Any]] = {
+ALONE: dict[str, dict[str, Any]] = {
     "contrastive": {"objective": "contrastive"},
     "kcl, shared": {"objective": "kcl", **SHARED},
     "cacl, chunks": {"objective": "cacl", "train__embedding_chunk": 3},
@@ -54,6 +55,23 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True,
                     "train__learning_rate": 0.001, "model__augment__time_bands": 1, "model__augment__fill": "zero_after_norm"},
 }  # fmt: skip
+TOGETHER = (
+    ("kcl, shared", "small_loss"),
+    ("cacl, chunks", "rematch"),
+    ("sigmoid", "neighbour_votes"),
+    ("triplet", "late interaction"),
+    ("m_ltm", "oracle", "accumulation"),
+    ("m_ltm, shared", "leave_one_out"),
+    ("m_ltm_pot, shared",),
+    ("moco",),
+    ("batch norms",),
+)
+"""Each but the plain one, which is part of the last two, in half as many runs."""
+CASES = (
+    ALONE
+    if IS_WHOLE
+    else {" with ".join(names): {k: v for one in names for k, v in ALONE[one].items()} for names in TOGETHER}
+)
 
 
 @pytest.fixture(scope="module")
