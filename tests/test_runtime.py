@@ -90,15 +90,3 @@ def test_commands_are_named_as_the_reader_can_call_them(installed: Path) -> None
     assert command_words("train") == ["ray-atr", "train"]
     (installed.parent / "pyproject.toml").write_text('[project]\nname = "ray_atr"\n')
     assert command_words("train") == ["uv", "run", "python", "pipelines/train.py"]
-
-
-@pytest.mark.parametrize(("cpus", "given", "expected"), [(2, None, "8"), (64, None, None), (2, "3", "3")])
-def test_a_small_machine_is_not_told_of_a_large_number_of_actors(
-    cpus: int, given: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "RAY_worker_maximum_startup_concurrency"
-    environment = {} if given is None else {name: given}
-    monkeypatch.setattr(runtime.os, "environ", environment)
-    monkeypatch.setattr(runtime.os, "cpu_count", lambda: cpus)
-    runtime.prepare_environment()
-    assert environment.get(name) == expected

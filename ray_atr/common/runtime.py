@@ -43,7 +43,6 @@ DECIDING_PACKAGES = [
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
 """How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
-STARTED_AT_ONCE = 8
 STARTS = 3  # tries to start a Ray, which gives its node 30 s to appear
 
 
@@ -71,10 +70,6 @@ def prepare_environment() -> None:
         # Else a local Ray starts a worker a CPU for its first driver, and waits for all of them: if one dies before it has
         # registered, `ray.init` never returns, and holds the interpreter's lock, so that not even Ctrl-C is heard.
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-        if (os.cpu_count() or 1) < STARTED_AT_ONCE:
-            # Ray starts as many processes at once as there are CPUs, and warns of four times as many in all, "a large number of
-            # actors". On two CPUs a run with two workers has them.
-            os.environ.setdefault("RAY_worker_maximum_startup_concurrency", str(STARTED_AT_ONCE))
     # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     constants = sys.modules.get("ray._private.ray_constants")
