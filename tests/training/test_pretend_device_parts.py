@@ -58,10 +58,10 @@ ALONE: dict[str, dict[str, Any]] = {
 TOGETHER = (
     ("kcl, shared", "small_loss"),
     ("cacl, chunks", "rematch"),
-    ("sigmoid", "neighbour_votes"),
+    ("sigmoid", "leave_one_out"),
     ("triplet", "late interaction"),
     ("m_ltm", "oracle", "accumulation"),
-    ("m_ltm, shared", "leave_one_out"),
+    ("m_ltm, shared",),
     ("m_ltm_pot, shared",),
     ("moco",),
     ("batch norms",),
