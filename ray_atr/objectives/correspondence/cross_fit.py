@@ -19,7 +19,6 @@ from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import (
-    TINY,
     Floats,
     Integers,
     Ridge,
@@ -94,8 +93,7 @@ def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | Non
     if len(captioned) < 2 * folds:
         raise refuse("folds", folds, f"at most half of the {len(captioned)} clips that have captions")
     names, language = np.unique(pairs.language, return_inverse=True)
-    length = np.linalg.norm(pairs.audio, axis=1, keepdims=True)
-    audio = pairs.audio / np.maximum(length, TINY)
+    audio = of_unit_norm(pairs.audio)
     text = _centred(pairs.text.astype(np.float64), language)
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):

@@ -6,6 +6,8 @@ from one decomposition: the more is wrong, the stronger it is.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -77,5 +79,5 @@ def mean_caption(clip: Integers, text: Floats) -> tuple[Integers, Floats]:
     return clips, total / np.bincount(place, minlength=len(clips))[:, None]
 
 
-def of_unit_norm(rows: Floats) -> Floats:
+def of_unit_norm(rows: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), TINY))
