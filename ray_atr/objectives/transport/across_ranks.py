@@ -19,7 +19,7 @@ from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.active_set import HeldPlan, PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.gradient import LogPlan
-from ray_atr.objectives.transport.partial import shared_blocks
+from ray_atr.objectives.transport.partial import Pace, shared_blocks
 from ray_atr.objectives.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS
@@ -92,7 +92,7 @@ def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: fl
     if mass == 1:
         row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
         return Potentials(row, column, None, residual, sweeps)
-    u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, tolerance, most, a, b)
+    u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, Pace(tolerance), most, a, b)
     return Potentials(u[own], column, level, residual, sweeps)
 
 

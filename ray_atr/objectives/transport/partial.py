@@ -3,13 +3,14 @@
 log pi_ij = -c_ij/epsilon + u_i + v_j + l with u, v <= 0, and u_i < 0 only where row i is saturated. A block fixes v and
 finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, a_i), and L = exp(l) is the
 one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps where
-epsilon is not small; where they crawl, a projected Newton method takes over.
+epsilon is not small. Where they crawl, a projected Newton method takes over; where that crawls too, as it does if pairs are
+nearly isolated and fill row and column together, blocks go on.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,11 @@ from ray_atr.objectives.transport.scalings import has_view, is_small, times
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
 NEWTON_LARGEST = 2048
+NEWTON_MOST = 40
+"""Steps of Newton's method: of the problems that it suits, few take more than ten."""
+KERNEL_SWEEPS, LOG_SWEEPS = 0.5, 0.125
+"""Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is thought of: less than its first
+step, which eliminates an [M, M] system, takes. Twice as many more are made if they will suffice."""
 
 
 def solve_partial(
@@ -34,48 +40,95 @@ def solve_partial(
     N, M = scores.shape
     rows, columns = problem.row_marginal, problem.column_marginal
     v = scores.new_zeros(M) if start is None else start.column_potential
-    may_use_newton = max(N, M) <= NEWTON_LARGEST
-    blocks = min(max_iterations, max(NEWTON_AFTER_LEAST, M // 8)) if may_use_newton else max_iterations
-    options = problem.mass, tolerance, blocks, rows, columns
-    if problem.is_kernel_safe:
-        domain, found = "kernel", kernel_blocks(scores, v, *options)
-    else:
-        domain, found = "log", shared_blocks(LogRows(scores, Ranks()), v, *options)
-    u, v, level, residual, iterations = found
-    if residual > tolerance and iterations < max_iterations:
-        left = max_iterations - iterations
-        ascended = ascend_projected(scores, u, v, problem.mass, tolerance, left, rows, columns)
-        iterations += ascended[-1]
-        if ascended[-2] < residual:
-            u, v, level, residual, _ = ascended
-            domain = "newton"
+    few = max(NEWTON_AFTER_LEAST, M * (KERNEL_SWEEPS if problem.is_kernel_safe else LOG_SWEEPS))
+    pace = Pace(tolerance, few if max(N, M) <= NEWTON_LARGEST else math.inf)
+    domain = "kernel" if problem.is_kernel_safe else "log"
+
+    def blocks(v: Tensor, pace: Pace, most: int) -> Solution:
+        if problem.is_kernel_safe:
+            return kernel_blocks(scores, v, problem.mass, pace, most, rows, columns)
+        return shared_blocks(LogRows(scores, Ranks()), v, problem.mass, pace, most, rows, columns)
+
+    best = blocks(v, pace, max_iterations)
+    iterations = best.iterations
+    if best.violation > tolerance and iterations < max_iterations:
+        most = min(NEWTON_MOST, max_iterations - iterations)
+        ascended = Solution(*ascend_projected(scores, best.u, best.v, problem.mass, tolerance, most, rows, columns))
+        iterations += ascended.iterations
+        if ascended.violation < best.violation:
+            best, domain = ascended, "newton"
+    if best.violation > tolerance and iterations < max_iterations:
+        again = blocks(best.v, Pace(tolerance), max_iterations - iterations)
+        iterations += again.iterations
+        best = min(best, again, key=lambda solution: solution.violation)
     return TransportPlan.of(
-        scores, u, v, level, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
+        scores,
+        best.u,
+        best.v,
+        best.level,
+        residual=best.violation,
+        iterations=iterations,
+        tolerance=tolerance,
+        domain=domain,
     )
 
 
+class Solution(NamedTuple):
+    """Potentials u [N] and v [M] and log level l of a partial plan, the violation of its bounds, and how many sweeps or steps."""
+
+    u: Tensor
+    v: Tensor
+    level: Tensor
+    violation: float
+    iterations: int
+
+
+class Pace:
+    """How fast block sweeps near the tolerance, and when they should end.
+
+    few  sweeps that are made in any case; then no more than twice as many to go. Infinite if there is no other way.
+    """
+
+    def __init__(self, tolerance: float, few: float = math.inf) -> None:
+        self.tolerance, self.few = tolerance, few
+        self.checks: list[tuple[int, float]] = []
+
+    def is_over(self, sweep: int, residual: float) -> bool:
+        """Whether the residual after these sweeps is small enough, or shrinks too slowly."""
+        self.checks.append((sweep, residual))
+        return residual <= self.tolerance or (sweep >= self.few and self.sweeps_left() > 2 * self.few)
+
+    def sweeps_left(self) -> float:
+        """Sweeps to the tolerance if the residual goes on to shrink as it did in the second half of the sweeps."""
+        sweep, residual = self.checks[-1]
+        before, then = next(check for check in self.checks if 2 * check[0] >= sweep)
+        shrink = math.log(then / residual) if 0 < residual < then else 0.0
+        return (sweep - before) * math.log(residual / self.tolerance) / shrink if shrink else math.inf
+
+
 def shared_blocks(
-    block: RowBlock, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
-) -> tuple[Tensor, Tensor, Tensor, float, int]:
-    """(u [N], v [M], l, violation, sweeps) of block sweeps over rows that one process or several hold; bounds [N] and [M]."""
+    block: RowBlock, v: Tensor, mass: float, pace: Pace, most: int, rows: Tensor, columns: Tensor
+) -> Solution:
+    """Block sweeps over rows that one process or several hold, from v [M]; bounds [N] and [M]."""
     N, ranks = len(rows), block.ranks
     inflow = ranks.joined(block.row_sums(v), N)
-    sweep, residual = 0, math.inf
-    while sweep < most and residual > tolerance:
+    sweep, is_over = 0, False
+    while sweep < most and not is_over:
         sweep += 1
         u, _ = fill(inflow, mass, rows)
         v, level = fill(block.column_sums(u[ranks.own(N)]), mass, columns)
         inflow = ranks.joined(block.row_sums(v), N)
         if sweep % CHECK_EVERY == 0 or sweep in (1, most):
             residual = violation((inflow + u + level).exp(), u < 0, rows)
-    return u, v, level, residual, sweep
+            is_over = pace.is_over(sweep, residual)
+    return Solution(u, v, level, residual, sweep)
 
 
 @np.errstate(divide="ignore", over="ignore", invalid="ignore")  # as torch
 def kernel_blocks(
-    scores: Tensor, v: Tensor, mass: float, tolerance: float, most: int, rows: Tensor, columns: Tensor
-) -> tuple[Tensor, Tensor, Tensor, float, int]:
-    """(u, v, l, violation, sweeps) of block sweeps on exp(-c/epsilon), shifted so that its largest entry is 1."""
+    scores: Tensor, v: Tensor, mass: float, pace: Pace, most: int, rows: Tensor, columns: Tensor
+) -> Solution:
+    """`shared_blocks` on exp(-c/epsilon), shifted so that its largest entry is 1."""
     shift = scores.max()
     kernel: Any = (scores - shift).exp_()
     vectors: list[Any] = [v.exp(), rows, columns]
@@ -93,10 +146,10 @@ def kernel_blocks(
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
             # The columns and the mass are exact after their block: the rows are judged.
             residual = violation(level * alpha * inflow, alpha < 1, rows)
-            if residual <= tolerance:
+            if pace.is_over(sweep, residual):
                 break
     u, v, level = (torch.as_tensor(found).log() for found in (alpha, beta, level))
-    return u, v, level - shift, residual, sweep
+    return Solution(u, v, level - shift, residual, sweep)
 
 
 def level_and_scaling(inflow: Any, mass: float, bounds: Any, near: Any) -> tuple[Any, Any]:
