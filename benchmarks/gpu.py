@@ -268,7 +268,7 @@ def search(machine: Machine, size: Size, report: Report) -> None:
 def faiss_on_gpu(entries: Tensor, machine: Machine, size: Size, report: Report) -> None:
     """FAISS's flat and ivf index and k-means on the device, beside torch's exact search and FAISS's k-means on the CPU."""
     rows, spec = entries.cpu().numpy(), Ask().search_spec
-    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU (faiss-gpu is not installed, or no GPU)"
+    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU (no GPU, or no code for it in FAISS)"
     clustered = rows[: min(len(rows), 50_000)]
     snapshot = build_snapshot(
         Entries(clustered, clustered, [str(number) for number in range(len(clustered))]),
@@ -374,24 +374,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.not_run.append("any measurement of a GPU: this is a dry run on a CPU, whose figures mean nothing")
     elif machine.peak_flops is None:
         report.not_run.append(f"the share of the peak bfloat16 rate: that of {machine.name} is not known")
-    failed = run_parts(
-        options.parts or list(PARTS), machine, TINY if options.dry_run else FULL, report, options.minutes
-    )
-    seconds = time.perf_counter() - began
-    head = [
-        f"- {machine.name}, torch {torch.__version__}, CUDA {torch.version.cuda}, {os.cpu_count()} cores, {seconds:.0f} s"
-    ]
-    text = report.text(head)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "gpu.md").write_text(text)
-    content = {"device": machine.name, "not_run": report.not_run, "numbers": report.numbers}
-    (options.out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(text)
+
+    def write() -> str:
+        seconds = time.perf_counter() - began
+        versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+        text = report.text([f"- {machine.name}, {versions}, {os.cpu_count()} cores, {seconds:.0f} s"])
+        (options.out / "gpu.md").write_text(text)
+        content = {"device": machine.name, "not_run": report.not_run, "numbers": report.numbers}
+        (options.out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
+        return text
+
+    size = TINY if options.dry_run else FULL
+    failed = run_parts(options.parts or list(PARTS), machine, size, report, options.minutes, write)
+    print(write())
     return 2 if failed else 0
 
 
-def run_parts(names: Sequence[str], machine: Machine, size: Size, report: Report, minutes: float) -> list[str]:
-    """Runs the parts one after the other; returns those that failed. A failure does not stop the others."""
+def run_parts(
+    names: Sequence[str],
+    machine: Machine,
+    size: Size,
+    report: Report,
+    minutes: float,
+    write: Callable[[], object],
+) -> list[str]:
+    """Runs the parts one after the other; returns those that failed. A failure does not stop the others.
+
+    Writes after each of them: a library may end the process.
+    """
     began, failed = time.perf_counter(), []
     for name in PARTS:
         if name not in names:
@@ -406,6 +417,7 @@ def run_parts(names: Sequence[str], machine: Machine, size: Size, report: Report
             traceback.print_exc()
             report.not_run.append(f"{name}: it failed with {type(error).__name__}: {str(error)[:200]}")
             failed.append(name)
+        write()
         if machine.is_cuda:
             torch.cuda.empty_cache()
     return failed

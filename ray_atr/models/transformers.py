@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
+GPU_TOKENS = 8192
+"""Tokens that a group of texts has at least on a GPU: with fewer it takes as long to start a layer as to compute it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
 """What the released code of ML-CLAP leaves out of captions."""
 
@@ -320,7 +322,7 @@ class TransformersTextTower(TextTower):
         return [list(ids) for ids in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
-        groups = length_groups(token_mask.sum(dim=1), self.num_groups)
+        groups = length_groups(token_mask.sum(dim=1), self.num_groups, GPU_TOKENS if token_ids.is_cuda else 0)
         if len(groups) == 1:
             return self._encode(token_ids, token_mask)
         return encode_groups(
@@ -343,11 +345,17 @@ class TransformersTextTower(TextTower):
         self.tokenizer.save_pretrained(folder)
 
 
-def length_groups(lengths: Tensor, num_groups: int) -> list[tuple[Tensor, int]]:
-    """Row numbers sorted by length, in at most `num_groups` groups of at least 8 rows, each with its greatest length."""
+def length_groups(lengths: Tensor, num_groups: int, least_tokens: int = 0) -> list[tuple[Tensor, int]]:
+    """Row numbers sorted by length, in at most `num_groups` groups, each with its greatest length.
+
+    A group has at least 8 rows, and `least_tokens` on average.
+    """
+    lengths, device = lengths.cpu(), lengths.device
     num_groups = max(1, min(num_groups, len(lengths) // 8))
-    order = torch.argsort(lengths.cpu(), stable=True)
-    return [(rows.to(lengths.device), int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
+    if least_tokens:
+        num_groups = max(1, min(num_groups, int(lengths.sum()) // least_tokens))
+    order = torch.argsort(lengths, stable=True)
+    return [(rows.to(device), int(lengths[rows[-1]])) for rows in order.tensor_split(num_groups)]
 
 
 def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:

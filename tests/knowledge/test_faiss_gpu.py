@@ -70,9 +70,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(faiss, "Kmeans", Kmeans)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
     monkeypatch.setattr(faiss, "index_gpu_to_cpu", lambda index: index.index, raising=False)
-    faiss_gpu.resources.cache_clear()
+    monkeypatch.setattr(faiss_gpu, "TRIAL", "")
+    for cached in (faiss_gpu.resources, faiss_gpu._runs_on_gpu):
+        cached.cache_clear()
     yield made
-    faiss_gpu.resources.cache_clear()
+    for cached in (faiss_gpu.resources, faiss_gpu._runs_on_gpu):
+        cached.cache_clear()
 
 
 def test_a_refresh_and_a_search_ask_for_the_gpu_and_give_the_same(
@@ -114,6 +117,19 @@ def test_a_device_of_torch_is_one_of_faiss_only_with_its_gpu_package(
     assert faiss_gpu.gpu_number(torch.device("cuda:3")) == 3
     monkeypatch.setattr(faiss_gpu, "gpu_number", lambda device: 0)
     assert faiss_gpu.searched_on(faiss.IndexHNSWFlat(D, 4), torch.device("cpu")) is None
+
+
+def test_a_build_without_code_for_the_gpu_is_not_used_on_it(
+    monkeypatch: pytest.MonkeyPatch, calls: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    # What faiss-gpu-cu12 1.14.1 does on an H100: it has code for compute capabilities 7.0 and 8.0 alone.
+    message = "Faiss assertion 'err__ == cudaSuccess' failed; details: CUDA error 209 no kernel image is available"
+    monkeypatch.setattr(faiss_gpu, "TRIAL", f"import os, sys; sys.stderr.write({message!r} + chr(10)); os.abort()")
+    assert faiss_gpu.num_gpus() == 0
+    build(entries(), IVF)
+    assert calls == ["Kmeans(gpu=0)"]
+    (record,) = caplog.records
+    assert record.getMessage().endswith("(docs/install.md): CUDA error 209 no kernel image is available")
 
 
 def test_a_run_records_the_version_of_either_package() -> None:

@@ -110,6 +110,8 @@ def test_length_groups_are_sorted_and_hold_every_row_once() -> None:
     assert sorted(torch.cat([rows for rows, _ in groups]).tolist()) == list(range(17))
     assert [longest for _, longest in groups] == [5, 30]
     assert len(length_groups(lengths, 50)) == 2
+    assert len(length_groups(lengths, 50, least_tokens=52)) == 2
+    assert len(length_groups(lengths, 50, least_tokens=53)) == 1
 
 
 def test_every_trained_weight_of_every_text_tower_gets_a_gradient(folder: Any) -> None:

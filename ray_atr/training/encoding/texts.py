@@ -15,13 +15,16 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
 from ray_atr.training.encoding.encode import embed_again
 
+CPU_BUCKET, GPU_BUCKET = 256, 4096
+"""Captions that are embedded together: on a CPU so few that they stay in its cache, on a GPU so many that they fill it."""
+
 
 class TextBatcher:
     """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
-    captions go through the encoder together: sorted by length, so that little is padded.
+    captions go through the encoder together: sorted by length, so that little is padded. None: as suits the device.
     """
 
-    def __init__(self, retriever: Retriever, *, bucket: int = 256, memory: int = 500_000) -> None:
+    def __init__(self, retriever: Retriever, *, bucket: int | None = None, memory: int = 500_000) -> None:
         self.retriever, self.bucket, self.memory = retriever, bucket, memory
         self.tokens: dict[Caption, list[int]] = {}
 
@@ -36,11 +39,12 @@ class TextBatcher:
         many captions, keep no activations, and are embedded again backwards.
         """
         distinct = list(dict.fromkeys(captions))
+        bucket = self.bucket or (GPU_BUCKET if self.retriever.device.type == "cuda" else CPU_BUCKET)
         embedded = embed_by_length(
             partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,
             self._tokenise(distinct),
             self.retriever.text_tower.pad_token_id,
-            bucket=min(chunk, self.bucket) if chunk else self.bucket,
+            bucket=min(chunk, bucket) if chunk else bucket,
             width=self.retriever.settings.embedding_width,
             device=self.retriever.device,
         )

@@ -6,6 +6,9 @@ Exact search without an index stays torch's: `benchmarks/gpu.py` measures both.
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -15,13 +18,39 @@ from numpy.typing import NDArray
 
 LARGEST_K = 2048
 """Entries that FAISS finds for a query on a GPU; more are searched on the CPU."""
+TRIAL = """
+import faiss, numpy
+rows = numpy.eye(8, dtype=numpy.float32)
+index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, faiss.IndexFlatL2(8))
+index.add(rows)
+index.search(rows, 1)
+"""
+
+logger = logging.getLogger(__name__)
 
 
 def num_gpus() -> int:
-    """GPUs that FAISS can compute on: 0 with faiss-cpu, or if this process sees none."""
+    """GPUs that FAISS can compute on: 0 with faiss-cpu, if this process sees none, or if the build has no code for them."""
     import faiss
 
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+    if not hasattr(faiss, "StandardGpuResources"):
+        return 0
+    gpus = int(faiss.get_num_gpus())
+    return gpus if gpus and _runs_on_gpu() else 0
+
+
+@lru_cache(maxsize=1)
+def _runs_on_gpu() -> bool:
+    """Whether this build of FAISS has code for the GPU, tried in another process: where it has none, FAISS aborts."""
+    tried = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return True
+    reason = next((line for line in reversed(tried.stderr.splitlines()) if "rror" in line), f"exit {tried.returncode}")
+    logger.warning(
+        "FAISS cannot compute on this GPU and computes on the CPU (docs/install.md): %s",
+        reason.rpartition("details: ")[2],
+    )
+    return False
 
 
 def kmeans(rows: NDArray[np.float32], count: int, start: NDArray[np.float32] | None, **settings: Any) -> Any:

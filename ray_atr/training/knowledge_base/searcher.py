@@ -26,6 +26,9 @@ from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, Sharded
 from ray_atr.training.knowledge_base.snapshot import Snapshot, in_utf8
 
 BLOCK = 16_384
+GPU_BLOCK = (
+    2**25
+)  # scores, and numbers of widened rows, of a block on a GPU, where small ones cost more to start than to compute
 WIDENED = 1_024  # rows that are widened at a time
 MOST_EQUAL = (
     4_096  # results beyond which the order of equal ones is the library's: of queries that are as near to everything
@@ -47,13 +50,15 @@ class Positions(NamedTuple):
 
 
 def exact_top_k(
-    queries: Tensor, entries: Tensor, k: int, present: Tensor | None = None, block: int = BLOCK
+    queries: Tensor, entries: Tensor, k: int, present: Tensor | None = None, block: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """(inner products [B, k], positions [B, k]) of the k largest, best first; -inf where `present` [N] is False.
 
     The base is read block by block: the largest intermediate is [B, block]. Entries in float16 are widened a block at a time.
+    None: blocks for the device.
     """
     k = min(k, len(entries))
+    block = block or _block_of(queries, entries)
     best_scores, best_positions = [], []
     for start in range(0, len(entries), block):
         part = entries[start : start + block]
@@ -67,6 +72,14 @@ def exact_top_k(
         return best_scores[0], best_positions[0]
     values, where = torch.cat(best_scores, dim=1).topk(k, dim=1)
     return values, torch.cat(best_positions, dim=1).gather(1, where)
+
+
+def _block_of(queries: Tensor, entries: Tensor) -> int:
+    """Entries of a block."""
+    if not entries.is_cuda:
+        return BLOCK
+    per_entry = max(len(queries), 0 if entries.dtype == queries.dtype else entries.shape[1], 1)
+    return max(BLOCK, GPU_BLOCK // per_entry)
 
 
 def _products(queries: Tensor, part: Tensor) -> Tensor:
