@@ -7,8 +7,8 @@ What is timed is the product's own training step (with `train.language_chunk` wh
 the optimiser's. Weights and data are random: what counts is how much is computed and kept. Captions have the lengths of
 AudioCaps' (the longest of a batch about 2.2 times the mean). Forms of kcl: `padded` encodes all languages at once, padded to the
 longest caption, as the paper does; `grouped`, the default, encodes them at once in groups of similar length; `by language`
-encodes and back-propagates one language after the other. Their gradients are compared in float32 before anything is timed; forms are
-timed in turn, `--repeats` rounds, and the median is shown. Goals: kcl in at most 1.15 x the memory of ml_clap, and at most
+encodes and back-propagates one language after the other. Their gradients are compared in float32 before anything is timed; forms
+are timed in turn, `--repeats` rounds, and the median is shown. Goals: kcl in at most 1.15 x the memory of ml_clap, and at most
 0.65 x the time of the padded form.
 """
 
