@@ -81,9 +81,10 @@ class Report:
         self.lines += lines
         print("\n".join(lines), file=sys.stderr, flush=True)
 
-    def text(self, head: Sequence[str]) -> str:
-        """The whole report; the first lines say what was not run."""
-        missing = [f"- not run: {what}" for what in self.not_run] or ["- everything was run"]
+    def text(self, head: Sequence[str], to_come: Sequence[str] = ()) -> str:
+        """The whole report, or what of it is there before the parts to come; the first lines say what was not run."""
+        missing = [f"- not run: {what}" for what in self.not_run] + [f"- not run yet: {part}" for part in to_come]
+        missing = missing or ["- everything was run"]
         return "\n".join([*missing, *head, *self.lines]) + "\n"
 
 
@@ -268,7 +269,10 @@ def search(machine: Machine, size: Size, report: Report) -> None:
 def faiss_on_gpu(entries: Tensor, machine: Machine, size: Size, report: Report) -> None:
     """FAISS's flat and ivf index and k-means on the device, beside torch's exact search and FAISS's k-means on the CPU."""
     rows, spec = entries.cpu().numpy(), Ask().search_spec
-    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU (no GPU, or no code for it in FAISS)"
+    if machine.is_cuda and faiss_gpu.gpu_number(machine.device) is None:
+        report.not_run.append("FAISS on the GPU: faiss-gpu is not installed, or has no code for this GPU")
+        return
+    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU"
     clustered = rows[: min(len(rows), 50_000)]
     snapshot = build_snapshot(
         Entries(clustered, clustered, [str(number) for number in range(len(clustered))]),
@@ -376,10 +380,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.not_run.append(f"the share of the peak bfloat16 rate: that of {machine.name} is not known")
     options.out.mkdir(parents=True, exist_ok=True)
 
-    def write() -> str:
+    def write(to_come: Sequence[str] = ()) -> str:
         seconds = time.perf_counter() - began
         versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-        text = report.text([f"- {machine.name}, {versions}, {os.cpu_count()} cores, {seconds:.0f} s"])
+        text = report.text([f"- {machine.name}, {versions}, {os.cpu_count()} cores, {seconds:.0f} s"], to_come)
         (options.out / "gpu.md").write_text(text)
         content = {"device": machine.name, "not_run": report.not_run, "numbers": report.numbers}
         (options.out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -397,14 +401,14 @@ def run_parts(
     size: Size,
     report: Report,
     minutes: float,
-    write: Callable[[], object],
+    write: Callable[[Sequence[str]], object],
 ) -> list[str]:
     """Runs the parts one after the other; returns those that failed. A failure does not stop the others.
 
-    Writes after each of them: a library may end the process.
+    Writes after each of them what there is: a library may end the process.
     """
     began, failed = time.perf_counter(), []
-    for name in PARTS:
+    for number, name in enumerate(PARTS):
         if name not in names:
             report.not_run.append(f"{name}: not asked for")
             continue
@@ -417,7 +421,7 @@ def run_parts(
             traceback.print_exc()
             report.not_run.append(f"{name}: it failed with {type(error).__name__}: {str(error)[:200]}")
             failed.append(name)
-        write()
+        write(list(PARTS)[number + 1 :])
         if machine.is_cuda:
             torch.cuda.empty_cache()
     return failed

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Beginnings of names that an encoder has no use for."""
-GPU_TOKENS = 8192
+GPU_TOKENS = 4096
 """Tokens that a group of texts has at least on a GPU: with fewer it takes as long to start a layer as to compute it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
 """What the released code of ML-CLAP leaves out of captions."""

@@ -2,6 +2,8 @@
 
 On one node without GPUs a trial trains in its own process: starting workers and readers would take longer than a short
 trial trains. As soon as there are GPUs, several nodes, or data in a store, Ray Train's workers train and Ray Data streams.
+Many trials that train no more than heads on vectors of frozen towers stay in their own processes on a node with GPUs too, and
+share them: on an H100 a worker of Ray Train starts in 14 s, and an epoch of such a trial takes half a second.
 The losses are the same either way.
 """
 
@@ -19,6 +21,7 @@ from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
 
@@ -31,6 +34,9 @@ OPEN = {
 """What `decide` may set, and the value that leaves it open."""
 BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
 """One GPU for a worker and the encoder of its base. Two workers never share one, which NCCL would refuse."""
+
+MOST_PER_GPU = 8
+"""Trials that share a GPU, each of which holds some half a gigabyte of it before it has computed anything."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class ScalingChoice:
             workers = "1 worker" if scaling.workers == 1 else f"{scaling.workers} workers"
             trains = f"{workers} of Ray Train{gpus}"
         else:
-            trains = "its own process"
+            trains = f"its own process{gpus.removesuffix(' each')}"
         shares = ""
         if scaling.has_workers and scaling.workers != 1:
             reason = experiment.gathers
@@ -81,6 +87,11 @@ def decide(
     found += ["validation beside training"] if scaling.validate_beside else []
     found += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
     reason = f"auto: {', '.join(found) or 'one node without GPUs'}"
+    if gpus and len(found) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
+        per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
+        settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
+        streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
+        return ScalingChoice(settings | streams, f"{reason}; its towers are frozen and encode once")
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
         if found and gpus and not scaling.gpus_per_worker:
@@ -95,6 +106,13 @@ def decide(
         if not alone and not found and settings["scaling.ray_data"]:
             reason = "auto: there are workers"
     return ScalingChoice(settings, reason)
+
+
+def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) -> bool:
+    """Whether there are more trials than GPUs, and each trains no more than what stands on vectors of frozen towers."""
+    is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
+    is_many = num_trials is None or num_trials > gpus
+    return is_open and is_many and all(encodes_once(experiment, kind) for kind in ("audio", "text"))
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:

@@ -45,6 +45,19 @@ def test_what_fails_is_named_first_and_does_not_stop_the_rest(
     assert "Log-mel" in text
 
 
+def test_a_report_of_a_process_that_was_ended_says_so(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(gpu.PARTS, "search", ends)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.main(["--dry-run", "--out", str(tmp_path)])
+    lines = (tmp_path / "gpu.md").read_text().splitlines()
+    assert lines[1:5] == [f"- not run yet: {part}" for part in ("search", "log_mel", "towers", "refresh")]
+
+
 def test_no_part_begins_when_the_time_is_over(gpu: ModuleType, tmp_path: Path) -> None:
     assert gpu.main(["--dry-run", "--minutes", "0", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpu.md").read_text()

@@ -57,6 +57,32 @@ def test_what_a_trial_runs_on(
     assert chosen.gpus_per_worker == (1.0 if is_on_gpus else 0.0)
 
 
+def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> None:
+    heads = override(RECIPES["quickstart"](), AUTO)
+    decision = decide(heads, GPU_NODE, 48)
+    assert decision is not None
+    # 16 cores and 4 GPUs.
+    assert decision.settings == {"scaling.workers": 0, "scaling.gpus_per_worker": 0.25, "scaling.ray_data": False}
+    assert decision.line(override(heads, decision.settings)) == (
+        "scaling: a trial is trained by its own process with 0.25 GPU, without Ray Data "
+        "(auto: 4 GPUs; its towers are frozen and encode once)"
+    )
+    one_gpu = decide(heads, [Placed({"CPU": 64, "GPU": 1})], 48)
+    assert one_gpu is not None
+    assert one_gpu.settings["scaling.gpus_per_worker"] == 1 / 8
+    # No more trials than GPUs, towers that train, several nodes, or a share that the user chose: Ray Train.
+    for nodes, trials, changes in (
+        (GPU_NODE, 4, {}),
+        (GPU_NODE, 48, {"model.audio.adapt.is_frozen": False}),
+        (GPU_NODE * 2, 48, {}),
+        (GROWING, 48, {}),
+        (GPU_NODE, 48, {"scaling.gpus_per_worker": 0.5}),
+    ):
+        other = decide(override(heads, changes), nodes, trials)
+        assert other is not None
+        assert other.settings["scaling.workers"] > 0
+
+
 def test_data_in_a_store_is_streamed_to_a_worker_and_what_is_set_is_left_alone() -> None:
     decision = decide(Experiment(), LAPTOP, 1, is_in_store=True)
     assert decision is not None

@@ -8,6 +8,7 @@ find it. Vectors are float32, computed without autocast. Interrupted work is tak
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -281,7 +282,9 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     done = total - sum(job.size for job in waiting)
     scaling = tower.experiment.scaling
     named = "scaling.cpus_per_worker, scaling.gpus_per_worker"
-    workers = Resources(scaling.cpus_per_worker * WORKER_CPU_SHARE, scaling.gpus_per_worker, setting=named)
+    # Trials may share a GPU; encoders, each with a tower of its own, do not.
+    gpus = float(math.ceil(scaling.gpus_per_worker))
+    workers = Resources(scaling.cpus_per_worker * WORKER_CPU_SHARE, gpus, setting=named)
     # Elsewhere the tower is built again: its weights may be larger than what should be sent.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
     here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"

@@ -15,7 +15,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
 from ray_atr.training.encoding.encode import embed_again
 
-CPU_BUCKET, GPU_BUCKET = 256, 4096
+CPU_BUCKET, GPU_BUCKET = 256, 1024
 """Captions that are embedded together: on a CPU so few that they stay in its cache, on a GPU so many that they fill it."""
 
 
