@@ -52,6 +52,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectives", "--seeds", "0"], "--objectives: got 'nothing'; allowed one value or more"),
         (["--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
         (["--scheduler", "asha"], "--scheduler: got 'asha'; allowed one of none, race"),
+        (["--spend-spared"], "--spend-spared: got 'true'; allowed only with --scheduler race"),
         (["--scheduler", "race", "--seeds", "0"], "--seeds: got '0'; allowed two seeds or more with --scheduler race"),
         (
             ["--search", "optuna"],

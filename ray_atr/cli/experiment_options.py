@@ -66,6 +66,9 @@ class SweepOptions(ExperimentOptions):
         "NAME",
         "none",
     )
+    spend_spared: bool = option(
+        False, "with --scheduler race: give the trials that are spared to the points that are left, as further seeds"
+    )
     hours: float | None = option(
         None, "stop after this many hours; --resume continues what is unfinished", "HOURS", "no limit"
     )

@@ -292,6 +292,7 @@ def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
         FixedPoints(list(distinct.values())),
         hours=options.hours,
         scheduler=_kept_or_given(info, "scheduler", options.scheduler, NONE, (NONE, RACE)),
+        spends_spared=_spends_spared(options, info),
         references=tuple(options.references()),
     )
 
@@ -337,6 +338,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         hours=options.hours,
         goals=goals,
         scheduler=scheduler,
+        spends_spared=_spends_spared(options, info),
     )
     if not SEARCHES[method].is_finite and plan.num_points is None and plan.hours is None:
         raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
@@ -349,6 +351,12 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
             known = with_languages(experiment)
             check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
     return plan
+
+
+def _spends_spared(options: SweepOptions, info: Mapping[str, Any]) -> bool:
+    if options.spend_spared and (options.scheduler or info.get("scheduler")) != RACE:
+        raise refuse("--spend-spared", "true", "only with --scheduler race")
+    return options.spend_spared or bool(info.get("spend_spared", False))
 
 
 def _space(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any]) -> Space:

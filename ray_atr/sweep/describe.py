@@ -33,6 +33,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
             "fixed": dict(plan.fixed),
             "points": [dict(point) for point in plan.search.points],
             "scheduler": plan.scheduler,
+            "spend_spared": plan.spends_spared,
         }
     space = plan.search.space
     return {
@@ -46,6 +47,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
         "search": plan.search.name,
         "search_seed": plan.search.seed,
         "scheduler": plan.scheduler,
+        "spend_spared": plan.spends_spared,
         "earlier": [{"point": one.point, "scores": list(one.scores)} for one in plan.search.earlier],
     }
 

@@ -23,7 +23,8 @@ from ray_atr.sweep.search import SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RunFolder, TrialFolder, trial_name
 
-SEEDS_OF_RACE = "race_seeds"
+SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"
+"""In sweep.json: the seeds in their order, and those of them that nobody asked for: they were given for spared trials."""
 
 
 @dataclass
@@ -128,21 +129,23 @@ class Racing(SweepListener):
         for cell in self.cells:
             self._look_at(cell)
 
-    def said_of_spared(self) -> str | None:
-        """How many further seeds the points that are left can have for the trials that were spared, and the option for it, in
-        words; None if not one.
+    def further_seeds(self) -> tuple[list[int], str]:
+        """The seeds that the points which are left can have for the trials that were spared, and words for it. None where there
+        are too few, or where no race has two points left.
         """
-        spared = sum(not trial.epochs() for trial in self.queue.trials if trial.trial_id in self.dropped)
-        overrides = [one.describe()["overrides"] for one in self.queue.trials if one.trial_id not in self.dropped]
-        left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in overrides}
-        further = spared // len(left) if left else 0
-        if not further:
-            return None
-        seeds = [*self.seeds, *range(max(self.seeds) + 1, max(self.seeds) + 1 + further)]
-        return (
-            f"race: {counted(spared, 'trial was', 'trials were')} spared, enough for {counted(further, 'further seed')} of the "
-            f"{counted(len(left), 'point')} left: --resume {self.run.path} --seeds {' '.join(map(str, seeds))}"
+        granted = self.run.info.get(SEEDS_GRANTED, ())
+        overrides = {trial.trial_id: trial.describe()["overrides"] for trial in self.queue.trials}
+        asked = sum(one.get("seed") not in granted for one in overrides.values())
+        spent = sum(trial.trial_id not in self.dropped or bool(trial.epochs()) for trial in self.queue.trials)
+        remaining = [one for trial_id, one in overrides.items() if trial_id not in self.dropped]
+        left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in remaining}
+        is_open = any(sum(one.evidence is None for one in cell) > 1 for cell in self.cells)
+        count = (asked - spent) // len(left) if left and is_open else 0
+        said = (
+            f"race: {counted(asked - spent, 'trial was', 'trials were')} spared, enough for "
+            f"{counted(count, 'further seed')} of the {counted(len(left), 'point')} left"
         )
+        return list(range(max(self.seeds) + 1, max(self.seeds) + 1 + count)), said
 
     def _look_at(self, cell: Sequence[Entrant]) -> None:
         self._say_if_few(cell)

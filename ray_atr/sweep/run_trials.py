@@ -6,7 +6,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
 from ray_atr.common.storage import file_exists
 from ray_atr.sweep.placement import concurrent_trials
-from ray_atr.sweep.racing import Racing
+from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import RACE, check_scheduler, make_scheduler
@@ -84,6 +84,8 @@ def sweep(
     if not isinstance(plan, SweepPlan):
         plan = SweepPlan(FixedPoints([with_absolute_paths(base, point) for point in plan]))
     check_scheduler(plan, base)
+    asked, given, granted = plan, listeners, run.info.get(SEEDS_GRANTED, ())
+    plan = asked.with_seeds(granted)
     queue = TrialQueue(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
@@ -127,8 +129,25 @@ def sweep(
                 failure = _run_in_process(queue, home, listeners, deadline)
             finally:
                 _nothing_runs_any_more(queue.trials)
-    if racing is not None and queue.is_done and (told := racing.said_of_spared()) is not None:
-        say(told)
+    if racing is not None and queue.is_done and failure is None:
+        further, told = racing.further_seeds()
+        if further and asked.spends_spared:
+            run.update_info(**{SEEDS_GRANTED: [*granted, *further]})
+            say(told)
+            hours = None if deadline is None else max((deadline - time.monotonic()) / 3600, 1e-9)
+            return sweep(
+                run,
+                replace(asked, hours=hours),
+                home,
+                listeners=given,
+                concurrency=concurrency,
+                retry_failed=retry_failed,
+                use_ray=use_ray,
+                say=say,
+            )
+        if further:
+            seeds = " ".join(map(str, [*racing.seeds, *further]))
+            say(f"{told}: --resume {run.path} --seeds {seeds}, or --spend-spared")
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:

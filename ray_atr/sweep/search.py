@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ray_atr.common.settings import refuse
@@ -179,6 +179,8 @@ class SweepPlan:
     """What a search maximises or minimises, and a scheduler (by the first) compares."""
     scheduler: str = "none"
     """One of schedulers.SCHEDULERS."""
+    spends_spared: bool = False
+    """Whether the trials that a race spares go to the points that are left, as further seeds."""
     references: tuple[Point, ...] = ()
     """What a comparison is read against: points that have all of one of these are run whole, and are in no race."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -188,6 +190,16 @@ class SweepPlan:
         # NaN is not above 0 either.
         if self.hours is not None and not self.hours > 0:
             raise refuse("--hours", self.hours, "a number above 0")
+
+    def with_seeds(self, seeds: Sequence[int]) -> SweepPlan:
+        """The plan with further seeds of each of its points."""
+        if not seeds:
+            return self
+        if not isinstance(self.search, FixedPoints) or self.seeds:
+            return replace(self, seeds=(*self.seeds, *(seed for seed in seeds if seed not in self.seeds)))
+        whole = [{**point, "seed": seed} for seed in seeds for point in self.search.points]
+        points = {point_key(point): point for point in (*self.search.points, *whole)}
+        return replace(self, search=FixedPoints(list(points.values())))
 
     def is_reference(self, point: Mapping[str, Any]) -> bool:
         """Whether a point is run whole whatever the others reach."""

@@ -93,7 +93,7 @@ def test_a_point_that_is_far_behind_gets_no_second_seed(run: RunFolder, trained:
     said, spared = (line for line in lines if line.startswith("race: "))
     assert spared == (
         "race: 2 trials were spared, enough for 1 further seed of the 2 points left: "
-        f"--resume {run.path} --seeds 0 1 2 3"
+        f"--resume {run.path} --seeds 0 1 2 3, or --spend-spared"
     )
     assert "lr=0.001 is dropped: lr=0.1 is ahead by" in said
     assert "after 1 seed, by" in said
@@ -143,6 +143,36 @@ def test_seeds_that_are_added_go_to_what_is_left(run: RunFolder, trained: list[s
     assert trained == ["lr=0.1 seed=0", "lr=0.01 seed=0"]
     assert (len(result.stopped), result.num_left) == (2, 0)
     assert {name: evidence_of(run)[name] for name in before} == before
+
+
+@pytest.mark.parametrize("after", [None, 5, 8])
+def test_spared_trials_go_to_the_points_that_are_left(run: RunFolder, trained: list[str], after: int | None) -> None:
+    class Interrupting(SweepListener):
+        def trial_finished(self, trial: TrialFolder) -> None:
+            if len(trained) == after:
+                raise InterruptError
+
+    lines: list[str] = []
+    plan = plan_of(0, 1, 2, spends_spared=True)
+    if after is not None:
+        with pytest.raises(InterruptError):
+            quietly(run, plan, listeners=[Interrupting()])
+    result = quietly(run, plan, say=lines.append)
+    # As many as were planned, and none of the point that was dropped.
+    assert len(trained) == len(result.finished) == 9
+    assert trained[-4:] == ["lr=0.1 seed=2", "lr=0.01 seed=2", "lr=0.1 seed=3", "lr=0.01 seed=3"]
+    assert (len(result.stopped), result.num_left) == (3, 0)
+    told = "race: 2 trials were spared, enough for 1 further seed of the 2 points left"
+    assert (told in lines) == (after != 8)
+    # A second run of it has nothing to do, and seeds that the user adds are not taken for granted ones.
+    assert quietly(run, plan).finished == result.finished
+    quietly(run, plan_of(0, 1, 2, 7, spends_spared=True))
+    assert trained[9:] == ["lr=0.1 seed=7", "lr=0.01 seed=7"]
+
+
+def test_nothing_is_spent_on_a_point_that_has_won(run: RunFolder, trained: list[str]) -> None:
+    quietly(run, plan_of(0, 1, 2, rates=(0.1, 0.001), spends_spared=True))
+    assert trained == ["lr=0.1 seed=0", "lr=0.001 seed=0", "lr=0.1 seed=1", "lr=0.1 seed=2"]
 
 
 def test_points_on_other_data_and_references_are_not_raced(run: RunFolder, trained: list[str]) -> None:
