@@ -8,13 +8,16 @@ the more important split stays: test before val before all others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress
@@ -114,18 +117,14 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
         if not equals or name not in sets:
             raise refuse("leave_out", entry, f"NAME=FILE with one of {', '.join(sets)}")
         ids = set(map(stem, chain.from_iterable(read_id_lists(file).values())))
-        own = [f"{name}/{clip_id}" for clip_id in ids_of(sets[name]) if stem(clip_id) in ids]
+        rows = (read_shard(sets[name], shard, ["clip_id"]) for shard in sets[name].shards)
+        known = (clip_id for batch in chain.from_iterable(rows) for clip_id in batch["clip_id"].to_pylist())
+        own = [f"{name}/{clip_id}" for clip_id in known if stem(clip_id) in ids]
         if not own:
             raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
         found |= dict.fromkeys(own, f"named by {Path(file).name}")
         notes.append(f"{Path(file).name}: {counted(len(own), 'clip')} of {name} left out, of {counted(len(ids), 'id')}")
     return found, notes
-
-
-def ids_of(manifest: Manifest) -> Iterator[str]:
-    for shard in manifest.shards:
-        for batch in read_shard(manifest, shard, ["clip_id"]):
-            yield from batch["clip_id"].to_pylist()
 
 
 @dataclass(frozen=True)
@@ -215,22 +214,13 @@ def importance(split: str) -> int:
     return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
 
 
-def groups_of(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
     """The connected components of pairs of numbers, each sorted."""
-    parent: dict[int, int] = {}
-
-    def root(number: int) -> int:
-        while parent.setdefault(number, number) != number:
-            parent[number] = parent[parent[number]]
-            number = parent[number]
-        return number
-
-    for first, other in pairs:
-        parent[root(other)] = root(first)
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for number in sorted(parent):
-        groups[root(number)].append(number)
-    return list(groups.values())
+    numbers, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
+    first, other = places.reshape(-1, 2).T
+    graph = coo_array((np.ones(len(first), bool), (first, other)), shape=(len(numbers), len(numbers)))
+    _, group = connected_components(graph, directed=False)
+    return pd.Series(numbers).groupby(group).agg(list).tolist()
 
 
 def recounted(manifest: Manifest, name: str, shard: Shard, left_out: Mapping[str, str]) -> Shard:

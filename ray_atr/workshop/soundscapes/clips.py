@@ -140,8 +140,8 @@ def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Say) -> Ite
 
 def _content_hash(settings: SoundscapesSettings) -> str:
     # Only what these settings use: a language that is added, or changed, leaves the sets without it where they are.
-    words = Path(languages_package.__file__).parent
+    here, words = Path(__file__).parent, Path(languages_package.__file__).parent
     spoken = [words / "grammar.py", *(words / f"{language}.yaml" for language in settings.languages)]
-    code = b"".join(path.read_bytes() for path in [*sorted(Path(__file__).parent.rglob("*.py")), *spoken])
+    code = b"".join(path.read_bytes() for path in [*sorted(here.glob("*.py")), here / "kinds.csv", *spoken])
     code += repr([column("sounds.csv", name) for name in ("manner", *settings.languages)]).encode()
     return cache_key(asdict(settings), code)
