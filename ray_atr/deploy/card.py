@@ -7,6 +7,7 @@ from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.metric import Metric
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 
@@ -60,13 +61,12 @@ def score_table(evaluated: Evaluated) -> str:
         for language in (*evaluated.eval_split.languages, "mean"):
             cells = []
             for measure in MEASURES:
-                name = f"{task}/{language}/{measure}"
-                found = next((metric for metric in page.metrics if metric == name), None)
-                if found is None:
+                metric = Metric(task, language, measure)
+                if metric not in page.metrics:
                     break
-                interval = page.intervals.get(found)
+                interval = page.intervals.get(metric)
                 between = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-                cells.append(f"{100 * page.metrics[found]:.1f}{between}")
+                cells.append(f"{100 * page.metrics[metric]:.1f}{between}")
             if cells:
                 rows.append([title, language, *cells])
     levels = {interval.level for interval in page.intervals.values()}
