@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,22 +128,16 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return found, notes
 
 
-@dataclass(frozen=True)
-class HeardShard:
-    """The clips of one shard: job of `run_jobs`."""
-
-    folder: str
-    file: str
-    is_decoded: bool
-
-    def clips(self) -> list[tuple[str, Heard]]:
-        manifest = read_manifest(self.folder)
-        rows = read_shard(manifest, manifest.shard_at(self.file), ["clip_id", "audio"])
-        pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
-        return [
-            (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=self.is_decoded))
-            for clip_id, audio in chain.from_iterable(pairs)
-        ]
+def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, Heard]]:
+    """The clips of one shard, by the folder of its data set and its file: job of `run_jobs`."""
+    folder, file = shard
+    manifest = read_manifest(folder)
+    rows = read_shard(manifest, manifest.shard_at(file), ["clip_id", "audio"])
+    pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
+    return [
+        (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
+        for clip_id, audio in chain.from_iterable(pairs)
+    ]
 
 
 def _hear(
@@ -150,12 +145,11 @@ def _hear(
 ) -> tuple[list[Member], list[Heard]]:
     """Every clip that is not left out, in the order of the sets, and what it is known again by."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    jobs = [HeardShard(manifest.folder, shard.file, options.recordings == "sound") for _, manifest, shard in places]
+    jobs = [(manifest.folder, shard.file) for _, manifest, shard in places]
+    worker = partial(hear_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, Heard]]] = {}
-    for number, clips in run_jobs(
-        jobs, lambda: HeardShard.clips, ray=Resources() if uses_ray(options.ray, total) else None
-    ):
+    for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
         of_shards[number] = clips
         done += len(clips)
         if progress is not None:

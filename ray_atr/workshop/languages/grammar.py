@@ -109,8 +109,9 @@ class Grammar:
         parts = {**self.parts[said.kind], "manner": self._manner(said), "times": ""}
         if said.count is not None:
             parts["times"] = self.words["times"][said.count - 2]
-        ways = self.words["forms"][form]
-        for way in [{"say": ways}] if isinstance(ways, str) else ways:
+        given: Any = self.words["forms"][form]
+        ways: list[dict[str, Any]] = [{"say": given}] if isinstance(given, str) else given
+        for way in ways:
             if all(re.fullmatch(pattern, parts[name]) for name, pattern in way.get("where", {}).items()):
                 return " ".join(way["say"].format_map(parts).split())
         raise AssertionError(f"{self.code}: no way to put {said} as {form}")
