@@ -5,7 +5,6 @@ from __future__ import annotations
 from ray_atr.common.override import flatten
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
-from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.metric import Metric
 from ray_atr.models.card import CARD_FILE
@@ -27,7 +26,7 @@ def write_card(evaluated: Evaluated) -> Location:
 def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
     """The card's text."""
     experiment, manifest = evaluated.checkpoint.experiment, evaluated.eval_split.manifest
-    training = _training_data(evaluated)
+    training = evaluated.checkpoint.training_data(manifest)
     facts: dict[str, object] = {}
     if experiment is not None:
         data, noise = experiment.data, experiment.data.noise
@@ -72,15 +71,3 @@ def score_table(evaluated: Evaluated) -> str:
     levels = {interval.level for interval in page.intervals.values()}
     said = f"\n\nPercent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "\n\nPercent."
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + said
-
-
-def _training_data(evaluated: Evaluated) -> Manifest | None:
-    checkpoint, manifest = evaluated.checkpoint, evaluated.eval_split.manifest
-    if checkpoint.experiment is None:
-        return None
-    if checkpoint.is_trained_on(manifest):
-        return manifest
-    try:
-        return read_manifest(checkpoint.experiment.data.source)
-    except (ValueError, OSError):
-        return None
