@@ -83,7 +83,7 @@ def count_ranks(
                 scores, exact = rows @ columns.T, _Exact(rows, columns)
                 by_text.add(scores, exact, first_text, first_clip)
                 # In its own order in memory: indexing the transpose is thirty times slower.
-                by_clip.add(scores.T.contiguous(), lambda i, j, of=exact: of(j, i), first_clip, first_text)
+                by_clip.add(scores.T.contiguous(), _transposed(exact), first_clip, first_text)
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
 
@@ -100,8 +100,8 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
     by_clip = _Counter(relevance.clip, relevance.text, score, tie, tie)
     for number, block in enumerate(matrix.split(BLOCK_SIDE_CPU)):
         first_text = number * BLOCK_SIDE_CPU
-        by_text.add(block, lambda i, j, of=block: of[i, j].double(), first_text, 0)
-        by_clip.add(block.T.contiguous(), lambda i, j, of=block: of[j, i].double(), 0, first_text)
+        by_text.add(block, _entries(block), first_text, 0)
+        by_clip.add(block.T.contiguous(), _entries(block.T), 0, first_text)
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
 
@@ -143,6 +143,14 @@ class _Exact:
     @cached_property
     def _all(self) -> torch.Tensor:
         return self.rows.double() @ self.columns.double().T
+
+
+def _entries(scores: torch.Tensor) -> Exact:
+    return lambda rows, columns: scores[rows, columns].double()
+
+
+def _transposed(exact: Exact) -> Exact:
+    return lambda rows, columns: exact(columns, rows)
 
 
 class _Counter:

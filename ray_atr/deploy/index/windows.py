@@ -22,7 +22,7 @@ from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
-from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
+from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.options import IndexEncoding
@@ -56,7 +56,6 @@ class _Reading:
     def __init__(self, sound: ArchivedSound) -> None:
         self.sound, self.digest, self.error = sound, "", ""
         self.seconds = 0.0
-        self.count = 0
         self.vectors: list[torch.Tensor] = []
 
 
@@ -66,7 +65,6 @@ def encode_sounds(
     read: Callable[[ArchivedSound], bytes],
     *,
     batch_size: int = 16,
-    bounds: AudioBounds | None = None,
     threads: int | None = None,
 ) -> Iterator[EncodedSound]:
     """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order in which they are done.
@@ -99,8 +97,7 @@ def encode_sounds(
                 try:
                     data = read(sound)
                     reading.digest = digest_of(data)
-                    for window in _windows(data, front_end, reading, bounds):
-                        reading.count += 1
+                    for window in _windows(data, front_end, reading):
                         put((reading, window))
                 except (ValueError, OSError) as error:
                     reading.error = _reason(error, sound)
@@ -138,14 +135,12 @@ def encode_sounds(
             worker.join()
 
 
-def _windows(
-    data: bytes, front_end: FrontEnd, reading: _Reading, bounds: AudioBounds | None
-) -> Iterator[NDArray[np.float32]]:
+def _windows(data: bytes, front_end: FrontEnd, reading: _Reading) -> Iterator[NDArray[np.float32]]:
     """Frames [T, F] of each window; counts the seconds that are decoded."""
     if front_end.kind == "vector":
         yield from_bytes(data, front_end.num_mels, "clip")[None]
         return
-    sound = open_sound(data, "clip", bounds)
+    sound = open_sound(data)
 
     def counted() -> Iterator[Waveform]:
         for block in sound.blocks():
