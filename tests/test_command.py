@@ -15,10 +15,10 @@ import pytest
 import ray_atr
 from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
-from ray_atr.cli.comparisons import COMMAND_OF, COMPARISONS
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
 from ray_atr.cli.running import start_of
+from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
 from ray_atr.common.override import flatten, override
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.sources import SOURCES

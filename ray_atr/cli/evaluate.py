@@ -66,10 +66,9 @@ OPTIONS = EvaluateCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     given = parse(EvaluateCommand, arguments, program)
-    if given.prior is not None and not (given.calibrate and 0 < given.prior < 1):
-        raise refuse("--prior", given.prior, "a share above 0 and below 1, with --calibrate")
-    if given.false_nothing is not None and not (given.calibrate and 0 < given.false_nothing < 1):
-        raise refuse("--false-nothing", given.false_nothing, "a share above 0 and below 1, with --calibrate")
+    for name, share in (("--prior", given.prior), ("--false-nothing", given.false_nothing)):
+        if share is not None and not (given.calibrate and 0 < share < 1):
+            raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 

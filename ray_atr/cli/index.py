@@ -18,8 +18,9 @@ from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
+from ray_atr.common.table import minutes
 from ray_atr.data.language_codes import require_language
-from ray_atr.deploy.index_encoding import IndexEncoding
+from ray_atr.deploy.options import IndexEncoding
 
 if TYPE_CHECKING:
     from ray_atr.deploy.index import Changes, Match
@@ -170,16 +171,10 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
     table = Table(*columns, box=None, pad_edge=False)
     for one in matches:
         chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
-        table.add_row(clock(one.start), f"{one.score:.3f}", *chance, printable(one.path))
+        table.add_row(minutes(one.start), f"{one.score:.3f}", *chance, printable(one.path))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
 
 
 def printable(name: str) -> str:
     """A name as a terminal may be shown it: a line feed or an escape sequence in it is written out."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)
-
-
-def clock(seconds: float) -> str:
-    """A time within a sound: `0:07`, `1:02:30`."""
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

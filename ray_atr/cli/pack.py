@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from ray_atr.deploy.pack.pack_options import PackOptions
 
 if TYPE_CHECKING:
     from ray_atr.deploy.pack.making import Pack
-    from ray_atr.metrics.metric import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,8 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def _table(made: Pack) -> Table:
     """Recall, rank variance and gap by language, before and after."""
+    from ray_atr.metrics.metric import Metric
+
     table = Table("language", "R@1 before", "after", "R@10 before", "after", "rank variance", "after", "gap", "after")
     table.box, table.pad_edge = None, False
     after = made.after.metrics
@@ -81,11 +82,7 @@ def _table(made: Pack) -> Table:
             ("text_to_audio", "mean_rank_variance", 1.0),
             ("embedding", "language_gap", 1.0),
         ):
-            cells += [_cell(found, f"{task}/{language}/{name}", scale) for found in (before, after)]
+            values = (found.get(Metric(task, language, name)) for found in (before, after))
+            cells += ["" if one is None else f"{scale * one:.{1 if scale > 1 else 2}f}" for one in values]
         table.add_row(*cells)
     return table
-
-
-def _cell(metrics: Mapping[Metric, float], name: str, scale: float) -> str:
-    value = next((value for metric, value in metrics.items() if metric == name), None)
-    return "" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ray_atr.cli.comparisons import COMMAND_OF
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
+from ray_atr.cli.sweep import COMMAND_OF
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,7 @@ def measure(
     calibration: Calibration, language: str, scores: NDArray[np.floating], relevance: Relevance
 ) -> CalibrationScore:
     """What a calibration is worth on scores [M, N] of other pairs."""
-    match = np.zeros(scores.shape, bool)
-    match[relevance.text.numpy(), relevance.clip.numpy()] = True
+    match = relevance.matrix
     probability, prior = calibration.probability(scores, language), calibration.for_language(language).prior
     weight = np.where(match, prior / match.sum(), (1 - prior) / (~match).sum())
     best, is_right = best_answers(scores, relevance)

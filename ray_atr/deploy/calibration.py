@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
@@ -107,7 +108,7 @@ class Calibration:
                 "calibration", str(file), f"a calibration of format {FORMAT}; make it with evaluate --calibrate"
             )
         try:
-            by_language = {code: _language(found) for code, found in content["by_language"].items()}
+            by_language = TypeAdapter(dict[str, LanguageCalibration]).validate_python(content["by_language"])
             return cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")))
         except (KeyError, TypeError, AttributeError, ValueError):
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
@@ -164,22 +165,6 @@ class Calibration:
         return self.for_language(language).random_share(scores)
 
 
-def _language(content: Mapping[str, Any]) -> LanguageCalibration:
-    return LanguageCalibration(
-        scores=tuple(map(float, content["scores"])),
-        probabilities=tuple(map(float, content["probabilities"])),
-        matching=tuple(map(float, content["matching"])),
-        random=tuple(map(float, content["random"])),
-        prior=float(content["prior"]),
-        pairs=int(content["pairs"]),
-        best_scores=tuple(map(float, content.get("best_scores", ()))),
-        best_probabilities=tuple(map(float, content.get("best_probabilities", ()))),
-        best_among=int(content.get("best_among", 0)),
-        nothing_of=int(content.get("nothing_of", 0)),
-        nothing_below=float(content.get("nothing_below", 0.0)),
-    )
-
-
 def _levels(content: Mapping[str, Any] | None) -> Levels | None:
     if content is None:
         return None
@@ -223,7 +208,7 @@ def fit_calibration(
     told = {
         code: LanguageScores(
             np.asarray(given),
-            _match(relevance[code]),
+            relevance[code].matrix,
             None if vectors is None else np.asarray(vectors[code]),
         )
         for code, given in scores.items()
@@ -239,20 +224,13 @@ def fit_calibration(
     return Calibration(fitted, dict(fitted_on or {}), levels)
 
 
-def _match(relevance: Relevance) -> NDArray[np.bool_]:
-    """Which texts and clips match [M, N]."""
-    match = np.zeros((relevance.num_texts, relevance.num_clips), bool)
-    match[relevance.text.numpy(), relevance.clip.numpy()] = True
-    return match
-
-
 def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.random.Generator) -> tuple[Floats, Floats]:
     """The scores of the pairs that match, and of those that do not or of a draw of them."""
     if scores.shape != (relevance.num_texts, relevance.num_clips):
         raise refuse(f"scores[{code}].shape", scores.shape, f"{relevance.num_texts, relevance.num_clips}")
     if not np.isfinite(scores).all():
         raise refuse(f"scores[{code}]", "values that are not finite", "finite scores")
-    match = _match(relevance)
+    match = relevance.matrix
     if match.all() or not match.any():
         raise refuse(
             f"relevance[{code}]", "all pairs" if match.all() else "no pair", "pairs that match and pairs that do not"
@@ -266,7 +244,7 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
 def best_answers(scores: NDArray[Any], relevance: Relevance) -> tuple[Floats, Floats]:
     """The highest score [N] of each clip's texts, and whether that text matches (0 or 1), from scores [M, N]."""
     best, clips = scores.argmax(axis=0), np.arange(scores.shape[1])
-    return scores[best, clips].astype(np.float64), _match(relevance)[best, clips].astype(np.float64)
+    return scores[best, clips].astype(np.float64), relevance.matrix[best, clips].astype(np.float64)
 
 
 def _fit(

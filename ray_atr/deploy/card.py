@@ -5,8 +5,8 @@ from __future__ import annotations
 from ray_atr.common.override import flatten
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
-from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.metric import Metric
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 
@@ -26,7 +26,7 @@ def write_card(evaluated: Evaluated) -> Location:
 def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
     """The card's text."""
     experiment, manifest = evaluated.checkpoint.experiment, evaluated.eval_split.manifest
-    training = _training_data(evaluated)
+    training = evaluated.checkpoint.training_data(manifest)
     facts: dict[str, object] = {}
     if experiment is not None:
         data, noise = experiment.data, experiment.data.noise
@@ -60,27 +60,14 @@ def score_table(evaluated: Evaluated) -> str:
         for language in (*evaluated.eval_split.languages, "mean"):
             cells = []
             for measure in MEASURES:
-                name = f"{task}/{language}/{measure}"
-                found = next((metric for metric in page.metrics if metric == name), None)
-                if found is None:
+                metric = Metric(task, language, measure)
+                if metric not in page.metrics:
                     break
-                interval = page.intervals.get(found)
+                interval = page.intervals.get(metric)
                 between = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-                cells.append(f"{100 * page.metrics[found]:.1f}{between}")
+                cells.append(f"{100 * page.metrics[metric]:.1f}{between}")
             if cells:
                 rows.append([title, language, *cells])
     levels = {interval.level for interval in page.intervals.values()}
     said = f"\n\nPercent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "\n\nPercent."
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + said
-
-
-def _training_data(evaluated: Evaluated) -> Manifest | None:
-    checkpoint, manifest = evaluated.checkpoint, evaluated.eval_split.manifest
-    if checkpoint.experiment is None:
-        return None
-    if checkpoint.is_trained_on(manifest):
-        return manifest
-    try:
-        return read_manifest(checkpoint.experiment.data.source)
-    except (ValueError, OSError):
-        return None

@@ -30,7 +30,9 @@ Floats = NDArray[np.float64]
 
 
 class Evidence(NamedTuple):
-    """Mean scores of the best 1, 3 and 5 answers [counts, M], with the clips that match and without them."""
+    """Mean scores of the best 1, 3 and 5 answers [counts, M], with the clips that match and without them; or their excess over
+    the texts' levels.
+    """
 
     there: Floats
     absent: Floats
@@ -98,14 +100,6 @@ class LanguageScores:
         return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
 
 
-@dataclass(frozen=True)
-class _Excess:
-    """Excess over the level [counts, M] where the matching clips are there, and where they are not."""
-
-    there: Floats
-    absent: Floats
-
-
 def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | None:
     """The levels of the texts of all languages, if they have vectors."""
     vectors, levels = [], []
@@ -145,19 +139,17 @@ def fit_rules(
                 deviations[code].append(there - there.mean(axis=1, keepdims=True))
     excess = {code: _excess(one, levels) for code, one in given.items()}
     rules = {code: _rule(excess[code], deviations[code], false_share) for code in given}
-    together = _Excess(
-        *(np.concatenate([vars(one)[name] for one in excess.values()], 1) for name in ("there", "absent"))
-    )
+    together = Evidence(*(np.concatenate(side, axis=1) for side in zip(*excess.values(), strict=True)))
     return rules, _rule(together, [one for found in deviations.values() for one in found], false_share)
 
 
-def _excess(given: LanguageScores, levels: Levels | None) -> _Excess:
+def _excess(given: LanguageScores, levels: Levels | None) -> Evidence:
     own, found = evidence(given.scores, given.match)
     expected = 0.0 if levels is None or given.vectors is None else levels.of(given.vectors[own])
-    return _Excess(found.there - expected, found.absent - expected)
+    return Evidence(found.there - expected, found.absent - expected)
 
 
-def _rule(excess: _Excess, deviations: list[Floats], false_share: float) -> Rule:
+def _rule(excess: Evidence, deviations: list[Floats], false_share: float) -> Rule:
     apart = excess.there.mean(axis=1) - excess.absent.mean(axis=1)
     spread = np.sqrt(excess.there.var(axis=1) + excess.absent.var(axis=1)) + np.finfo(np.float64).tiny
     place = int((apart / spread).argmax())

@@ -80,12 +80,11 @@ class Checkpoint:
         self, manifest: Manifest, classes: Sequence[str], sentences: Mapping[str, Sequence[str]]
     ) -> set[str] | None:
         """Classes whose labels or prompts (`sentences`, a language, one a class) were trained on; None if not known."""
-        if self.experiment is None:
+        training = self.training_data(manifest)
+        if self.experiment is None or training is None:
             return None
-        data = self.experiment.data
         try:
-            training = manifest if self.is_trained_on(manifest) else read_manifest(data.source)
-            rows = list(read_captions(training, data.train_split))
+            rows = list(read_captions(training, self.experiment.data.train_split))
         except (ValueError, OSError):
             return None
         labels = {label for row in rows for label in row.labels or ()}
@@ -97,6 +96,15 @@ class Checkpoint:
             for name, own in zip(classes, prompts, strict=True)
             if any(normalise(prompt).casefold() in captions for prompt in own)
         }
+
+    def training_data(self, manifest: Manifest) -> Manifest | None:
+        """The data set that it was trained on, which may be this one; None if it is not known, or not there any more."""
+        if self.experiment is None:
+            return None
+        try:
+            return manifest if self.is_trained_on(manifest) else read_manifest(self.experiment.data.source)
+        except (ValueError, OSError):
+            return None
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""
@@ -115,12 +123,9 @@ class Checkpoint:
 def find_checkpoint(path: str | Location) -> Checkpoint:
     """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError if none."""
     folder = saved_retriever(path, "checkpoint")
-    return Checkpoint(folder, _trial_at(folder.parent) if folder.name == BEST else None)
-
-
-def _trial_at(folder: Location) -> TrialFolder | None:
-    is_trial = file_exists(folder / "trial.json") and file_exists(folder.parent.parent / "sweep.json")
-    return TrialFolder(folder) if is_trial else None
+    trial = folder.parent
+    is_trials = file_exists(trial / "trial.json") and file_exists(trial.parent.parent / "sweep.json")
+    return Checkpoint(folder, TrialFolder(trial) if folder.name == BEST and is_trials else None)
 
 
 def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:

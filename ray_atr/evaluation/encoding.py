@@ -39,15 +39,8 @@ TEXTS_TOGETHER = 64
 """Texts whose tokens are padded and compared together."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """The clips of one shard, or some sentences (language, text); `start` is the first one's row in the result."""
-
-    kind: str
-    """clips or texts"""
-    start: int
-    shard: int = -1
-    sentences: tuple[tuple[str, str], ...] = ()
+Job = int | Sequence[tuple[str, str]]
+"""The clips of a shard, by its number; or some sentences (language, text)."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +82,10 @@ def encode(
     """Unit-norm embeddings of the split's clips [N, D] and each (language, text) [M, D]; `progress(done, in all)`."""
     shards = read_manifest(source.data).shards_of(source.split)
     starts = np.cumsum([0, *(shard.num_rows for shard in shards)]).tolist()
-    jobs = [Job("clips", start, shard=number) for number, start in enumerate(starts[:-1])]
-    for start in range(0, len(sentences), TEXTS_IN_A_JOB):
-        jobs.append(Job("texts", start, sentences=tuple(sentences[start : start + TEXTS_IN_A_JOB])))
+    in_parts = range(0, len(sentences), TEXTS_IN_A_JOB)
+    # Of each job the kind, and the first one's row in the result.
+    places = [*(("clips", start) for start in starts[:-1]), *(("texts", start) for start in in_parts)]
+    jobs: list[Job] = [*range(len(shards)), *(sentences[start : start + TEXTS_IN_A_JOB] for start in in_parts)]
     sizes = {"clips": starts[-1], "texts": len(sentences)}
     embedded: dict[str, NDArray[np.float32]] = {}
     done, total = 0, sum(sizes.values())
@@ -99,7 +93,7 @@ def encode(
         encoding.cpus_per_encoder, encoding.gpus_per_encoder, encoding.encoders, source.threads, setting="encoders"
     )
     for number, rows in run_jobs(jobs, partial(Encoder, source), ray=None if encoding.ray == "never" else actors):
-        kind, start = jobs[number].kind, jobs[number].start
+        kind, start = places[number]
         if kind not in embedded:
             embedded[kind] = np.full((sizes[kind], rows.shape[1]), np.nan, np.float32)
         embedded[kind][start : start + len(rows)] = rows
@@ -152,9 +146,9 @@ class Encoder:
 
     def __call__(self, job: Job) -> NDArray[np.float32]:
         """The job's embeddings [n, D]."""
-        if job.kind == "clips":
-            return embed_batches(self.retriever, self.batches(job.shard)).cpu().numpy()
-        languages, texts = zip(*job.sentences, strict=True)
+        if isinstance(job, int):
+            return embed_batches(self.retriever, self.batches(job)).cpu().numpy()
+        languages, texts = zip(*job, strict=True)
         return self.retriever.embed_sentences(list(texts), languages, batch_size=self.batch_size).numpy()
 
     def batches(self, shard: int) -> Iterator[ClipBatch]:

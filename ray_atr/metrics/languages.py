@@ -10,10 +10,9 @@ import torch
 from ray_atr.common.settings import RANKINGS, nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
-from ray_atr.metrics.ranking import LearnedMetric, audio_rows, text_rows
-from ray_atr.metrics.ranks import count_ranks
+from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
-from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan, score
+from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan
 from ray_atr.objectives.ranking import DEFAULT_PLAN, PlanOptions
 
 ENGLISH = "eng"
@@ -91,7 +90,7 @@ def retrieve_languages(
     clips = as_matrix("audio", audio)
     if device is not None and ranking != "cosine":
         clips = clips.to(device)
-    right = audio_rows(clips, metric) if ranking == "learned" and metric is not None else None
+    by = metric if ranking == "learned" else None
     result = {}
     for language, rows in _present_rows(text, present).items():
         captions = as_matrix(f"text[{language!r}]", text[language], clips.shape[1])
@@ -101,11 +100,8 @@ def retrieve_languages(
             result[language] = retrieve_by_plan(
                 clips, chosen, own, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=metric, text_number=rows.numpy()
             )
-        elif right is not None and metric is not None:
-            ranks = count_ranks(text_rows(chosen, metric), right, own, is_cosine=False, device=device)
-            result[language] = score(ranks, own, rows.numpy())
         else:
-            result[language] = retrieve(clips, chosen, own, device=device, text_number=rows.numpy())
+            result[language] = retrieve(clips, chosen, own, metric=by, device=device, text_number=rows.numpy())
     return result
 
 

@@ -7,7 +7,7 @@ those of the exact cosines of the given rows: the same at any block size, on any
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple
@@ -24,6 +24,9 @@ BLOCK_SIDE_CPU = 1024  # a block of scores that stays in a core's cache
 BLOCK_SIDE_GPU = 4096
 # From so many relevant pairs of one query on its scores are sorted, and each pair is found in them, not compared with all.
 MANY_PAIRS = 128
+
+
+Exact = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class PairRanks(NamedTuple):
@@ -76,9 +79,11 @@ def count_ranks(
         for first_text in range(0, len(text_matrix), side):
             rows = texts.block(first_text, first_text + side)
             for first_clip in range(0, len(audio_matrix), side):
-                block = _CosineBlock(rows, clips.block(first_clip, first_clip + side))
-                by_text.add(block, first_text, first_clip)
-                by_clip.add(_Transposed(block), first_clip, first_text)
+                columns = clips.block(first_clip, first_clip + side)
+                scores, exact = rows @ columns.T, _Exact(rows, columns)
+                by_text.add(scores, exact, first_text, first_clip)
+                # In its own order in memory: indexing the transpose is thirty times slower.
+                by_clip.add(scores.T.contiguous(), _transposed(exact), first_clip, first_text)
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
 
@@ -90,26 +95,14 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
     relevance = as_relevance(relevance, *matrix.shape)
     if bool(matrix.isnan().any()):
         raise refuse("scores", "NaN", "numbers")
-    given = _Block(matrix)
     score = matrix[relevance.text.to(matrix.device), relevance.clip.to(matrix.device)].double()
     by_text = _Counter(relevance.text, relevance.clip, score, tie, tie)
     by_clip = _Counter(relevance.clip, relevance.text, score, tie, tie)
-    by_text.add(given, 0, 0)
-    by_clip.add(_Transposed(given), 0, 0)
+    for number, block in enumerate(matrix.split(BLOCK_SIDE_CPU)):
+        first_text = number * BLOCK_SIDE_CPU
+        by_text.add(block, _entries(block), first_text, 0)
+        by_clip.add(block.T.contiguous(), _entries(block.T), 0, first_text)
     return BothRanks(by_text.ranks(), by_clip.ranks())
-
-
-class _Block:
-    """Scores of some queries (rows) against some candidates (columns)."""
-
-    def __init__(self, scores: torch.Tensor) -> None:
-        self.scores = scores
-
-    def select(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.scores.index_select(0, rows)
-
-    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return self.scores[rows, columns].double()
 
 
 class _Rows:
@@ -133,35 +126,31 @@ class _Rows:
         return (rows * self.scale[index.to(self.device), None]).float()
 
 
-class _CosineBlock(_Block):
+class _Exact:
+    """The cosines of a block's rows and columns in float64, by their numbers."""
+
     def __init__(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        super().__init__(rows @ columns.T)
         self.rows, self.columns = rows, columns
 
-    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    def __call__(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         # A collapsed model puts the whole block here: one product is then far cheaper than gathering each pair's rows.
-        if len(rows) * 16 > self.scores.numel():
-            return self._scores_float64[rows, columns]
+        if len(rows) * 16 > len(self.rows) * len(self.columns):
+            return self._all[rows, columns]
         pieces = max(1, 2**22 // self.rows.shape[1])
         pairs = zip(rows.split(pieces), columns.split(pieces), strict=True)
         return torch.cat([_dots(self.rows[i], self.columns[j]) for i, j in pairs])
 
     @cached_property
-    def _scores_float64(self) -> torch.Tensor:
+    def _all(self) -> torch.Tensor:
         return self.rows.double() @ self.columns.double().T
 
 
-class _Transposed(_Block):
-    def __init__(self, block: _Block) -> None:
-        super().__init__(block.scores.T)
-        self.block = block
+def _entries(scores: torch.Tensor) -> Exact:
+    return lambda rows, columns: scores[rows, columns].double()
 
-    def select(self, rows: torch.Tensor) -> torch.Tensor:
-        # Columns taken from the block as it is in memory; indexing its transpose is thirty times slower.
-        return self.block.scores.index_select(1, rows).T
 
-    def exact(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return self.block.exact(columns, rows)
+def _transposed(exact: Exact) -> Exact:
+    return lambda rows, columns: exact(columns, rows)
 
 
 class _Counter:
@@ -177,33 +166,35 @@ class _Counter:
         self.tied = torch.zeros_like(self.greater)
         self.levels, self.many = _levels(query, device)
 
-    def add(self, block: _Block, first_query: int, first_candidate: int) -> None:
-        num_queries = len(block.scores)
-        flags = torch.empty_like(block.scores)
+    def add(self, block: torch.Tensor, exact: Exact, first_query: int, first_candidate: int) -> None:
+        """Count in a block of scores [queries, candidates]; `exact(rows, columns)` are its scores in float64."""
+        num_queries = len(block)
+        flags = torch.empty_like(block)
         for queries, pairs_of in self.levels:
             start, stop = np.searchsorted(queries, (first_query, first_query + num_queries))
             if start == stop:
                 continue
             pairs = pairs_of[start:stop]
             whole = stop - start == num_queries
-            scores = block.scores if whole else block.select(self.query[pairs] - first_query)
+            scores = block if whole else block[self.query[pairs] - first_query]
             flag = flags if whole else torch.empty_like(scores)
             low, high = self._band(pairs, scores.dtype)
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
-            self._add(block, pairs, above, near, first_query, first_candidate)
+            self._add(block, exact, pairs, above, near, first_query, first_candidate)
         queries, pairs_of_many = self.many
         start, stop = np.searchsorted(queries, (first_query, first_query + num_queries))
         for pairs in pairs_of_many[start:stop]:
-            rising = block.select(self.query[pairs[:1]] - first_query)[0].sort().values
+            rising = block[self.query[pairs[0]] - first_query].sort().values
             low, high = self._band(pairs, rising.dtype)
             above = len(rising) - torch.searchsorted(rising, high, right=True)
             near = len(rising) - torch.searchsorted(rising, low) - above
-            self._add(block, pairs, above, near, first_query, first_candidate)
+            self._add(block, exact, pairs, above, near, first_query, first_candidate)
 
     def _add(
         self,
-        block: _Block,
+        block: torch.Tensor,
+        exact: Exact,
         pairs: torch.Tensor,
         above: torch.Tensor,
         near: torch.Tensor,
@@ -211,7 +202,7 @@ class _Counter:
         first_candidate: int,
     ) -> None:
         """`above` and `near` [P]: the block's candidates that score above a pair by more than the margin, and within it."""
-        num_candidates = block.scores.shape[1]
+        num_candidates = block.shape[1]
         candidate = self.candidate[pairs]
         own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
         is_alone = near == own  # nothing but the relevant candidate itself is within the margin
@@ -219,14 +210,14 @@ class _Counter:
         self.tied[pairs] += own * is_alone
         open_pairs = pairs[~is_alone]
         for part in open_pairs.split(BLOCK_SIDE_CPU) if len(open_pairs) else ():
-            self._count_exactly(block, self.query[part] - first_query, part)
+            self._count_exactly(block, exact, self.query[part] - first_query, part)
 
-    def _count_exactly(self, block: _Block, rows: torch.Tensor, pairs: torch.Tensor) -> None:
+    def _count_exactly(self, block: torch.Tensor, exact: Exact, rows: torch.Tensor, pairs: torch.Tensor) -> None:
         """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
-        scores = block.select(rows)
+        scores = block[rows]
         low, high = self._band(pairs, scores.dtype)
         which, candidate = ((scores >= low[:, None]) & (scores <= high[:, None])).nonzero(as_tuple=True)
-        difference = block.exact(rows[which], candidate) - self.score[pairs[which]]
+        difference = exact(rows[which], candidate) - self.score[pairs[which]]
         self.greater.index_add_(0, pairs[which], (difference > self.tie).long())
         self.tied.index_add_(0, pairs[which], (difference.abs() <= self.tie).long())
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
 
@@ -46,6 +47,13 @@ class Relevance:
         """The same for some of the texts, `rows` [R] ascending, which are numbered again from 0."""
         kept = torch.isin(self.text, rows)
         return Relevance(torch.searchsorted(rows, self.text[kept]), self.clip[kept], len(rows), self.num_clips)
+
+    @property
+    def matrix(self) -> NDArray[np.bool_]:
+        """Which texts and clips are relevant to each other, [M, N]."""
+        match = np.zeros((self.num_texts, self.num_clips), bool)
+        match[self.text.numpy(), self.clip.numpy()] = True
+        return match
 
     @property
     def first_clip(self) -> torch.Tensor:

@@ -15,9 +15,9 @@ import torch
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel
 from ray_atr.deploy.export import exporting
-from ray_atr.deploy.export.export_options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.clap import stock_tokeniser
 from ray_atr.deploy.export.exporting import CHECK, TARGETS, ExportInputs, export, plain, same_lists
-from ray_atr.deploy.export.tokeniser import stock_tokeniser
+from ray_atr.deploy.options import TARGET_NAMES, ExportOptions
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever

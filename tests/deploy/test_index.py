@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import ray_atr.deploy.index.encoders as encoders
 import ray_atr.deploy.index.opened as opened_index
+import ray_atr.deploy.index.windows as encoders
 from ray_atr.cli import main
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.storage.caches import list_caches
 from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
-from ray_atr.deploy.index_encoding import IndexEncoding
+from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
@@ -173,7 +173,7 @@ def test_an_encoder_reads_the_clips_of_a_data_set_by_name(tmp_path: Path) -> Non
     save_retriever(tmp_path / "model")
     data = str(make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1))
     build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
-    encoder = encoders.SoundEncoder(encoders.SoundSource(str(tmp_path / "model"), data, 2))
+    encoder = encoders.SoundEncoder(str(tmp_path / "model"), data, 2)
     found = encoder([sound.without_data() for sound in open_archive(data).sounds()])
     rows = [{"path": one.sound.path, "vector": vector} for one in found for vector in one.vectors]
     own = [{"path": row["path"], "vector": row["vector"]} for row in rows_of(tmp_path / "index")]

@@ -6,11 +6,8 @@ import re
 import pytest
 
 from ray_atr.data.language_codes import LANGUAGES, normalise
-from ray_atr.workshop.languages.cat import catalan_of
-from ray_atr.workshop.languages.fra import french_of
-from ray_atr.workshop.languages.spa import spanish_of
+from ray_atr.workshop.languages.grammar import WITH_WORDS, grammar_of
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, class_sentences
-from ray_atr.workshop.languages.words import WORDS
 from ray_atr.workshop.soundscapes.kinds import KINDS
 from tests.support.shared_folder import SHARED
 
@@ -74,19 +71,14 @@ def test_no_sentence_breaks_a_rule_of_contraction(language: str, wrong: str) -> 
 
 
 def test_prepositions_contract() -> None:
-    nouns = ("le vent", "les vagues", "des pas", "un avion", "l'eau", "une vache", "quelqu'un")
-    assert [french_of(noun) for noun in nouns] == [
-        "du vent", "des vagues", "de pas", "d'un avion", "de l'eau", "d'une vache", "de quelqu'un",
-    ]  # fmt: skip
-    assert [spanish_of(noun) for noun in ("el agua", "un gato", "la lluvia")] == [
-        "del agua",
-        "de un gato",
-        "de la lluvia",
-    ]
-    catalan = ("el vent", "els ocells", "un gos", "l'aigua", "algú", "la pluja")
-    assert [catalan_of(noun) for noun in catalan] == [
-        "del vent", "dels ocells", "d'un gos", "de l'aigua", "d'algú", "de la pluja",
-    ]  # fmt: skip
+    def of(language: str, *nouns: str) -> list[str]:
+        return [grammar_of(language).rewritten(f"de {noun}") for noun in nouns]
+
+    french = of("fra", "le vent", "les vagues", "des pas", "un avion", "l'eau", "une vache", "quelqu'un")
+    assert french == ["du vent", "des vagues", "de pas", "d'un avion", "de l'eau", "d'une vache", "de quelqu'un"]
+    assert of("spa", "el agua", "un gato", "la lluvia") == ["del agua", "de un gato", "de la lluvia"]
+    catalan = of("cat", "el vent", "els ocells", "un gos", "l'aigua", "algú", "la pluja")
+    assert catalan == ["del vent", "dels ocells", "d'un gos", "de l'aigua", "d'algú", "de la pluja"]
 
 
 def test_unknown_class_and_language_are_refused() -> None:
@@ -98,8 +90,8 @@ def test_unknown_class_and_language_are_refused() -> None:
 
 @pytest.mark.parametrize("classes", [ESC50_CLASSES, tuple(KINDS)])
 def test_known_classes_have_their_own_sentence_in_eight_languages(classes: tuple[str, ...]) -> None:
-    got = class_sentences(classes, list(WORDS))
-    assert list(got) == list(WORDS)
+    got = class_sentences(classes, list(WITH_WORDS))
+    assert list(got) == list(WITH_WORDS)
     for sentences in got.values():
         assert len(set(sentences)) == len(classes)
 

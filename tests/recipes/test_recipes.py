@@ -117,7 +117,7 @@ def test_a_recipe_is_what_its_name_says(name: str) -> None:
     assert Path(experiment.data.source).name == data
     assert (experiment.model.audio.name, experiment.model.text.name) == (audio, text)
     preset, found = PRESETS[objective], experiment.objective
-    # What the recipes of ASK set is in its docstring, sentence by sentence.
+    # What the recipes of ASK set is in its file, sentence by sentence.
     printed = {
         "refresh_lag": 0,
         "refresh_every_epochs": 2,

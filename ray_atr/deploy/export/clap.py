@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from ray_atr.common.settings import refuse
-from ray_atr.deploy.export.tokeniser import stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
 if TYPE_CHECKING:
-    from transformers import ClapModel
+    from transformers import ClapModel, PreTrainedTokenizerBase
 
 TEXT_KINDS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Types of model whose weights ClapTextModel has under the same names."""
@@ -38,7 +37,7 @@ NEEDED = (
 )
 
 
-def require_clap(retriever: Retriever) -> None:
+def require(retriever: Retriever) -> None:
     """ValueError for a retriever that a ClapModel cannot be, which says what can."""
     audio, text = retriever.audio_tower, retriever.text_tower
     if not is_htsat(audio):
@@ -62,7 +61,7 @@ def is_htsat(tower: nn.Module) -> bool:
     )
 
 
-def write_clap(retriever: Retriever, folder: Path) -> dict[str, Any]:
+def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     """Write the model, its tokeniser and its feature extractor into a folder; what a loader needs to know besides."""
     from transformers import ClapTextConfig
 
@@ -120,3 +119,27 @@ def projection_state(projection: nn.Module) -> dict[str, torch.Tensor]:
     state = {"linear1.weight": layers[0].weight, "linear1.bias": layers[0].bias}
     state |= {"linear2.weight": second[0], "linear2.bias": second[1]}
     return {name: value.detach().clone() for name, value in state.items()}
+
+
+def stock_tokeniser(retriever: Retriever) -> PreTrainedTokenizerBase:
+    """The tokeniser whose `save_pretrained` keeps what the tower reads: its longest text, and plain words.
+
+    Classes of one model, like BertTokenizer, make their normaliser anew when they are loaded and would read the words as they are
+    written. PreTrainedTokenizerFast takes tokenizer.json as it is.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tower = retriever.text_tower
+    assert isinstance(tower, TransformersTextTower)
+    tokenizer = tower.tokenizer
+    tokenizer.model_max_length = tower.max_tokens
+    if not getattr(retriever.settings.text, "plain_words", False):
+        return tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        model_max_length=tower.max_tokens,
+        model_input_names=tokenizer.model_input_names,
+        padding_side=tokenizer.padding_side,
+        truncation_side=tokenizer.truncation_side,
+        **tokenizer.special_tokens_map,
+    )

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
-from ray_atr.deploy.export.export_options import ExportOptions
+from ray_atr.deploy.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split
@@ -40,26 +40,13 @@ LOADERS = Path(__file__).parent / "loaders"
 CHECK_SECONDS = 3600
 
 
-@dataclass(frozen=True)
-class Target:
-    """A format: what it cannot be made of is refused first, then it is written."""
-
-    require: Callable[[Retriever], None]
-    write: Callable[..., dict[str, Any]]
-    loader: str
-    """Name of the script in loaders/ that is copied into the export."""
-
-
-TARGETS: dict[str, Target] = {
-    "clap": Target(clap.require_clap, clap.write_clap, "load_clap.py"),
-    "sentence-transformers": Target(
-        sentence_transformers.require_sentence_transformers,
-        sentence_transformers.write_sentence_transformers,
-        "load_sentence_transformers.py",
-    ),
-    "onnx": Target(onnx.require_onnx, onnx.write_onnx, "load_onnx.py"),
-    "mlflow": Target(mlflow.require_mlflow, mlflow.write_mlflow, "load_mlflow.py"),
+TARGETS: dict[str, Any] = {
+    "clap": clap,
+    "sentence-transformers": sentence_transformers,
+    "onnx": onnx,
+    "mlflow": mlflow,
 }
+"""Format -> the module that says what it cannot be made of (`require`) and writes it (`write`)."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +111,7 @@ def export(
             # It is packed as it is saved, low-rank updates and all.
             extra = {"checkpoint": found.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
-        shutil.copyfile(LOADERS / TARGETS[target].loader, aside / LOADER)
+        shutil.copyfile(LOADERS / f"load_{target.replace('-', '_')}.py", aside / LOADER)
         (aside / FACTS).write_text(
             json.dumps({**_facts(retriever, target), **facts}, indent=1) + "\n", encoding="utf-8"
         )

@@ -10,11 +10,11 @@ from ray_atr.common.storage import Location, fetched
 from ray_atr.models.retriever import Retriever
 
 
-def require_mlflow(retriever: Retriever) -> None:
+def require(retriever: Retriever) -> None:
     """Every retriever can be an MLflow model: its own code goes along."""
 
 
-def write_mlflow(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:
+def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:
     """Write the model that `report --register` logs into a folder; what a loader needs to know besides."""
     import mlflow
 

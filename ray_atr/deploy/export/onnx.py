@@ -31,7 +31,7 @@ AUDIO_FILE, TEXT_FILE, SMALL_TEXT_FILE = "audio.onnx", "text.onnx", "text.int8.o
 TOKENISER_FILE = "tokenizer.json"
 
 
-def require_onnx(retriever: Retriever) -> None:
+def require(retriever: Retriever) -> None:
     """ValueError for a retriever that no graph can be, which says what can."""
     require_extra("onnxscript", EXTRA, "--to onnx")
     require_extra("onnxruntime", EXTRA, "--to onnx")
@@ -50,7 +50,7 @@ def require_onnx(retriever: Retriever) -> None:
         raise refuse("--to onnx", "a tokeniser without tokenizer.json", "one of the tokenizers library")
 
 
-def write_onnx(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dict[str, Any]:
+def write(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dict[str, Any]:
     """Write the graphs and the tokeniser into a folder; what a loader needs to know besides."""
     front_end = retriever.audio_tower.front_end
     shortest = max(front_end.minimum_samples, front_end.window_size)
@@ -58,15 +58,15 @@ def write_onnx(retriever: Retriever, folder: Path, *, int8_text: bool = False) -
     audio = AudioGraph(retriever).eval()
     write_graph(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
     text = TextGraph(retriever).eval()
-    token_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]).clamp(max=_tokens_of(retriever.text_tower) - 1)
+    tokenizer = _tokenizer_of(retriever.text_tower)
+    assert isinstance(tokenizer, Tokenizer)
+    token_ids = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]]).clamp(max=tokenizer.get_vocab_size() - 1)
     token_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     token_ids[~token_mask] = retriever.text_tower.pad_token_id
     axes = {0: "texts", 1: "tokens"}
     write_graph(text, (token_ids, token_mask), folder / TEXT_FILE, {"token_ids": axes, "token_mask": dict(axes)})
     if int8_text:
         _quantise(folder / TEXT_FILE, folder / SMALL_TEXT_FILE)
-    tokenizer = _tokenizer_of(retriever.text_tower)
-    assert isinstance(tokenizer, Tokenizer)
     tokenizer.save(str(folder / TOKENISER_FILE))
     return {"minimum_samples": shortest, "tokeniser": _tokenising(retriever.text_tower)}
 
@@ -235,10 +235,6 @@ def _quantise(file: Path, small: Path) -> None:
 def _tokenizer_of(tower: TextTower) -> Any:
     own = getattr(tower, "tokenizer", None)
     return getattr(own, "backend_tokenizer", own)
-
-
-def _tokens_of(tower: TextTower) -> int:
-    return int(_tokenizer_of(tower).get_vocab_size())
 
 
 def _tokenising(tower: TextTower) -> dict[str, Any]:

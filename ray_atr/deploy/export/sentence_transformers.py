@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ray_atr.common.extras import require_extra
 from ray_atr.common.settings import refuse
-from ray_atr.deploy.export.clap import clap_model, is_htsat
-from ray_atr.deploy.export.tokeniser import stock_tokeniser
+from ray_atr.deploy.export.clap import clap_model, is_htsat, stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -21,7 +20,7 @@ AUDIO_NEEDED = "model.audio ast, htsat or transformers (of AST or CLAP kind); as
 TEXT_NEEDED = "model.text bert, labse, xlm_roberta or transformers; as_sentence_transformer and onnx take any"
 
 
-def require_sentence_transformers(retriever: Retriever) -> None:
+def require(retriever: Retriever) -> None:
     """ValueError for a retriever whose towers that library has no module for, which says what can."""
     require_extra("sentence_transformers", EXTRA, "--to sentence-transformers")
     audio, text = retriever.audio_tower, retriever.text_tower
@@ -36,7 +35,7 @@ def require_sentence_transformers(retriever: Retriever) -> None:
         raise refuse("--to sentence-transformers", "a tokeniser with language tags, which it is not told", TEXT_NEEDED)
 
 
-def write_sentence_transformers(retriever: Retriever, folder: Path) -> dict[str, Any]:
+def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     """Write the model into a folder; what a loader needs to know besides."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
@@ -85,16 +84,12 @@ def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
         clap_model(retriever, small).save_pretrained(folder)
         return [_transformer(folder, "audio", "get_audio_features", "pooler_output", "sentence_embedding")]
     tower.model.save_pretrained(folder)
-    if tower.pooling == "model" and _has_pooler(tower.model):
+    if tower.pooling == "model" and type(tower.model).__name__ == "ASTModel":
         modules = [_transformer(folder, "audio", "forward", "pooler_output", "sentence_embedding")]
     else:
         modules = [_transformer(folder, "audio", "forward", "last_hidden_state", "token_embeddings")]
         modules.append(Pooling(tower.width, pooling_mode="mean"))
     return [*modules, *_projected(retriever.audio_projection)]
-
-
-def _has_pooler(model: nn.Module) -> bool:
-    return "pooler_output" in type(model).__name__ or type(model).__name__ == "ASTModel"
 
 
 def _transformer(folder: Path, modality: str, method: str, output: str, name: str) -> nn.Module:

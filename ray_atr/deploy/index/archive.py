@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -88,14 +87,6 @@ class AudioFolder(Archive):
         return (self.folder / path).read_bytes()
 
 
-class _Place(NamedTuple):
-    """Where a clip is in a data set: `Shard.place`, row group, row."""
-
-    shard: str
-    group: int
-    row: int
-
-
 class DataSetArchive(Archive):
     """The clips of all splits of a prepared data set, with their captions."""
 
@@ -124,16 +115,17 @@ class DataSetArchive(Archive):
         place = self._places.get(sound.path)
         if place is None:
             raise refuse("path", sound.path, "a clip of the data set")
-        return bytes(self._audio(self.place, place.shard, place.group)["audio"][place.row].as_py())
+        shard, group, row = place
+        return bytes(self._audio(self.place, shard, group)["audio"][row].as_py())
 
     @cached_property
-    def _places(self) -> dict[str, _Place]:
-        """Where each clip is. The ids alone are read for it."""
-        found = dict[str, _Place]()
+    def _places(self) -> dict[str, tuple[str, int, int]]:
+        """Where each clip is: `Shard.place`, row group, row. The ids alone are read for it."""
+        found: dict[str, tuple[str, int, int]] = {}
         for split in self.manifest.splits:
             for shard in self.manifest.shards_of(split):
                 for group, names in enumerate(ids_of_groups(self.manifest, shard)):
-                    found.update((f"{split}/{name}", _Place(shard.place, group, n)) for n, name in enumerate(names))
+                    found.update((f"{split}/{name}", (shard.place, group, n)) for n, name in enumerate(names))
         return found
 
 

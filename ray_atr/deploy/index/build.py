@@ -26,7 +26,6 @@ from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.data.arrow_arrays import binary_array, caption_array, list_array, number_array, numbers_of, string_array
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
-from ray_atr.deploy.index.encoders import encode_archive, uses_ray
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
     FILE_SCHEMA,
@@ -45,8 +44,8 @@ from ray_atr.deploy.index.layout import (
 )
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
-from ray_atr.deploy.index.windows import EncodedSound
-from ray_atr.deploy.index_encoding import IndexEncoding
+from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
+from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 

@@ -15,15 +15,17 @@ Every file is written whole, and its digest is checked before anything reads it.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import (
@@ -67,19 +69,18 @@ WINDOW_SCHEMA = pa.schema([("file", pa.int64()), ("start", pa.float64()), ("end"
 class IndexManifest:
     """What an index is."""
 
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     """Fingerprint of the retriever that made the vectors."""
     checkpoint: str
     """Folder or URL of that retriever."""
     archive: str
     """Folder, URL or file that was indexed."""
-    distance: str
-    """cosine or euclidean"""
+    distance: Literal["cosine", "euclidean"]
     width: int
     num_windows: int
     num_sounds: int
     num_broken: int
-    state: int
+    state: Annotated[int, Field(ge=1)]
     """Number of the folder that counts."""
     digests: dict[str, str]
     """File name -> digest."""
@@ -100,21 +101,16 @@ def read_index_manifest(folder: Location) -> IndexManifest:
     content = read_json(file)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise refuse("index", str(file), f"an index of format {FORMAT}")
-    known: dict[str, Any] = {field.name: content.get(field.name) for field in dataclasses.fields(IndexManifest)}
-    known["part"] = content.get("part", "")
-    kinds = {"str": str, "int": int, "dict[str, str]": dict}
-    for field in dataclasses.fields(IndexManifest):
-        if not isinstance(known[field.name], kinds[str(field.type)]):
-            raise refuse(f"{file}: {field.name}", known[field.name], f"a {field.type}")
-    manifest = IndexManifest(**known)
+    try:
+        manifest = TypeAdapter(IndexManifest).validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise refuse(str(file), wrong, "what `ray-atr index build` writes") from None
     # Names from outside become paths.
     unknown = set(manifest.digests) - {VECTORS, FILES, WINDOWS, STRUCTURE, ROWS}
     if unknown or {VECTORS, FILES, WINDOWS, STRUCTURE} - set(manifest.digests):
         raise refuse(f"{file}: digests", sorted(manifest.digests), f"{VECTORS}, {FILES}, {WINDOWS}, {STRUCTURE}")
-    if manifest.state < 1 or manifest.state is True or not manifest.model:
-        raise refuse(str(file), f"state {manifest.state!r}, model {manifest.model!r}", "a state from 1 on, and a model")
-    if manifest.distance not in ("cosine", "euclidean"):
-        raise refuse(f"{file}: distance", manifest.distance, "cosine or euclidean")
     return manifest
 
 
@@ -137,19 +133,18 @@ def write_state(
     windows: pa.Table,
     rows: Rows,
     *,
-    model: str,
-    checkpoint: str,
-    archive: str,
-    distance: str,
-    part: str = "",
     exact_rows: int = EXACT_ROWS,
+    **about: Any,
 ) -> IndexManifest:
-    """Write a new state of an index and let the manifest name it: until then the index is the older one, or none."""
+    """Write a new state of an index and let the manifest name it: until then the index is the older one, or none.
+
+    `about` is what the manifest says that is not counted here: model, checkpoint, archive, distance, part.
+    """
     before = read_index_manifest(folder).state if file_exists(folder / INDEX_FILE) else 0
     state = before + 1
     with atomic_folder(folder / str(state), is_synced=True) as aside:
         assert isinstance(aside, Path)
-        structure = build_structure(rows, distance, exact_rows=exact_rows)
+        structure = build_structure(rows, about["distance"], exact_rows=exact_rows)
         write_structure(structure, aside / STRUCTURE)
         if len(rows) > exact_rows:
             with atomic_file(aside / ROWS) as output:
@@ -161,17 +156,13 @@ def write_state(
         digests = {name: digest_of_file(aside / name) for name in names}
     errors = files["error"].to_pylist()
     manifest = IndexManifest(
-        model=model,
-        checkpoint=checkpoint,
-        archive=archive,
-        distance=distance,
         width=rows.shape[1],
         num_windows=len(rows),
         num_sounds=sum(not error for error in errors),
         num_broken=sum(bool(error) for error in errors),
         state=state,
         digests=digests,
-        part=part,
+        **about,
     )
     write_index_manifest(folder, manifest)
     return manifest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,7 +53,8 @@ class ShardedIndex(Search):
 
     def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         each = self._ask_all(lambda shard: shard.found(queries, top))
-        return [_best([match for matches in own for match in matches], top) for own in zip(*each, strict=True)]
+        of_queries = (chain.from_iterable(own) for own in zip(*each, strict=True))
+        return [sorted(own, key=lambda one: (-one.score, one.path, one.start))[:top] for own in of_queries]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
         return self._shard_of(path).window(path, start)
@@ -68,10 +70,6 @@ class ShardedIndex(Search):
 
     def _ask_all(self, ask: Callable[[OpenShard], Any]) -> list[Any]:
         return list(self._threads.map(ask, self.shards))
-
-
-def _best(matches: list[Match], top: int) -> list[Match]:
-    return sorted(matches, key=lambda one: (-one.score, one.path, one.start))[:top]
 
 
 def open_shards(places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None) -> Search:

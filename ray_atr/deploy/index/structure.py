@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ ROWS_A_CENTRE = 64
 MANY_QUERIES = 8
 """From so many queries together, a matrix product is faster than FAISS's scan of 16-bit codes."""
 BLOCK = 8_192
+SEED = 1234  # of k-means
 
 Rows = NDArray[np.float16]
 
@@ -39,28 +39,23 @@ def number_of_lists(N: int) -> int:
     return int(2 ** round(np.log2(2 * np.sqrt(N))))
 
 
-def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS, seed: int = 0) -> Any:
+def build_structure(rows: Rows, distance: str, *, exact_rows: int = EXACT_ROWS) -> Any:
     """FAISS's index of rows [N, r] for `cosine` or `euclidean`: equal rows give equal indexes."""
-    with faiss_for_search() as faiss:
-        return _built(faiss, rows, distance, exact_rows, seed)
-
-
-def _built(faiss: ModuleType, rows: Rows, distance: str, exact_rows: int, seed: int) -> Any:
     N, r = rows.shape
-    metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
-    if exact_rows >= N:
-        index: Any = faiss.IndexScalarQuantizer(r, faiss.ScalarQuantizer.QT_fp16, metric)
-    else:
-        lists = number_of_lists(N)
-        quantizer = faiss.IndexFlat(r, metric)
-        index = faiss.IndexIVFScalarQuantizer(quantizer, r, lists, faiss.ScalarQuantizer.QT_8bit, metric)
-        index.cp.seed, index.cp.niter = seed + 1234, 8
-        index.cp.max_points_per_centroid = ROWS_A_CENTRE
-        random = np.random.default_rng(seed)
-        drawn = np.sort(random.choice(N, min(N, lists * ROWS_A_CENTRE), replace=False))
-        index.train(rows[drawn].astype(np.float32))
-    for start in range(0, N, BLOCK * 4):
-        index.add(rows[start : start + BLOCK * 4].astype(np.float32))
+    with faiss_for_search() as faiss:
+        metric = faiss.METRIC_INNER_PRODUCT if distance == "cosine" else faiss.METRIC_L2
+        if exact_rows >= N:
+            index: Any = faiss.IndexScalarQuantizer(r, faiss.ScalarQuantizer.QT_fp16, metric)
+        else:
+            lists = number_of_lists(N)
+            quantizer = faiss.IndexFlat(r, metric)
+            index = faiss.IndexIVFScalarQuantizer(quantizer, r, lists, faiss.ScalarQuantizer.QT_8bit, metric)
+            index.cp.seed, index.cp.niter = SEED, 8
+            index.cp.max_points_per_centroid = ROWS_A_CENTRE
+            drawn = np.random.default_rng(0).choice(N, min(N, lists * ROWS_A_CENTRE), replace=False)
+            index.train(rows[np.sort(drawn)].astype(np.float32))
+        for start in range(0, N, BLOCK * 4):
+            index.add(rows[start : start + BLOCK * 4].astype(np.float32))
     return index
 
 

@@ -1,4 +1,5 @@
-"""Sounds to the vectors of their windows: decoded by threads, encoded in full batches over files by the one encoder.
+"""Sounds to the vectors of their windows: decoded by threads, encoded in full batches over files by the one encoder, in this
+process or by several through Ray Data, with the same rows.
 
 Shapes: W windows, T frames, F mel bands, r width of a vector.
 """
@@ -8,22 +9,28 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
-from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_blocks
+from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
-from ray_atr.deploy.index.archive import ArchivedSound
+from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
+from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
+SOUNDS_IN_A_JOB = 32
+_CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
 LOWEST_NORM = 0.5  # of a unit vector in float32; of one that is zero or not finite it is not above
 
 
@@ -49,7 +56,6 @@ class _Reading:
     def __init__(self, sound: ArchivedSound) -> None:
         self.sound, self.digest, self.error = sound, "", ""
         self.seconds = 0.0
-        self.count = 0
         self.vectors: list[torch.Tensor] = []
 
 
@@ -59,7 +65,6 @@ def encode_sounds(
     read: Callable[[ArchivedSound], bytes],
     *,
     batch_size: int = 16,
-    bounds: AudioBounds | None = None,
     threads: int | None = None,
 ) -> Iterator[EncodedSound]:
     """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order in which they are done.
@@ -92,8 +97,7 @@ def encode_sounds(
                 try:
                     data = read(sound)
                     reading.digest = digest_of(data)
-                    for window in _windows(data, front_end, reading, bounds):
-                        reading.count += 1
+                    for window in _windows(data, front_end, reading):
                         put((reading, window))
                 except (ValueError, OSError) as error:
                     reading.error = _reason(error, sound)
@@ -131,14 +135,12 @@ def encode_sounds(
             worker.join()
 
 
-def _windows(
-    data: bytes, front_end: FrontEnd, reading: _Reading, bounds: AudioBounds | None
-) -> Iterator[NDArray[np.float32]]:
+def _windows(data: bytes, front_end: FrontEnd, reading: _Reading) -> Iterator[NDArray[np.float32]]:
     """Frames [T, F] of each window; counts the seconds that are decoded."""
     if front_end.kind == "vector":
         yield from_bytes(data, front_end.num_mels, "clip")[None]
         return
-    sound = open_sound(data, "clip", bounds)
+    sound = open_sound(data)
 
     def counted() -> Iterator[Waveform]:
         for block in sound.blocks():
@@ -189,4 +191,40 @@ def _reason(error: Exception, sound: ArchivedSound) -> str:
     return shortened(text + (advice if suffix in _CONVERTED and "convert it" not in text else ""))
 
 
-_CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
+def uses_ray(encoding: IndexEncoding) -> bool:
+    """Whether several processes encode: on a cluster, or where this machine has several GPUs, unless that was chosen."""
+    if encoding.ray == "auto":
+        return is_inside_a_cluster() or torch.cuda.device_count() > 1
+    return encoding.ray == "always"
+
+
+class SoundEncoder:
+    """A retriever and an archive that are open, at places that every node must reach; encodes one job of sounds after another."""
+
+    def __init__(self, checkpoint: str, archive: str, batch_size: int) -> None:
+        self.retriever = Retriever.from_pretrained(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu")
+        self.archive, self.batch_size = open_archive(archive), batch_size
+
+    def __call__(self, sounds: Sequence[ArchivedSound]) -> list[EncodedSound]:
+        found = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
+        return [one.without_data() for one in found]
+
+
+def encode_archive(
+    retriever: Retriever, archive: Archive, sounds: Iterable[ArchivedSound], checkpoint: str, encoding: IndexEncoding
+) -> Iterator[EncodedSound]:
+    """The sounds with their windows, in the order in which they are done; those that cannot be read come with the reason."""
+    if not uses_ray(encoding):
+        here = encode_sounds(retriever, sounds, archive.read, batch_size=encoding.batch_size)
+        yield from (one.without_data() for one in here)
+        return
+    start_ray()
+    import ray
+
+    waiting = [sound.without_data() for sound in sounds]
+    jobs = [waiting[start : start + SOUNDS_IN_A_JOB] for start in range(0, len(waiting), SOUNDS_IN_A_JOB)]
+    gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+    each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")
+    encoder = partial(SoundEncoder, checkpoint, archive.place, encoding.batch_size)
+    for _, found in run_jobs(jobs, encoder, ray=each):
+        yield from found

@@ -17,9 +17,10 @@ import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
+import yaml
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -29,13 +30,13 @@ from starlette.routing import Route
 from ray_atr.common.redaction import redact
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.search import Match, Search, check_text, check_top
+from ray_atr.deploy.options import ServerLimits
 from ray_atr.deploy.serve.batching import Batcher, BusyError
-from ray_atr.deploy.serve.limits import ServerLimits
-from ray_atr.deploy.serve.openapi import describe_api
 from ray_atr.deploy.serve.sounds import decode_upload, stretch
 
 logger = logging.getLogger(__name__)
 
+FOLDER = Path(__file__).parent
 MOST_LABELS = 256
 MOST_LISTENING = 4
 """Sounds that are decoded and encoded at a time; the others wait."""
@@ -111,8 +112,7 @@ class _Served:
         self.num_listening = 0
 
     async def page(self, request: Request) -> Response:
-        text = (resources.files("ray_atr.deploy.serve") / "page.html").read_text(encoding="utf-8")
-        return HTMLResponse(text, headers=HEADERS)
+        return HTMLResponse((FOLDER / "page.html").read_text(encoding="utf-8"), headers=HEADERS)
 
     async def health(self, request: Request) -> Response:
         facts = {
@@ -130,7 +130,9 @@ class _Served:
         return JSONResponse(facts, headers=HEADERS)
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(describe_api(), headers=HEADERS)
+        api = yaml.safe_load((FOLDER / "openapi.yaml").read_text(encoding="utf-8"))
+        api["info"]["version"] = importlib.metadata.version("ray_atr")
+        return JSONResponse(api, headers=HEADERS)
 
     async def search(self, request: Request) -> Response:
         asked = _only(request, "text", "language", "top", "at_least", "or_nothing")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -14,12 +13,6 @@ Answer = TypeVar("Answer")
 
 class BusyError(Exception):
     """More requests wait than are allowed to."""
-
-
-@dataclass
-class _Waiting(Generic[Request, Answer]):
-    asked: Request
-    answer: asyncio.Future[Answer]
 
 
 class Batcher(Generic[Request, Answer]):
@@ -33,16 +26,16 @@ class Batcher(Generic[Request, Answer]):
         most_waiting: int = 256,
     ) -> None:
         self.answer_all, self.most_together = answer_all, most_together
-        self._waiting: asyncio.Queue[_Waiting[Request, Answer]] = asyncio.Queue(most_waiting)
+        self._waiting: asyncio.Queue[tuple[Request, asyncio.Future[Answer]]] = asyncio.Queue(most_waiting)
 
     async def ask(self, asked: Request) -> Answer:
         """The answer. BusyError if too many wait already."""
-        waiting = _Waiting[Request, Answer](asked, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
         try:
-            self._waiting.put_nowait(waiting)
+            self._waiting.put_nowait((asked, answer))
         except asyncio.QueueFull:
             raise BusyError from None
-        return await waiting.answer
+        return await answer
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -61,17 +54,17 @@ class Batcher(Generic[Request, Answer]):
             while len(batch) < self.most_together and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             # Whoever has gone away meanwhile is not answered.
-            batch = [one for one in batch if not one.answer.done()]
+            batch = [(asked, waiting) for asked, waiting in batch if not waiting.done()]
             if not batch:
                 continue
             try:
-                answers = await asyncio.to_thread(self.answer_all, [one.asked for one in batch])
+                answers = await asyncio.to_thread(self.answer_all, [asked for asked, _ in batch])
             except Exception as error:  # noqa: BLE001 - each that waits gets it
                 answers = [error] * len(batch)
-            for one, answer in zip(batch, answers, strict=True):
-                if one.answer.done():
+            for (_, waiting), answer in zip(batch, answers, strict=True):
+                if waiting.done():
                     continue
                 if isinstance(answer, Exception):
-                    one.answer.set_exception(answer)
+                    waiting.set_exception(answer)
                 else:
-                    one.answer.set_result(answer)
+                    waiting.set_result(answer)

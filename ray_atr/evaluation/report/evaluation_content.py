@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -178,7 +178,7 @@ def compose_page(
         own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     chosen = _choose(first.retrievals, captions, seed, named)
-    shown = (chosen, embedded, captions, first.retrievals, ids, len(named))
+    shown = _Shown(chosen, len(named), embedded, captions, first.retrievals, ids)
     return Page(
         title=title,
         facts=facts,
@@ -191,8 +191,8 @@ def compose_page(
         trained=trained,
         trained_before=trained_before,
         titles=titles,
-        pictures=_pictures(*shown, seed),
-        queries=[] if listen is None else _queries(*shown, listen),
+        pictures=_pictures(shown, seed),
+        queries=[] if listen is None else _queries(shown, listen),
         notes=own_notes,
     )
 
@@ -261,55 +261,52 @@ def _choose(
     return np.concatenate([asked, drawn[is_other]])
 
 
-def _pictures(
-    chosen: np.ndarray,
-    embedded: Embedded,
-    captions: AlignedCaptions,
-    retrievals: Mapping[str, Retrieval],
-    ids: Sequence[str],
-    num_named: int,
-    seed: int,
-) -> dict[str, Figure]:
+class _Shown(NamedTuple):
+    """What pictures and players are made of: captions, of which those that were named come first, and what they found."""
+
+    chosen: np.ndarray
+    num_named: int
+    embedded: Embedded
+    captions: AlignedCaptions
+    retrievals: Mapping[str, Retrieval]
+    ids: Sequence[str]
+
+
+def _pictures(shown: _Shown, seed: int) -> dict[str, Figure]:
+    chosen, num_named, embedded, captions, retrievals, ids = shown
     clips, text, clip_of_caption = embedded.audio, embedded.text, captions.clip_of_caption
     pictures: dict[str, Figure] = {}
     few = chosen[:MAP_CLIPS]
     if len(few) > 1:
         own = {language: _rows(text[language], few) for language in text}
         pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
-    shown = _shown_language(text)
+    language = _shcode(text)
     few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
     if len(few):
         ranks, shared = ranks_by_language(retrievals)
         pictures["Ranks of some captions' clips, by language"] = rank_heat_map(
             ranks[np.searchsorted(shared, few)],
             list(retrievals),
-            [captions.sentences[shown][m] for m in few],
+            [captions.sentences[language][m] for m in few],
             names=[ids[clip] for clip in clip_of_caption[few]],
             num_candidates=len(clips),
         )
     few = chosen[:MATRIX_CLIPS]
     if len(few) > 1:
-        texts, own_clips = _rows(text[shown], few), _rows(clips, clip_of_caption[few])
+        texts, own_clips = _rows(text[language], few), _rows(clips, clip_of_caption[few])
         similarity = functional.normalize(texts.double(), dim=1) @ functional.normalize(own_clips.double(), dim=1).T
         by = embedded.ranking.plan
         plan = plan_scores(texts, own_clips, epsilon=by.epsilon, sweeps=by.sweeps, metric=embedded.metric).exp()
-        title = f"{len(few)} captions ({shown}) and their clips, matched among themselves"
+        title = f"{len(few)} captions ({language}) and their clips, matched among themselves"
         pictures["Similarity and plan"] = similarity_and_plan(similarity, plan, title=title)
     return pictures
 
 
-def _queries(
-    chosen: np.ndarray,
-    embedded: Embedded,
-    captions: AlignedCaptions,
-    retrievals: Mapping[str, Retrieval],
-    ids: Sequence[str],
-    num_named: int,
-    listen: Callable[[int], bytes | None],
-) -> list[Query]:
+def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query]:
     """What one query in each language in turn finds, so that every language is heard from."""
+    chosen, num_named, embedded, captions, retrievals, ids = shown
     text, pairs = embedded.text, captions.relevance
-    usual = _shown_language(text)
+    usual = _shcode(text)
     first_of = {
         (language, int(clip)): captions.sentences[language][m]
         for language in text
@@ -327,9 +324,9 @@ def _queries(
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         found = [
-            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((shown, clip), ""), shown)
+            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
-            for shown in [language if (language, clip) in first_of else usual]
+            for code in [language if (language, clip) in first_of else usual]
         ]
         rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
         by = "cosine" if embedded.similarity is None else "similarity"
@@ -351,5 +348,5 @@ def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:
     return matrix[torch.from_numpy(rows).to(matrix.device)].cpu()
 
 
-def _shown_language(text: Mapping[str, Array]) -> str:
+def _shcode(text: Mapping[str, Array]) -> str:
     return ENGLISH if ENGLISH in text else next(iter(text))

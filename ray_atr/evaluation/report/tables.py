@@ -22,6 +22,7 @@ from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
+from ray_atr.sweep.race import RaceEvidence
 from ray_atr.training.run_folder import TEST_SCORES
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
@@ -257,3 +258,28 @@ def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Ce
         for one in of_directions
     ]
     return [Cell(written(noise), is_number=False), Cell(name, is_number=False), *map(Cell, texts)]
+
+
+def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
+    """Which points a race dropped, and why: a row each, by its name; None if none was dropped."""
+    if not dropped:
+        return None
+    rows = [
+        [
+            Cell(name, is_number=False),
+            Cell(one.rival, is_number=False),
+            Cell(str(one.seeds)),
+            Cell(f"{100 * one.ahead:.1f}"),
+            Cell(f"{100 * one.at_least:.1f}"),
+            Cell(f"{one.level:.2g}"),
+        ]
+        for name, one in dropped.items()
+    ]
+    note = (
+        "These points were given no further seed, because another is better on validation by paired evidence over clips and "
+        "seeds. What they would have reached with all seeds was not measured: where they have numbers, these are of the seeds "
+        "that had ended by then. Ahead: by how many points (percent) the rival was, and by how many at least, in an interval "
+        "that holds for all pairs of the race at once but with the probability that is stated last."
+    )
+    heads = ("dropped", "rival", "after seeds", "ahead", "at least", "but with probability")
+    return Table("Dropped by the race", note, heads, [rows])

@@ -16,10 +16,9 @@ from ray_atr.common.table import Table
 from ray_atr.evaluation.report.aggregate import aggregate
 from ray_atr.evaluation.report.curves import curves_of, draw_curve
 from ray_atr.evaluation.report.figures import draw_languages, draw_pareto, draw_time_shares
-from ray_atr.evaluation.report.race_table import race_table
 from ray_atr.evaluation.report.read import NOISE, Runs, read_runs
 from ray_atr.evaluation.report.sweep_page import Picture, sweep_page
-from ray_atr.evaluation.report.tables import language_groups, learnt_nothing, paired_table, recall_table
+from ray_atr.evaluation.report.tables import language_groups, learnt_nothing, paired_table, race_table, recall_table
 from ray_atr.metrics.epoch_report import TASKS
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -1,8 +1,25 @@
-"""The recipes of the three papers, one of theirs that other tools load, and the methods that the reality check compares."""
+"""The recipes of the three papers, one of theirs that other tools load, and the methods that the reality check compares.
+
+A file of recipes has what each is `about`, the `base` that it derives from, and what it `changes`, by the paths of the settings.
+"""
 
 from __future__ import annotations
 
-from ray_atr.papers.recipes import ask, atri, clap, m_ltm
-from ray_atr.training.recipes.recipe import Recipe, recipes_in
+from pathlib import Path
 
-RECIPES: dict[str, Recipe] = recipes_in(atri, m_ltm, ask, clap)
+import yaml
+
+from ray_atr.training.recipes.recipe import Recipe
+
+
+def _read(*papers: str) -> dict[str, Recipe]:
+    recipes: dict[str, Recipe] = {}
+    for paper in papers:
+        text = (Path(__file__).parent / f"{paper}.yaml").read_text(encoding="utf-8")
+        for name, entry in yaml.safe_load(text).items():
+            base = recipes[entry["base"]] if "base" in entry else None
+            recipes[name] = Recipe(entry["about"], entry["changes"], base)
+    return recipes
+
+
+RECIPES = _read("atri", "m_ltm", "ask", "clap")

@@ -8,13 +8,17 @@ the more important split stays: test before val before all others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress
@@ -114,7 +118,9 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
         if not equals or name not in sets:
             raise refuse("leave_out", entry, f"NAME=FILE with one of {', '.join(sets)}")
         ids = set(map(stem, chain.from_iterable(read_id_lists(file).values())))
-        own = [f"{name}/{clip_id}" for clip_id in ids_of(sets[name]) if stem(clip_id) in ids]
+        rows = (read_shard(sets[name], shard, ["clip_id"]) for shard in sets[name].shards)
+        known = (clip_id for batch in chain.from_iterable(rows) for clip_id in batch["clip_id"].to_pylist())
+        own = [f"{name}/{clip_id}" for clip_id in known if stem(clip_id) in ids]
         if not own:
             raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
         found |= dict.fromkeys(own, f"named by {Path(file).name}")
@@ -122,28 +128,16 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return found, notes
 
 
-def ids_of(manifest: Manifest) -> Iterator[str]:
-    for shard in manifest.shards:
-        for batch in read_shard(manifest, shard, ["clip_id"]):
-            yield from batch["clip_id"].to_pylist()
-
-
-@dataclass(frozen=True)
-class HeardShard:
-    """The clips of one shard: job of `run_jobs`."""
-
-    folder: str
-    file: str
-    is_decoded: bool
-
-    def clips(self) -> list[tuple[str, Heard]]:
-        manifest = read_manifest(self.folder)
-        rows = read_shard(manifest, manifest.shard_at(self.file), ["clip_id", "audio"])
-        pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
-        return [
-            (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=self.is_decoded))
-            for clip_id, audio in chain.from_iterable(pairs)
-        ]
+def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, Heard]]:
+    """The clips of one shard, by the folder of its data set and its file: job of `run_jobs`."""
+    folder, file = shard
+    manifest = read_manifest(folder)
+    rows = read_shard(manifest, manifest.shard_at(file), ["clip_id", "audio"])
+    pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
+    return [
+        (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
+        for clip_id, audio in chain.from_iterable(pairs)
+    ]
 
 
 def _hear(
@@ -151,12 +145,11 @@ def _hear(
 ) -> tuple[list[Member], list[Heard]]:
     """Every clip that is not left out, in the order of the sets, and what it is known again by."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    jobs = [HeardShard(manifest.folder, shard.file, options.recordings == "sound") for _, manifest, shard in places]
+    jobs = [(manifest.folder, shard.file) for _, manifest, shard in places]
+    worker = partial(hear_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, Heard]]] = {}
-    for number, clips in run_jobs(
-        jobs, lambda: HeardShard.clips, ray=Resources() if uses_ray(options.ray, total) else None
-    ):
+    for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
         of_shards[number] = clips
         done += len(clips)
         if progress is not None:
@@ -215,22 +208,13 @@ def importance(split: str) -> int:
     return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
 
 
-def groups_of(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
     """The connected components of pairs of numbers, each sorted."""
-    parent: dict[int, int] = {}
-
-    def root(number: int) -> int:
-        while parent.setdefault(number, number) != number:
-            parent[number] = parent[parent[number]]
-            number = parent[number]
-        return number
-
-    for first, other in pairs:
-        parent[root(other)] = root(first)
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for number in sorted(parent):
-        groups[root(number)].append(number)
-    return list(groups.values())
+    numbers, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
+    first, other = places.reshape(-1, 2).T
+    graph = coo_array((np.ones(len(first), bool), (first, other)), shape=(len(numbers), len(numbers)))
+    _, group = connected_components(graph, directed=False)
+    return pd.Series(numbers).groupby(group).agg(list).tolist()
 
 
 def recounted(manifest: Manifest, name: str, shard: Shard, left_out: Mapping[str, str]) -> Shard:

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.language_codes import ENGLISH
-from ray_atr.workshop.languages import eng
-from ray_atr.workshop.languages.language import Said
-from ray_atr.workshop.languages.tables import nouns
-from ray_atr.workshop.languages.words import WORDS, words_of
+from ray_atr.workshop.languages.grammar import WITH_WORDS, Said, column, grammar_of
 
-ESC50_CLASSES: tuple[str, ...] = tuple(nouns(ENGLISH))
+ESC50_CLASSES: tuple[str, ...] = tuple(column("classes.csv", ENGLISH))
 """The class names as `meta/esc50.csv` writes them."""
 
 
 def caption(class_name: str, language: str) -> str:
     """The sentence of a class of ESC-50 in a language. ValueError for an unknown class or language."""
-    words = words_of(language)
+    grammar = grammar_of(language)
     if class_name not in ESC50_CLASSES:
         raise refuse("class_name", class_name, "the 50 classes of ESC-50", nearest(class_name, ESC50_CLASSES))
-    return words.template(words.nouns[class_name])
+    return grammar.class_sentence(class_name)
 
 
 def label_sentence(class_name: str) -> str:
@@ -34,16 +31,14 @@ def label_sentence(class_name: str) -> str:
 def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[str, list[str]]:
     """Language -> the sentence of each class, for zero-shot classification; only languages with words for all of them.
 
-    The classes of ESC-50 and the kinds of the soundscapes have words in the languages of `WORDS`.
+    The classes of ESC-50 and the kinds of the soundscapes have words in the languages of `WITH_WORDS`.
     Other labels are taken as English words.
     """
+    grammars = {language: grammar_of(language) for language in languages if language in WITH_WORDS}
     if set(classes) <= set(ESC50_CLASSES):
-        return {language: [caption(name, language) for name in classes] for language in languages if language in WORDS}
-    if set(classes) <= set(eng.SOUNDS):
-        return {
-            language: [WORDS[language].grammar.sentence("single", "sound", [Said(name)], None) for name in classes]
-            for language in languages
-            if language in WORDS
-        }
+        return {code: [own.class_sentence(name) for name in classes] for code, own in grammars.items()}
+    if set(classes) <= column("sounds.csv", ENGLISH).keys():
+        said = [[Said(name)] for name in classes]
+        return {code: [own.sentence("single", "sound", one, None) for one in said] for code, own in grammars.items()}
     of_labels = [f"{label_sentence(name)}." for name in classes]
     return {ENGLISH: of_labels} if ENGLISH in languages else {}

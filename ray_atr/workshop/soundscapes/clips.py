@@ -23,9 +23,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
 from ray_atr.data.soundscapes import NUM_PARAPHRASES, SPLITS, SoundscapesSettings
 from ray_atr.workshop import languages as languages_package
-from ray_atr.workshop.languages.language import TEMPLATES, Said
-from ray_atr.workshop.languages.tables import sounds
-from ray_atr.workshop.languages.words import grammar_of
+from ray_atr.workshop.languages.grammar import TEMPLATES, Said, column, grammar_of
 from ray_atr.workshop.soundscapes.render import render
 from ray_atr.workshop.soundscapes.scene import Event, Scene, draw_scene
 
@@ -142,8 +140,8 @@ def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Say) -> Ite
 
 def _content_hash(settings: SoundscapesSettings) -> str:
     # Only what these settings use: a language that is added, or changed, leaves the sets without it where they are.
-    words = Path(languages_package.__file__).parent
-    spoken = [words / f"{name}.py" for name in ("language", *settings.languages)]
-    code = b"".join(path.read_bytes() for path in [*sorted(Path(__file__).parent.rglob("*.py")), *spoken])
-    code += repr([sounds(language) for language in settings.languages]).encode()
+    here, words = Path(__file__).parent, Path(languages_package.__file__).parent
+    spoken = [words / "grammar.py", *(words / f"{language}.yaml" for language in settings.languages)]
+    code = b"".join(path.read_bytes() for path in [*sorted(here.glob("*.py")), here / "kinds.csv", *spoken])
+    code += repr([column("sounds.csv", name) for name in ("manner", *settings.languages)]).encode()
     return cache_key(asdict(settings), code)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ray_atr.workshop.soundscapes import living, things
 from ray_atr.workshop.soundscapes.signals import Samples, Synth
+
+HOW = ("counted", "tempo", "steady", "single")
+"""Words for the last properties of a `Call` in `kinds.csv`, in their order."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +25,10 @@ class Call:
     make: Callable[[Synth, float], Samples]
     seconds: float
     spacing: float
-    is_counted: bool = False
-    has_tempo: bool = False
-    is_steady: bool = False
-    is_single: bool = False
+    is_counted: bool
+    has_tempo: bool
+    is_steady: bool
+    is_single: bool
 
 
 @dataclass(frozen=True)
@@ -33,60 +38,19 @@ class Texture:
     make: Callable[[Synth, float, float], Samples]
 
 
-KINDS: dict[str, Call | Texture] = {
-    "dog": Call(living.dog, 0.22, 0.42, is_counted=True, has_tempo=True),
-    "cat": Call(living.cat, 0.7, 1.0, is_counted=True),
-    "bird": Call(living.bird, 0.4, 0.5, is_steady=True),
-    "rooster": Call(living.rooster, 1.2, 1.6, is_counted=True),
-    "cow": Call(living.cow, 1.1, 1.45, is_counted=True),
-    "sheep": Call(living.sheep, 0.75, 1.0, is_counted=True),
-    "frog": Call(living.frog, 0.3, 0.5, is_counted=True, has_tempo=True),
-    "crickets": Texture(living.crickets),
-    "owl": Call(living.owl, 0.75, 1.0, is_counted=True),
-    "crow": Call(living.crow, 0.35, 0.6, is_counted=True),
-    "duck": Call(living.duck, 0.16, 0.3, is_counted=True, has_tempo=True),
-    "bee": Texture(living.bee),
-    "wolf": Call(living.wolf, 1.5, 2.0, is_single=True),
-    "baby": Call(living.baby, 0.8, 1.05, is_steady=True),
-    "cough": Call(living.cough, 0.3, 0.5, is_counted=True),
-    "sneeze": Call(living.sneeze, 0.65, 1.0, is_counted=True),
-    "snore": Call(living.snore, 0.95, 1.45, is_steady=True),
-    "applause": Texture(living.applause),
-    "footsteps": Call(living.footstep, 0.14, 0.5, has_tempo=True, is_steady=True),
-    "whistling": Texture(living.whistling),
-    "heartbeat": Call(living.heartbeat, 0.45, 0.8, has_tempo=True, is_steady=True),
-    "rain": Texture(things.rain),
-    "thunder": Call(things.thunder, 2.0, 2.5, is_single=True),
-    "waves": Texture(things.waves),
-    "drip": Call(things.drip, 0.12, 0.45, has_tempo=True, is_steady=True),
-    "fire": Texture(things.fire),
-    "car_horn": Call(things.car_horn, 0.4, 0.6, is_counted=True),
-    "siren": Texture(things.siren),
-    "engine": Texture(things.engine),
-    "train": Texture(things.train),
-    "helicopter": Texture(things.helicopter),
-    "airplane": Texture(things.airplane),
-    "motorcycle": Texture(things.motorcycle),
-    "drill": Texture(things.drill),
-    "vacuum_cleaner": Texture(things.vacuum_cleaner),
-    "clock": Call(things.clock, 0.05, 0.5, has_tempo=True, is_steady=True),
-    "alarm_clock": Call(things.alarm_clock, 0.12, 0.28, is_counted=True, has_tempo=True),
-    "telephone": Call(things.telephone, 0.8, 1.15, is_counted=True),
-    "doorbell": Call(things.doorbell, 0.95, 1.25, is_counted=True),
-    "knock": Call(things.knock, 0.12, 0.3, is_counted=True, has_tempo=True),
-    "door_creak": Call(things.door_creak, 1.0, 1.4, is_single=True),
-    "door_slam": Call(things.door_slam, 0.6, 1.0, is_single=True),
-    "keyboard": Call(things.keyboard, 0.07, 0.15, has_tempo=True, is_steady=True),
-    "glass": Call(things.glass, 1.0, 1.2, is_single=True),
-    "church_bell": Call(things.church_bell, 1.2, 0.9, is_counted=True),
-    "hammer": Call(things.hammer, 0.2, 0.5, is_counted=True, has_tempo=True),
-    "fireworks": Call(things.firework, 0.8, 0.6, is_steady=True),
-    "piano": Texture(things.piano),
-    "drum": Call(things.drum, 0.26, 0.4, has_tempo=True, is_steady=True),
-    "flute": Texture(things.flute),
-    "guitar": Texture(things.guitar),
-}
-"""Name -> kind. The names are the labels of a clip."""
+def _read_kinds() -> dict[str, Call | Texture]:
+    kinds: dict[str, Call | Texture] = {}
+    with (Path(__file__).parent / "kinds.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            name, how = row["kind"], row["how it comes"].split()
+            make = getattr(living, name, None) or getattr(things, name)
+            length = (float(row["seconds"]), float(row["spacing"])) if row["seconds"] else None
+            kinds[name] = Call(make, *length, *(one in how for one in HOW)) if length else Texture(make)
+    return kinds
+
+
+KINDS = _read_kinds()
+"""Name -> kind, from `kinds.csv`. The names are the labels of a clip, and of what makes the sound in `living` or `things`."""
 
 BACKGROUNDS: tuple[str, ...] = ("quiet", "hum", "street", "wind", "crowd", "fan")
 

@@ -149,7 +149,7 @@ def applause(synth: Synth, seconds: float, pitch: float) -> Samples:
     return synth.noise(seconds, 700 * pitch, 3200 * pitch) * (claps + 0.08) * synth.wander(seconds, 0.15)
 
 
-def footstep(synth: Synth, pitch: float) -> Samples:
+def footsteps(synth: Synth, pitch: float) -> Samples:
     seconds = 0.14
     thud = synth.ring(seconds, [(95 * pitch, 1.6, 0.03), (170 * pitch, 0.8, 0.02)])
     scuff = synth.noise(seconds, 900, 4200) * synth.decay(seconds, 0.025, 0.006)

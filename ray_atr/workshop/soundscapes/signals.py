@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import next_fast_len
 
 Samples = NDArray[np.float32]
 
@@ -129,18 +129,9 @@ class Synth:
         return convolve(strikes, np.exp(-np.arange(tail) / (decay_seconds * self.sample_rate)))
 
 
-@lru_cache(maxsize=1024)
 def fast_length(length: int) -> int:
     """The smallest even length, not below the given one, that has no prime factor above 5: quick to transform."""
-    candidate = length + length % 2
-    while True:
-        rest = candidate
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return candidate
-        candidate += 2
+    return 2 * int(next_fast_len((length + 1) // 2, real=True))
 
 
 def convolve(samples: Samples, kernel: NDArray[np.floating]) -> Samples:

@@ -177,7 +177,7 @@ def hammer(synth: Synth, pitch: float) -> Samples:
     return synth.ring(0.2, metal) + 0.4 * synth.noise(0.2, 1000, 6000) * synth.decay(0.2, 0.005, 0.001)
 
 
-def firework(synth: Synth, pitch: float) -> Samples:
+def fireworks(synth: Synth, pitch: float) -> Samples:
     seconds = 0.8
     bang = 1.5 * synth.noise(seconds, 40, 1300 * pitch, -0.6) * synth.decay(seconds, 0.09, 0.002)
     crackle = synth.noise(seconds, 2500, 7000) * synth.sparks(seconds, 45, 0.004) * synth.glide(seconds, 0, 0.5, 0.3, 0)

@@ -22,6 +22,7 @@ from ray_atr.workshop.importing.sources.source import (
     Entry,
     Source,
     captions_of,
+    entry_of,
     is_audio,
     list_files,
     stem,
@@ -48,11 +49,8 @@ class AudioCaps(Source):
         for split, table in _find_tables(folder, self.tables).items():
             for clip in _read_clips(table):
                 path = _find_audio(audio, clip, split)
-                if path is None:
-                    yield Absent(clip.youtube_id, split, "its audio is absent", is_normal=True)
-                else:
-                    place, captions = AudioLocation(f"{audio_folder}/{path}"), {"eng": tuple(clip.captions)}
-                    yield Entry(clip_id=clip.youtube_id, place=place, captions=captions, split=split)
+                place = None if path is None else AudioLocation(f"{audio_folder}/{path}")
+                yield entry_of(clip.youtube_id, place, {"eng": tuple(clip.captions)}, split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         if row.get("youtube_id"):

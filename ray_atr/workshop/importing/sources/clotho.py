@@ -13,7 +13,16 @@ from typing import ClassVar
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    AudioLocation,
+    Entry,
+    Source,
+    entry_of,
+    is_audio,
+    list_files,
+    stem,
+)
 
 SPLIT_OF = {"development": "train", "validation": "val", "evaluation": "test"}
 CAPTION_COLUMNS = tuple(f"caption_{number}" for number in range(1, 6))
@@ -47,8 +56,6 @@ class Clotho(Source):
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
                 if not all(text.strip() for text in captions):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
-                if clip_id not in found:
-                    yield Absent(clip_id, SPLIT_OF[part], f"{row['file_name']} is not in a folder {part}")
-                    continue
-                place = AudioLocation(f"{audio_folder}/{found[clip_id]}")
-                yield Entry(clip_id=clip_id, place=place, captions={"eng": captions}, split=SPLIT_OF[part])
+                place = AudioLocation(f"{audio_folder}/{found[clip_id]}") if clip_id in found else None
+                absent = f"{row['file_name']} is not in a folder {part}"
+                yield entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)

@@ -6,22 +6,22 @@ K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_atr.common.settings import refuse, setting
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import locate
 from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.data.schema import check_captions, check_split
-from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.read_table import Row, read_table
 from ray_atr.workshop.importing.sources.source import (
     Absent,
     AudioLocation,
     Entry,
     Source,
-    is_audio,
-    list_files,
+    audio_below,
+    entry_of,
     require_split_choices,
     stem,
 )
@@ -69,20 +69,14 @@ class Esc50(Source):
     def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
         """The clips, captioned by `template(class_name, language)`."""
         folder = locate(self.source, keeps_links=True)
-        audio = _audio(folder)
+        audio = audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50.csv"
         rows = list(read_table(table, required=["filename", "fold", "category"]))
         split_of = _splits(self.folds, {row["fold"] for _, row in rows})
         for _, row in rows:
-            split, clip_id = split_of.get(row["fold"]), stem(row["filename"])
-            if split is None:
-                continue
-            if clip_id not in audio:
-                yield Absent(clip_id, split, f"audio/{row['filename']} is not there")
-                continue
-            captions = {code: (template(row["category"], code),) for code in self.languages}
-            labels = (row["category"],)
-            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=split)
+            if (split := split_of.get(row["fold"])) is not None:
+                captions = {code: (template(row["category"], code),) for code in self.languages}
+                yield _entry(row, audio.get(stem(row["filename"])), captions, split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,23 +94,17 @@ class Esc50Clotho(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = _audio(folder)
+        audio = audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50_clotho_captions.jsonl"
         for at, row in read_table(table, required=["filename", "category", "captions"]):
-            clip_id = stem(row["filename"])
-            if clip_id not in audio:
-                yield Absent(clip_id, self.split, f"audio/{row['filename']} is not there")
-                continue
             if not isinstance(row["captions"], dict):
                 raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
-            captions, labels = check_captions(row["captions"], at), (row["category"],)
-            yield Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=labels, split=self.split)
+            yield _entry(row, audio.get(stem(row["filename"])), check_captions(row["captions"], at), self.split)
 
 
-def _audio(folder: Location) -> dict[str, AudioLocation]:
-    """Where the audio of each clip is, by its id."""
-    files = [path for path in list_files(folder) if path.startswith("audio/") and is_audio(path)]
-    return {stem(path): AudioLocation(f"{folder}/{path}") for path in files}
+def _entry(row: Row, place: AudioLocation | None, captions: Mapping[str, Sequence[str]], split: str) -> Entry | Absent:
+    labels, absent = (row["category"],), f"audio/{row['filename']} is not there"
+    return entry_of(stem(row["filename"]), place, captions, split, labels=labels, absent=absent)
 
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:

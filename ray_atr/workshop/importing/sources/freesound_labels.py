@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.common.settings import setting
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import locate
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.sampling import uniform
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
+from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, audio_below, entry_of, stem
 from ray_atr.workshop.languages.templates import label_sentence
 
 
@@ -43,7 +43,7 @@ class FsdNoisy18k(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = audio_in(folder)
+        audio = audio_below(folder)
         for split in ("train", "test"):
             table = f"{folder}/FSDnoisy18k.meta/{split}.csv"
             columns = ["fname", "label", *(["manually_verified", "noisy_small"] if split == "train" else [])]
@@ -81,7 +81,7 @@ class Arca23k(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = audio_in(locate(self.audio or self.source, keeps_links=True))
+        audio = audio_below(locate(self.audio or self.source, keeps_links=True))
         of_train = "ARCA23K" if self.clips == "noisy" else "ARCA23K-FSD"
         for split, name in (("train", of_train), ("val", "ARCA23K-FSD"), ("test", "ARCA23K-FSD")):
             table = f"{folder}/{name}.ground_truth/{split}.csv"
@@ -89,16 +89,9 @@ class Arca23k(Source):
                 yield _entry(audio, stem(str(row["fname"])), row["label"], split)
 
 
-def audio_in(folder: Location) -> dict[str, AudioLocation]:
-    """Where the audio of each clip below a folder is, by its Freesound id."""
-    return {stem(path): AudioLocation(f"{folder}/{path}") for path in list_files(folder) if is_audio(path)}
-
-
 def _entry(audio: Mapping[str, AudioLocation], clip_id: str, label: str, split: str) -> Entry | Absent:
-    if clip_id not in audio:
-        return Absent(clip_id, split, "its audio is absent", is_normal=True)
     captions = {ENGLISH: (label_sentence(label.lower()),)}
-    return Entry(clip_id=clip_id, place=audio[clip_id], captions=captions, labels=(label,), split=split)
+    return entry_of(clip_id, audio.get(clip_id), captions, split, labels=(label,))
 
 
 def _says_yes(value: Any) -> bool:

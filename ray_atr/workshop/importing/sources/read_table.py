@@ -103,14 +103,11 @@ def parse_json(text: str, at: str) -> Any:
 def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[int, str]]:
     """The lines of a text file from 1, decoded. ValueError names the line that cannot be, or a missing file."""
     reading = reading or Reading()
-    parent, _, name = file.rpartition("/")
-    folder = locate(parent or ".", keeps_links=True)
-    if not file_exists(folder / name):
-        raise ValueError(f"{file}: no such file")
-    encoding = _encoding_of(folder, name, reading.encoding)
+    place = existing(file)
+    encoding = _encoding_of(place, reading.encoding)
     if not reading.encoding and encoding not in ("utf-8", "utf-8-sig"):
-        reading.notes.append(f"{name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
-    with (folder / name).open("rb") as file_of_bytes:
+        reading.notes.append(f"{place.name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
+    with place.open("rb") as file_of_bytes:
         if encoding.startswith(("utf-16", "utf-32")):
             try:
                 yield from enumerate(io.TextIOWrapper(file_of_bytes, encoding=encoding, newline=""), start=1)
@@ -127,6 +124,15 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
+def existing(file: str) -> Location:
+    """A file here or in a store, by its path or URL. ValueError if it is not there."""
+    parent, _, name = file.rpartition("/")
+    place = locate(parent or ".", keeps_links=True) / name
+    if not file_exists(place):
+        raise ValueError(f"{file}: no such file")
+    return place
+
+
 def read_id_lists(file: str) -> dict[str, list[str]]:
     """Lists of clip ids by name, `""` for one without: of a text file, one a line, or of JSON, a list or lists by name, as
     WavCaps' authors publish them. ValueError for anything else.
@@ -139,7 +145,7 @@ def read_id_lists(file: str) -> dict[str, list[str]]:
     return {name: [str(one).strip() for one in ids if str(one).strip()] for name, ids in lists.items()}
 
 
-def _encoding_of(folder: Location, name: str, given: str) -> str:
+def _encoding_of(file: Location, given: str) -> str:
     """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
     its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.
     """
@@ -149,7 +155,7 @@ def _encoding_of(folder: Location, name: str, given: str) -> str:
         except LookupError:
             raise refuse("encoding", given, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
         return "utf-8-sig" if known == "utf-8" else known
-    content = read_bytes(folder / name)
+    content = read_bytes(file)
     for mark, encoding in MARKS.items():
         if content.startswith(mark):
             return encoding
@@ -244,11 +250,7 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
 
 
 def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
-    parent, _, name = file.rpartition("/")
-    folder = locate(parent or ".", keeps_links=True)
-    if not file_exists(folder / name):
-        raise ValueError(f"{file}: no such file")
-    with (folder / name).open("rb") as source:
+    with existing(file).open("rb") as source:
         number = 0
         try:
             parquet = pq.ParquetFile(source)

@@ -58,6 +58,21 @@ class Absent:
     is_normal: bool = False
 
 
+def entry_of(
+    clip_id: str,
+    place: AudioLocation | None,
+    captions: Mapping[str, Sequence[str]],
+    split: str,
+    *,
+    labels: Sequence[str] = (),
+    absent: str = "",
+) -> Entry | Absent:
+    """A clip whose audio is there, or was not found: then for the reason `absent`, or as happens with the data set."""
+    if place is not None:
+        return Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
+    return Absent(clip_id, split, absent or "its audio is absent", is_normal=not absent)
+
+
 SPLIT_OF = {
     **{split: split for split in SPLITS},
     **dict.fromkeys(("validation", "valid", "dev"), "val"),
@@ -219,6 +234,12 @@ def list_files(folder: Location) -> list[str]:
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
     return files
+
+
+def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:
+    """Where the audio files of a folder, or of a part of it, are, by their names without suffix."""
+    files = [path for path in list_files(folder) if path.startswith(part) and is_audio(path)]
+    return {stem(path): AudioLocation(f"{folder}/{path}") for path in files}
 
 
 def location_in(folder: Location, relative: str, at: str) -> AudioLocation:

@@ -19,7 +19,16 @@ from ray_atr.common.storage import Location, locate
 from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
-from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, is_audio, list_files, stem
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    AudioLocation,
+    Entry,
+    Source,
+    entry_of,
+    is_audio,
+    list_files,
+    stem,
+)
 
 SUBSETS = {"audioset": "AudioSet_SL", "bbc": "BBC_Sound_Effects", "freesound": "FreeSound", "soundbible": "SoundBible"}
 """A word that names a subset in paths and exclusion lists, and the name of its folder."""
@@ -47,10 +56,8 @@ class WavCaps(Source):
         check_split(self.split)
 
     def entries(self) -> Iterator[Entry | Absent]:
-        folder, audio_folder = (
-            locate(self.source, keeps_links=True),
-            locate(self.audio or self.source, keeps_links=True),
-        )
+        folder = locate(self.source, keeps_links=True)
+        audio_folder = locate(self.audio or self.source, keeps_links=True)
         excluded = _read_exclusions(self.exclude)
         audio: dict[str, dict[str, str]] = {subset: {} for subset in SUBSETS}
         for path in list_files(audio_folder):
@@ -71,11 +78,9 @@ class WavCaps(Source):
                     continue
                 clip_id = f"{subset}/{name}"
                 split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
-                if name not in audio[subset]:
-                    yield Absent(clip_id, split, "its audio is absent", is_normal=True)
-                    continue
-                place = AudioLocation(f"{audio_folder}/{audio[subset][name]}")
-                yield Entry(clip_id=clip_id, place=place, captions={"eng": (str(item["caption"]),)}, split=split)
+                found = audio[subset].get(name)
+                place = AudioLocation(f"{audio_folder}/{found}") if found else None
+                yield entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
 
 
 def _subset(path: str) -> str:
