@@ -1,13 +1,21 @@
-"""FAISS, imported by what searches or clusters, and by nothing else: a training without a base does not load it."""
+"""FAISS, imported by what searches or clusters, and by nothing else: a training without a base does not load it.
+
+On a GPU where faiss-gpu is installed and a GPU is there: k-means of a refresh, and the lists of an ivf index, are made on it, and
+an index is searched on the device that asks. Exact search without an index stays torch's: `benchmarks/gpu.py` measures both.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
 
@@ -60,3 +68,74 @@ def limit_threads(count: int) -> None:
     torch.set_num_threads(count)
     with faiss_for_search() as faiss:
         faiss.omp_set_num_threads(count)
+
+
+LARGEST_K = 2048
+"""Entries that FAISS finds for a query on a GPU; more are searched on the CPU."""
+
+
+def num_gpus() -> int:
+    """GPUs that FAISS can compute on: 0 with faiss-cpu, or if this process sees none."""
+    import faiss
+
+    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+
+
+def kmeans(rows: NDArray[np.float32], count: int, start: NDArray[np.float32] | None, **settings: Any) -> Any:
+    """FAISS's k-means, trained, of rows [N, D] into `count` clusters from centroids `start` [count, D]; on a GPU if it can."""
+    import faiss
+
+    # The number of GPUs: one is enough for a base, and others may be other workers'.
+    trained = faiss.Kmeans(rows.shape[1], count, gpu=min(1, num_gpus()), **settings)
+    trained.train(rows, init_centroids=start)
+    return trained
+
+
+def filled_ivf(index: Any, rows: NDArray[np.float32]) -> Any:
+    """An untrained ivf index on the CPU, trained on rows [N, D] and holding them; both done on a GPU if there is one."""
+    import faiss
+
+    if not num_gpus():
+        index.train(rows)
+        index.add(rows)
+        return index
+    # The index keeps its settings of clustering, and only the distances are computed on the GPU.
+    nearest = on_gpu(faiss.IndexFlatIP(rows.shape[1]))
+    index.clustering_index = nearest
+    index.train(rows)
+    index.clustering_index = None
+    filled = on_gpu(index)
+    filled.add(rows)
+    return faiss.index_gpu_to_cpu(filled)
+
+
+def on_gpu(index: Any) -> Any:
+    """The index on a GPU, where there is one; itself otherwise."""
+    import faiss
+
+    return faiss.index_cpu_to_gpu(resources(), 0, index) if num_gpus() else index
+
+
+def gpu_number(device: torch.device) -> int | None:
+    """FAISS's number of a torch device; None if FAISS does not compute there."""
+    if device.type != "cuda" or not num_gpus():
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def searched_on(index: Any, device: torch.device) -> Any:
+    """A copy of an ivf or flat index on the device, with as many probes; None where it is searched on the CPU (hnsw always)."""
+    import faiss
+
+    number = gpu_number(device)
+    if number is None or hasattr(index, "hnsw"):
+        return None
+    return faiss.index_cpu_to_gpu(resources(), number, index)
+
+
+@lru_cache(maxsize=1)
+def resources() -> Any:
+    """The GPU memory that FAISS computes in: one for the process, since each takes room for its temporary results."""
+    import faiss
+
+    return faiss.StandardGpuResources()
