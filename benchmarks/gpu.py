@@ -38,7 +38,7 @@ from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.objectives.learned import LearnedParameters
 from ray_atr.training.encoding.texts import TextBatcher
-from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base import faiss_library
 from ray_atr.training.knowledge_base.building import build as build_snapshot
 from ray_atr.training.knowledge_base.searcher import SearchableRows
 from ray_atr.training.knowledge_base.snapshot import Entries
@@ -269,10 +269,10 @@ def search(machine: Machine, size: Size, report: Report) -> None:
 def faiss_on_gpu(entries: Tensor, machine: Machine, size: Size, report: Report) -> None:
     """FAISS's flat and ivf index and k-means on the device, beside torch's exact search and FAISS's k-means on the CPU."""
     rows, spec = entries.cpu().numpy(), Ask().search_spec
-    if machine.is_cuda and faiss_gpu.gpu_number(machine.device) is None:
+    if machine.is_cuda and faiss_library.gpu_number(machine.device) is None:
         report.not_run.append("FAISS on the GPU: faiss-gpu is not installed, or has no code for this GPU")
         return
-    where = "GPU" if faiss_gpu.gpu_number(machine.device) is not None else "CPU"
+    where = "GPU" if faiss_library.gpu_number(machine.device) is not None else "CPU"
     clustered = rows[: min(len(rows), 50_000)]
     snapshot = build_snapshot(
         Entries(clustered, clustered, [str(number) for number in range(len(clustered))]),
@@ -292,7 +292,7 @@ def faiss_on_gpu(entries: Tensor, machine: Machine, size: Size, report: Report) 
         report.numbers[f"search/{name}"] = {"ms": milliseconds}
         lines.append([name, f"{milliseconds:.2f}"])
     started = time.perf_counter()
-    faiss_gpu.kmeans(clustered, min(256, len(clustered) // 39), None, niter=10, seed=1)
+    faiss_library.kmeans(clustered, min(256, len(clustered) // 39), None, niter=10, seed=1)
     lines.append([f"k-means of {len(clustered):,}, 256 clusters", f"{1000 * (time.perf_counter() - started):.0f}"])
     report.table(f"FAISS on the {where}, 256 queries", ["what", "ms"], lines)
 

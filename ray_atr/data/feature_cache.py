@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import Say
+from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
 from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
 from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
@@ -119,14 +120,14 @@ def ensure_features(
     *,
     in_windows: bool = False,
     use_ray: bool = True,
-    progress: CountProgress | None = None,
+    say: Say | None = None,
     store: str = "",
     streamed: str = "",
 ) -> Path:
     """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
     `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window. Only one
-    process computes; others that ask at the same time wait for it. `progress` is called with the clips done and the
-    clips in all. `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
+    process computes; others that ask at the same time wait for it. `say` is told of the clips done and the clips in all.
+    `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
     `streamed` is a split of which nothing is computed now: its features are computed from the shards when they are read.
     """
     assert not (store and streamed), "features are in a store, or nowhere"
@@ -144,7 +145,7 @@ def ensure_features(
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         if not is_complete(folder) and (kept is None or not fetch_folder(kept, folder)):
-            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, progress)
+            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, say)
     return folder
 
 
@@ -211,7 +212,7 @@ class Work:
             yield ids, windows
 
 
-def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
+def _compute(work: Work, use_ray: bool, say: Say | None) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     place = folder if work.store is None else work.store
@@ -223,8 +224,9 @@ def _compute(work: Work, use_ray: bool, progress: CountProgress | None) -> None:
     for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
-        if progress is not None:
-            progress(done, total)
+        if say is not None:
+            what = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
+            say(f"{what} {done:,} of {counted(total, 'clip')}")
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
         of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}

@@ -115,18 +115,14 @@ class FeatureSet:
     def _first_windows(self) -> np.ndarray:
         return np.cumsum(self.num_windows) - self.num_windows
 
-    def draw_windows(self, rows: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-        """One window of each of the clips [n] for an epoch, drawn from (seed, epoch, clip_id)."""
-        ids = [self.clip_ids[row] for row in rows]
-        return sampling.integers(ids, 0, self.num_windows[rows], seed, "window", epoch)
-
     def windows_heard(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
-        """At most that many windows of each of the clips for an epoch, [n, most]: the drawn one, and others evenly
-        after it. -1 fills the rows of clips that have fewer.
+        """At most that many windows of each of the clips for an epoch, [n, most]: one that is drawn from (seed, epoch,
+        clip_id), and others evenly after it. -1 fills the rows of clips that have fewer.
         """
-        total = self.num_windows[rows][:, None]
-        heard, turn = np.minimum(total, most), np.arange(most)
-        windows = (self.draw_windows(rows, seed, epoch)[:, None] + turn * total // heard) % total
+        total = self.num_windows[rows]
+        drawn = sampling.integers([self.clip_ids[row] for row in rows], 0, total, seed, "window", epoch)
+        heard, turn = np.minimum(total, most)[:, None], np.arange(most)
+        windows = (drawn[:, None] + turn * total[:, None] // heard) % total[:, None]
         return np.where(turn < heard, windows, -1)
 
     def _shard(self, number: int) -> pa.Table:
@@ -191,11 +187,7 @@ class FeatureSet:
             table = self._shard(shard)
             place = (table[name][row].as_py() for name in ("start", "size", "digest"))
             places.append((self.shard_files[shard], *place))
-        return read_stored_rows(self._store, places)
-
-    @cached_property
-    def _store(self) -> Location:
-        return locate(self.store, keeps_links=True)
+        return read_stored_rows(locate(self.store, keeps_links=True), places)
 
     def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""

@@ -365,7 +365,8 @@ def write_manifest(folder: Location, manifest: Manifest) -> None:
         },
         "notes": list(manifest.notes),
         "origin": manifest.origin,
-        "shards": [_without_defaults(shard) for shard in manifest.shards],
+        # Only joined data sets have parts.
+        "shards": [{k: v for k, v in asdict(shard).items() if k != "part" or v} for shard in manifest.shards],
         "skipped": [asdict(entry) for entry in manifest.skipped],
     }
     if manifest.parts:
@@ -375,11 +376,6 @@ def write_manifest(folder: Location, manifest: Manifest) -> None:
 
 JOB_FOLDER = "_ray_pkg_"
 """In the path of the folder that Ray makes of what was submitted as a job."""
-
-
-def _without_defaults(shard: Shard) -> dict[str, Any]:
-    """A shard as the manifest has it: what only joined data sets have is not in those of others."""
-    return {name: value for name, value in asdict(shard).items() if name != "part" or value}
 
 
 def read_manifest(folder: str | Location) -> Manifest:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -197,7 +198,7 @@ def stream(
     if features.source:
         read = _read_from_shards(features, steps, use_ray)
     else:
-        read = _read_through_ray(features, steps) if use_ray else _read_here(features, steps)
+        read = _read_through_ray(features, steps) if use_ray and steps else _read_here(features, steps)
     for epoch, step, rows, heard, array, frames in read:
         clips = torch.from_numpy(np.nonzero(heard >= 0)[0])
         tensors = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)), clips
@@ -224,7 +225,7 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
     for epoch, row in uses:
         needed.setdefault((epoch, int(features.groups[row])), []).append(row)
     units = [(epoch, np.array(rows)) for (epoch, _), rows in needed.items()]
-    arriving = _units_through_ray(features, units) if use_ray else _units_here(features, units)
+    arriving = _units_through_ray(features, units) if use_ray and units else _units_here(features, units)
     held: dict[tuple[int, int], np.ndarray] = {}
     for epoch, step, rows, windows in steps:
         while any((epoch, row) not in held for row in rows.tolist()):
@@ -255,77 +256,67 @@ def _units_here(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.nd
 
 def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """The same, read and decoded ahead by tasks: on this node if the shards are on its disk, else on any."""
-    import ray
-
     # Decoders are heavy, and only this needs them.
     from ray_atr.data.audio import FrontEnd
     from ray_atr.data.row_groups import read_units
 
-    if not units:
-        return
-    quiet_ray_data()
     here = labels_of_this_node() if is_local(locate(features.source)) else None
-    try:
-        cpus = _room_for_decoders(here)
-    except TimeoutError as error:
-        logger.warning("%s; the trainer decodes the audio itself, which is slower and gives the same batches", error)
+    # Fewer CPUs for a task where the workers leave less.
+    cpus = _room({DECODER_CPUS: READY_SECONDS, READER_CPUS: READER_SECONDS}, here, "decodes the audio")
+    if cpus is None:
         yield from _units_here(features, units)
         return
-    ray.data.DataContext.get_current().execution_options.preserve_order = True
     items = []
     for number, (_, rows) in enumerate(units):
         places = features.places(rows)
         file, group, _ = places[0]
         items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
-    planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // ROW_GROUPS_PER_TASK))
-    dataset = planned.map_batches(
-        read_units,  # type: ignore[arg-type]
-        fn_kwargs={"folder": features.source, "front_end": FrontEnd(**features.front_end)},
-        batch_size=None,
-        num_cpus=cpus,
-        label_selector=here,
-    )
-    for row in dataset.iter_rows():
+    options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}
+    for row in _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, here):
         yield int(row["unit"]), row["features"], row["frames"]
 
 
-def _room_for_decoders(here: dict[str, str] | None) -> float:
-    """The CPUs that a task takes: fewer where the workers leave less. TimeoutError if there is room for none."""
-    what = "readers of the training data"
-    try:
-        await_room(DECODER_CPUS, what=what, labels=here, seconds=READY_SECONDS)
-    except TimeoutError:
-        await_room(READER_CPUS, what=what, labels=here, seconds=READER_SECONDS)
-        return READER_CPUS
-    return DECODER_CPUS
-
-
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
-    import ray
-
-    if not steps:
-        return
-    quiet_ray_data()
     # The features are on this node's disk, and other nodes need not have them.
     here = labels_of_this_node()
-    try:
-        await_room(READER_CPUS, what="readers of the training data", labels=here, seconds=READER_SECONDS)
-    except TimeoutError as error:
-        logger.warning("%s; the trainer reads the features itself, which is slower and gives the same batches", error)
+    cpus = _room({READER_CPUS: READER_SECONDS}, here, "reads the features")
+    if cpus is None:
         yield from _read_here(features, steps)
         return
-    # Batches must come in the plan's order, whichever task ends first.
-    ray.data.DataContext.get_current().execution_options.preserve_order = True
     items = [{"epoch": epoch, "step": step, "rows": rows, "windows": windows} for epoch, step, rows, windows in steps]
     sample, _ = features.features(steps[0][2][:1])
     steps_per_block = max(1, min(BLOCK_BYTES // max(sample.nbytes * len(steps[0][2]), 1), 32))
-    planned = ray.data.from_items(items, override_num_blocks=-(-len(steps) // steps_per_block))
-    dataset = planned.map_batches(
-        read_block,  # type: ignore[arg-type]
-        fn_kwargs={"folder": str(features.folder), "split": features.split},
-        batch_size=None,
-        num_cpus=READER_CPUS,
-        label_selector=here,
-    )
-    for row in dataset.iter_rows():
+    options = {"folder": str(features.folder), "split": features.split}
+    for row in _through_ray(items, steps_per_block, read_block, options, cpus, here):
         yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]
+
+
+def _room(seconds: dict[float, float], here: dict[str, str] | None, instead: str) -> float | None:
+    """The first number of CPUs for which a task finds room within its seconds; None, with a warning, for none of them."""
+    late: TimeoutError | None = None
+    for cpus, limit in seconds.items():
+        try:
+            await_room(cpus, what="readers of the training data", labels=here, seconds=limit)
+            return cpus
+        except TimeoutError as error:
+            late = error
+    logger.warning("%s; the trainer %s itself, which is slower and gives the same batches", late, instead)
+    return None
+
+
+def _through_ray(
+    items: list[dict[str, Any]],
+    per_task: int,
+    read: Callable[..., dict[str, Any]],
+    options: dict[str, Any],
+    cpus: float,
+    here: dict[str, str] | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows that tasks make of the items, some to a task, in their order, whichever task ends first."""
+    import ray
+
+    quiet_ray_data()
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // per_task))
+    done = planned.map_batches(read, fn_kwargs=options, batch_size=None, num_cpus=cpus, label_selector=here)
+    yield from done.iter_rows()

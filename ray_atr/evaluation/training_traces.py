@@ -27,7 +27,7 @@ from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.training.encoding.encode import ClipBatch, embed_batches
 from ray_atr.training.knowledge_base.drift import Case, explain
-from ray_atr.training.knowledge_base.versions import load_version, versions_in
+from ray_atr.training.knowledge_base.snapshot import load_version, versions_in
 from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3

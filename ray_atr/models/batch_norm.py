@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ray_atr.models.tower import length_mask
+from ray_atr.objectives.ranks import LinearMap
 
 
 class Workers:
@@ -77,24 +78,16 @@ def synchronise_batch_norms(tower: nn.Module, num_workers: int) -> None:
 
 
 def _summed(value: Tensor, workers: Workers) -> Tensor:
-    """The sum over all workers, with its gradient. Each worker's loss is a share of one that is the sum of all."""
-    return value if workers.size == 1 else _Sum.apply(value, workers)
+    """The sum over all workers, with its gradient. Each worker's loss is a share of one that is the sum of all: what its sum
+    is worth to the others comes back from them, so the backward pass sums too.
+    """
+    if workers.size == 1:
+        return value
 
+    def reduced(part: Tensor) -> Tensor:
+        total = part.detach().clone().contiguous()
+        dist.all_reduce(total, group=workers.group)  # type: ignore[arg-type]
+        return total
 
-class _Sum(torch.autograd.Function):
-    """What a worker's sum is worth to the others comes back from them: the backward pass sums too."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, workers: Workers) -> Tensor:
-        ctx.workers = workers
-        return _all_reduced(value, workers)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _all_reduced(gradient, ctx.workers), None
-
-
-def _all_reduced(value: Tensor, workers: Workers) -> Tensor:
-    total = value.detach().clone().contiguous()
-    dist.all_reduce(total, group=workers.group)  # type: ignore[arg-type]
-    return total
+    summed: Tensor = LinearMap.apply(value, reduced, reduced)
+    return summed

@@ -6,12 +6,10 @@ preprocessor_config.json; without one, the clips go through the front end that L
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +17,14 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.models.lone_file import count_parts, is_of_ml_clap, lone_file
-from ray_atr.models.weights import load_weights, read_checkpoint
+from ray_atr.models.weights import (
+    count_parts,
+    is_of_ml_clap,
+    load_weights,
+    lone_file,
+    mapped_checkpoint,
+    read_checkpoint,
+)
 
 if TYPE_CHECKING:
     from transformers import ClapConfig, ClapFeatureExtractor
@@ -63,8 +67,19 @@ def laion_file(folder: str | os.PathLike[str]) -> Path | None:
 
 def laion_config(file: Path, path: str) -> ClapConfig:
     """The configuration of the model in a file. ValueError if it is no LAION-CLAP with HTS-AT and RoBERTa."""
-    known = file.stat()
-    return copy.deepcopy(_config(file, path, known.st_mtime_ns, known.st_size))
+    from transformers import ClapConfig
+
+    shapes = {name: tuple(value.shape) for name, value in mapped_checkpoint(file, path).items()}
+    if shapes.get("text_branch.embeddings.token_type_embeddings.weight", (1,))[0] != 1:
+        raise refuse(path, str(file), f"{ALLOWED}; this one's text tower is BERT")
+    try:
+        return ClapConfig(
+            audio_config=_audio_sizes(shapes),
+            text_config=_text_sizes(shapes),
+            projection_dim=shapes["audio_projection.2.weight"][0],
+        )
+    except KeyError as error:
+        raise refuse(path, str(file), f"{ALLOWED}; it lacks {error.args[0]}") from None
 
 
 def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str]) -> Any:
@@ -124,24 +139,6 @@ def _block_name(name: str) -> str:
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
     return name
-
-
-@lru_cache(maxsize=4)
-def _config(file: Path, path: str, _changed: int, _size: int) -> ClapConfig:
-    from transformers import ClapConfig
-
-    tensors = read_checkpoint(file, path, is_mapped=True)
-    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    if shapes.get("text_branch.embeddings.token_type_embeddings.weight", (1,))[0] != 1:
-        raise refuse(path, str(file), f"{ALLOWED}; this one's text tower is BERT")
-    try:
-        return ClapConfig(
-            audio_config=_audio_sizes(shapes),
-            text_config=_text_sizes(shapes),
-            projection_dim=shapes["audio_projection.2.weight"][0],
-        )
-    except KeyError as error:
-        raise refuse(path, str(file), f"{ALLOWED}; it lacks {error.args[0]}") from None
 
 
 def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

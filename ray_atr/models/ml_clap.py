@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,14 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.models.ced import PATCH, SIZES, Ced
-from ray_atr.models.lone_file import count_parts, is_of_ml_clap, lone_file
-from ray_atr.models.weights import load_weights, read_checkpoint
+from ray_atr.models.weights import (
+    count_parts,
+    is_of_ml_clap,
+    load_weights,
+    lone_file,
+    mapped_checkpoint,
+    read_checkpoint,
+)
 
 if TYPE_CHECKING:
     from transformers import M2M100Config
@@ -56,7 +61,7 @@ def ml_clap_file(folder: str | os.PathLike[str]) -> Path | None:
 
 def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
     """What the settings of a model call the parts in a file. ValueError if a part is missing."""
-    tensors = _read(file, path)
+    tensors = mapped_checkpoint(file, path)
     try:
         # [1, width, 1, columns of patches]
         _, width, _, columns = tensors["audio_encoder.model.time_pos_embed"].shape
@@ -85,7 +90,7 @@ def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
 
 def ml_clap_projections(file: Path, path: str) -> dict[str, Tensor]:
     """The weights of both projections by a retriever's names."""
-    tensors = _read(file, path)
+    tensors = mapped_checkpoint(file, path)
     pattern = re.compile(r"^(audio|text)_proj\.(0|2)\.(weight|bias)$")
     named = ((pattern.match(name), value) for name, value in tensors.items())
     return {f"{found[1]}_projection.{found[2]}.{found[3]}": value.clone() for found, value in named if found}
@@ -95,7 +100,7 @@ def sonar_config(file: Path, path: str) -> M2M100Config:
     """The configuration of SONAR's encoder in a file. ValueError if a part is missing."""
     from transformers import M2M100Config
 
-    tensors = _read(file, path)
+    tensors = mapped_checkpoint(file, path)
     try:
         vocabulary, width = tensors[f"{TEXT}encoder_frontend.embed.weight"].shape
         hidden = tensors[f"{TEXT}encoder.layers.0.ffn.inner_proj.weight"].shape[0]
@@ -141,14 +146,3 @@ def sonar_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if table is not None:
         found["embed_tokens.weight"] = torch.cat([table[list(CONTROL)], table[len(CONTROL) :]])
     return found
-
-
-def _read(file: Path, path: str) -> dict[str, Tensor]:
-    known = file.stat()
-    return _mapped(file, path, known.st_mtime_ns, known.st_size)
-
-
-@lru_cache(maxsize=1)
-def _mapped(file: Path, path: str, _changed: int, _size: int) -> dict[str, Tensor]:
-    """The tensors, which stay on the disk until they are copied."""
-    return read_checkpoint(file, path, is_mapped=True)

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.models.ced import Ced
-from ray_atr.models.lone_file import lone_file
 from ray_atr.models.ml_clap import ml_clap_file, ml_clap_projections, ml_clap_settings
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_feature_extractor, read_model_config
 from ray_atr.models.tower import AudioTower, TextTower
 from ray_atr.models.transformers import Htsat, Sonar, TransformersAudioTower, TransformersText, TransformersTextTower
-from ray_atr.models.weights import is_clap
+from ray_atr.models.weights import is_clap, lone_file
 
 MAX_TOKENS = 77
 """To which LAION-CLAP cuts captions."""

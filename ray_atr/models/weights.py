@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, is_zipfile
@@ -328,3 +329,46 @@ def is_clap(folder: Path) -> bool:
         return False
     content = read_json(file)
     return isinstance(content, dict) and content.get("model_type") == "clap"
+
+
+ML_CLAP_PARTS = ("audio_encoder.model.", "text_encoder.model.", "audio_proj.", "text_proj.")
+"""Beginnings of the names in ML-CLAP's checkpoints."""
+
+
+def lone_file(folder: str | os.PathLike[str]) -> Path | None:
+    """The only `.pt` of a local folder that holds neither a saved retriever nor a model in the layout of transformers."""
+    place = Path(folder).expanduser()
+    if not place.is_dir() or (place / SETTINGS_FILE).is_file() or is_clap(place):
+        return None
+    if any(place.glob("*.safetensors*")) or any(place.glob("pytorch_model*")):
+        return None
+    files = list(place.glob("*.pt"))
+    return files[0] if len(files) == 1 else None
+
+
+def is_of_ml_clap(file: Path) -> bool:
+    """Whether a `.pt` has the names of ML-CLAP's checkpoints; a file that cannot be read has none."""
+    try:
+        names = mapped_checkpoint(file, "model folder")
+    except ValueError:
+        # What reads it for good says why it cannot.
+        return False
+    return all(any(name.startswith(part) for name in names) for part in ML_CLAP_PARTS)
+
+
+def mapped_checkpoint(file: Path, path: str) -> Mapping[str, Tensor]:
+    """The tensors of a PyTorch checkpoint, which stay on the disk until they are copied; a file that was not changed since is
+    not opened again.
+    """
+    known = file.stat()
+    return _mapped(file, path, known.st_mtime_ns, known.st_size)
+
+
+@lru_cache(maxsize=4)
+def _mapped(file: Path, path: str, _changed: int, _size: int) -> dict[str, Tensor]:
+    return read_checkpoint(file, path, is_mapped=True)
+
+
+def count_parts(names: Iterable[str], prefix: str) -> int:
+    """How many numbered parts of a model there are behind a prefix of its tensors' names."""
+    return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})

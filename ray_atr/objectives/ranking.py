@@ -27,7 +27,13 @@ class RankingSettings(Settings):
 
     ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
     plan_epsilon: float = setting(EPSILON, "entropic regularisation of the plan", above=0)
-    plan_sweeps: int = setting(0, "sweeps of Sinkhorn; 0: to convergence", at_least=0, at_most=MOST_PLAN_SWEEPS)
+    plan_sweeps: int = setting(
+        0,
+        "sweeps of Sinkhorn of a ranking by plan; 0: to convergence (the released code of learning to match makes 10, at "
+        "epsilon .03)",
+        at_least=0,
+        at_most=MOST_PLAN_SWEEPS,
+    )
 
     @property
     def plan(self) -> PlanOptions:

@@ -7,7 +7,7 @@ part of leaves through `total`, whose gradient is that of the whole. Between the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -94,11 +94,13 @@ class Ranks:
 
     def replicated(self, whole: Tensor) -> Tensor:
         """What every process holds alike, as it is; its gradient is the sum of what the processes find."""
-        return whole if self.size == 1 else _Replicated.apply(whole, self)
+        if self.size == 1:
+            return whole
+        return LinearMap.apply(whole, unchanged, lambda gradient: self.sum(gradient.contiguous()))
 
     def total(self, part: Tensor) -> Tensor:
         """The sum of the processes' tensors; its gradient reaches each part as it is."""
-        return part if self.size == 1 else _Total.apply(part, self)
+        return part if self.size == 1 else LinearMap.apply(part, self.sum, unchanged)
 
     def _reduced(self, part: Tensor, operation: Any) -> Tensor:
         if self.size == 1:
@@ -111,22 +113,21 @@ class Ranks:
 _SHARING: ContextVar[tuple[Ranks, int | None, float]] = ContextVar("sharing", default=(Ranks(), None, math.inf))
 
 
-class _Replicated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return whole.view_as(whole)
+class LinearMap(torch.autograd.Function):
+    """`LinearMap.apply(tensor, there, back)`: there(tensor), whose gradient comes by `back`, the adjoint where workers differ."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks.sum(gradient.contiguous()), None
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
-        return ranks.sum(part)
+    def forward(
+        ctx: Any, tensor: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.back = back
+        return there(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradient), None, None
+
+
+def unchanged(tensor: Tensor) -> Tensor:
+    """The tensor, as a new one to autograd."""
+    return tensor.view_as(tensor)

@@ -69,10 +69,6 @@ class Estimate:
         """Of all trials; of one, on average, where their number is open."""
         return sum(self.trials, Spent()).times((self.num_trials or 1) / len(self.trials))
 
-    @property
-    def bytes_on_disk(self) -> float:
-        return statistics.fmean(self.disk) * (self.num_trials or 1)
-
     def lines(self, experiment: Experiment) -> list[str]:
         """The estimate as it is printed."""
         scaling, number = experiment.scaling, self.num_trials
@@ -87,7 +83,7 @@ class Estimate:
         lines = [
             f"estimate for {how_many} ({kinds} of trial measured, by {counted(steps, 'step')} or more):",
             f"  {unit} time  {duration(share * total)}{each}",
-            f"  disk      {size(self.bytes_on_disk)} in the run folder",
+            f"  disk      {size(statistics.fmean(self.disk) * (number or 1))} in the run folder",
             f"  memory    {size(max(cost.memory for cost in self.costs))} for each trial at a time"
             + (f", {size(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
             "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
@@ -106,7 +102,8 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     ValueError if every kind that was measured fails.
     """
     points, number = _points(plan)
-    overrides = [{**plan.overrides(base, point), **seed} for point in points for seed in _seeds(plan)]
+    seeds: list[Point] = [{"seed": seed} for seed in plan.seeds] or [{}]
+    overrides = [{**plan.overrides(base, point), **seed} for point in points for seed in seeds]
     experiments = [override(base, one) for one in overrides] or [base]
     if base.scaling.gpus_per_worker == 0:
         torch.set_num_threads(max(1, int(base.scaling.cpus_per_worker)))
@@ -116,7 +113,9 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
         kinds.setdefault(kind_of(experiment), []).append(place)
     costs: dict[str, TrialCost] = {}
     failed: list[str] = []
-    for key in _spread(list(kinds), MOST_KINDS):
+    most = min(len(kinds), MOST_KINDS)
+    # Evenly spread, the first among them.
+    for key in (list(kinds)[number * len(kinds) // most] for number in range(most)):
         place = kinds[key][0]
         name = trial_name(overrides[place]) if overrides[place] else objective_label(flatten(base))
         say(f"measuring {name}")
@@ -158,10 +157,6 @@ def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
     return [dict(one.point) for one in history.observations], None if number is None else number * seeds
 
 
-def _seeds(plan: SweepPlan) -> list[Mapping[str, int]]:
-    return [{"seed": seed} for seed in plan.seeds] or [{}]
-
-
 def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCost:
     """The cost of a trial's kind; of one that was not measured, that of the measured kind that differs in the fewest settings."""
     key = kind_of(experiment)
@@ -175,11 +170,6 @@ def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCos
         return any(path.startswith("objective") for path in differing), len(differing)
 
     return costs[min(costs, key=distance)]
-
-
-def _spread(kinds: Sequence[str], most: int) -> list[str]:
-    """At most `most` of the kinds, evenly spread, the first among them."""
-    return [kinds[place * len(kinds) // most] for place in range(most)] if len(kinds) > most else list(kinds)
 
 
 def span(seconds: Sequence[float]) -> str:

@@ -76,7 +76,6 @@ class RaceEvidence:
 def run_race(
     points: Mapping[str, Scores],
     seeds: Sequence[int],
-    level: float = LEVEL,
     *,
     before: Mapping[str, RaceEvidence] | None = None,
     out: Collection[str] = (),
@@ -97,7 +96,7 @@ def run_race(
         if len(racing) < 2 or any(name in racing for name in lacking):
             break
         scores = {name: np.stack([points[name][seed] for seed in looked_at]) for name in racing}
-        found = look(scores, len(points), level / 2**number)
+        found = look(scores, len(points), LEVEL / 2**number)
         found |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
         dropped |= found
         racing = [name for name in racing if name not in found]

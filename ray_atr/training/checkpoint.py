@@ -207,17 +207,13 @@ def save_state(
         if shards is not None:
             tensors, rest = _take_tensors(content, state)
             rest = _on_cpu(rest)
-            shards.save(tensors, lambda slot: _save_rest(folder, {**rest, SHARDS: slot}))
+            shards.save(tensors, lambda slot: save_checkpoint(folder / LAST, {**rest, SHARDS: slot}))
             return
         if data.group.is_first:
             save_checkpoint(folder / LAST, content)
             if sync is not None:
                 sync.put()
         data.group.barrier()
-
-
-def _save_rest(folder: Path, content: dict[str, Any]) -> None:
-    save_checkpoint(folder / LAST, content)
 
 
 def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import file_exists, locate, read_json
+from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
@@ -25,7 +27,6 @@ from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
-from ray_atr.training.encoding.frozen import ensure_frames
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -213,15 +214,9 @@ def embed_with_teachers(
     for folder in folders:
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
-        frames = ensure_frames(
-            data,
-            front_end,
-            home,
-            in_windows=in_windows,
-            use_ray=False,
-            say=lambda message: None,
-            store=store,
-            streamed=captions.features.split if captions.features.source else "",
+        root, streamed = cache_folder(home, "features"), captions.features.split if captions.features.source else ""
+        frames = ensure_features(
+            data, front_end, root, in_windows=in_windows, use_ray=False, store=store, streamed=streamed
         )
         features = open_features(frames, captions.features.split)
         row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}

@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_atr.common.override import flatten, override
-from ray_atr.common.settings import (
-    MOST_PLAN_SWEEPS,
-    RANKING_HELP,
-    RANKINGS,
-    RELEVANCE,
-    RELEVANCE_HELP,
-    Settings,
-    refuse,
-    setting,
-)
+from ray_atr.common.settings import RELEVANCE, RELEVANCE_HELP, Settings, inherited, refuse, setting
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
@@ -358,17 +349,11 @@ class EvaluationSettings(Settings):
         "validation metric whose best epoch is kept, higher is better: TASK/LANGUAGE/MEASURE; a language may also be "
         "trained (the mean over those that the scheme trains), unseen or mean",
     )
-    ranking: str = setting("learned", RANKING_HELP, choices=RANKINGS)
+    ranking: str = inherited(RankingSettings, "ranking")
     plan_epsilon: float | None = setting(
         None, "entropic regularisation of a ranking by plan; none: the objective's own, else .05", above=0
     )
-    plan_sweeps: int = setting(
-        0,
-        "sweeps of Sinkhorn of a ranking by plan; 0: to convergence (the released code of learning to match makes 10, at "
-        "epsilon .03)",
-        at_least=0,
-        at_most=MOST_PLAN_SWEEPS,
-    )
+    plan_sweeps: int = inherited(RankingSettings, "plan_sweeps")
     relevance: str = setting("auto", RELEVANCE_HELP, choices=RELEVANCE)
 
 

@@ -1,4 +1,4 @@
-"""The workers of one training run as the step sees them: gather with gradient, agree, average gradients.
+"""The workers of one training run as the step sees them: gather with gradient, agree, average gradients and clip them.
 
 Exactness: every worker gathers all embeddings and computes the same loss on the global batch of B pairs. The backward
 of the gather takes the worker's own slice times W (no collective is needed: all workers hold the same gradient), and
@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -22,7 +23,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.models.sharding import is_sharded, local
+from ray_atr.objectives.ranks import LinearMap, Ranks, unchanged
 from ray_atr.objectives.ring import Ring
 
 BUCKET_BYTES = 25 * 2**20
@@ -65,11 +67,17 @@ class WorkerGroup:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
         if self.size == 1:
             return tensor
-        return _Gather.apply(tensor, self)
+        shares = self.shares or (len(tensor),) * self.size
+        own = slice(sum(shares[: self.rank]), sum(shares[: self.rank]) + len(tensor))
+        # torch's own differentiable gathers warn as deprecated; this is the whole of what is needed.
+        return LinearMap.apply(tensor, partial(stacked, lengths=shares), lambda gradient: gradient[own] * self.size)
 
     def keep(self, tensor: Tensor) -> Tensor:
         """The own part of what no worker gathers, as it is; its gradient counts as that of `gather` does."""
-        return tensor if self.size == 1 else _Kept.apply(tensor, self.size)
+        if self.size == 1:
+            return tensor
+        # The mean over workers is taken of all gradients.
+        return LinearMap.apply(tensor, unchanged, lambda gradient: gradient * self.size)
 
     def ring(self, B: int) -> Ring:
         """The workers in a ring, each with its share of a batch of B."""
@@ -89,7 +97,7 @@ class WorkerGroup:
         """The workers' `[n_r, ...]` tensors, of different lengths, stacked in rank order; no gradient."""
         if self.size == 1:
             return tensor
-        return _stacked(tensor, self.gather_objects(len(tensor)))
+        return stacked(tensor, self.gather_objects(len(tensor)))
 
     def any(self, condition: bool) -> bool:
         """Whether the condition holds on at least one worker."""
@@ -113,7 +121,7 @@ def bytes_for_losses(given: float | None, device: torch.device) -> float:
     return 2.0**30
 
 
-def _stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
+def stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
     """The workers' tensors of these lengths, in rank order; all travel with the length of the longest."""
     tensor = tensor.contiguous()
     if (missing := max(lengths) - len(tensor)) > 0:
@@ -121,32 +129,6 @@ def _stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
     parts = [torch.empty_like(tensor) for _ in lengths]
     dist.all_gather(parts, tensor)
     return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
-
-
-class _Gather(torch.autograd.Function):
-    """torch's own differentiable gathers warn as deprecated; this is the whole of what is needed."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: WorkerGroup) -> Tensor:
-        shares = group.shares or (len(tensor),) * group.size
-        ctx.group, ctx.start, ctx.length = group, sum(shares[: group.rank]), len(tensor)
-        return _stacked(tensor, shares)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient[ctx.start : ctx.start + ctx.length] * ctx.group.size, None
-
-
-class _Kept(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, size: int) -> Tensor:
-        ctx.size = size
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # The mean over workers is taken of all gradients.
-        return gradient * ctx.size, None
 
 
 class GradientMean:
@@ -233,3 +215,31 @@ def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
         buckets[-1].append(parameter)
         held += size
     return buckets
+
+
+def divide(parameters: Iterable[nn.Parameter], number: int) -> None:
+    """Divide the gradients that there are."""
+    torch._foreach_div_([local(p.grad) for p in parameters if p.grad is not None], number)
+
+
+def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The norm of all gradients as one vector, the same on every worker; all take part if some are sharded."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    parts = [local(gradient) for gradient in gradients if is_sharded(gradient)]
+    if not parts:
+        return nn.utils.get_total_norm(gradients)
+    squared = nn.utils.get_total_norm(parts).square()
+    dist.all_reduce(squared)
+    whole = [gradient for gradient in gradients if not is_sharded(gradient)]
+    return (squared + nn.utils.get_total_norm(whole).square().to(squared.device)).sqrt() if whole else squared.sqrt()
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """The norm of all gradients, which are then scaled so that it is at most `limit`; 0: not."""
+    parameters = list(parameters)
+    norm = total_norm(parameters)
+    # One kernel takes no sharded and whole gradients together.
+    for kind in (True, False):
+        alike = [parameter for parameter in parameters if is_sharded(parameter) is kind]
+        nn.utils.clip_grads_with_norm_(alike, limit or math.inf, norm)
+    return norm

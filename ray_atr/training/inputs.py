@@ -16,7 +16,7 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, locate
 from ray_atr.common.storage.caches import cache_folder, cache_key, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
-from ray_atr.data.feature_cache import has_long_clips, is_complete, long_audio
+from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
@@ -32,7 +32,6 @@ from ray_atr.training.encoding.frozen import (
     FrozenTower,
     encodes_once,
     ensure_audio_vectors,
-    ensure_frames,
     ensure_text_vectors,
     why_encoded_anew,
 )
@@ -201,16 +200,15 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
     """A data set's features, made now if they are absent: log-mel frames, or the vectors of the frozen audio tower."""
     if is_encoded:
         return ensure_audio_vectors(tower, data)
-    model, store = tower.experiment.model, tower.experiment.scaling.feature_store
-    settings = tower.experiment.data
-    return ensure_frames(
+    model, settings = tower.experiment.model, tower.experiment.data
+    return ensure_features(
         data,
         model.audio.front_end,
-        tower.home,
+        cache_folder(tower.home, "features"),
         in_windows=model.pools_windows,
         use_ray=tower.use_ray,
         say=tower.say,
-        store=store,
+        store=tower.experiment.scaling.feature_store,
         streamed=settings.train_split if settings.order == IN_SHARDS else "",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,7 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.gradients import clip, divide, total_norm
-from ray_atr.training.group import WorkerGroup, bytes_for_losses
+from ray_atr.training.group import WorkerGroup, bytes_for_losses, clip, divide, total_norm
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import BEST, LAST, TEST_SCORES
@@ -62,59 +62,41 @@ def train_trial(
     a `sync`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
     the weights. An error names settings that are far from what is usual.
     """
-    with naming_settings(experiment):
-        _train(
-            with_languages(experiment), prepared, folder, report, group or WorkerGroup(), use_ray_data=use_ray_data,
-            make_refresher=make_refresher, make_validator=make_validator, sync=sync, is_preempted=is_preempted,
-        )  # fmt: skip
+    with naming_settings(experiment), ExitStack() as ending:
+        experiment, group, clock = with_languages(experiment), group or WorkerGroup(), Clock()
+        group = replace(
+            group,
+            shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
+            share_losses_from=experiment.scaling.losses_shared_from,
+            loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
+        )
+        if sync is not None:
+            # The knowledge base is the first worker's affair.
+            sync.fetch("" if group.is_first else f"{LAST}/")
+        data = TrainingData(experiment, prepared, group)
+        state = first_state(data, folder, make_refresher)
+        ending.callback(state.memory.close)
+        texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
+        validation = EpochValidation(data, state, texts, folder, clock, make_validator)
+        ending.callback(validation.close)
+        shards = None
+        if experiment.scaling.shard_towers:
+            # What of torch it uses takes a second to import, which no other run should wait for.
+            from ray_atr.training.shards import ShardWriter
 
+            shards = ShardWriter(folder, group, sync)
+            ending.callback(shards.close)
+        checkpoint = partial(save_state, state, data, folder, clock, sync, shards)
+        every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 
-def _train(
-    experiment: Experiment,
-    prepared: Prepared,
-    folder: Path,
-    report: Report,
-    group: WorkerGroup,
-    *,
-    use_ray_data: bool,
-    make_refresher: MakeRefresher | None,
-    make_validator: MakeValidator | None,
-    sync: CheckpointSync | None,
-    is_preempted: PreemptionCheck | None,
-) -> None:
-    """`train_trial`, in which an error is as it was raised."""
-    clock = Clock()
-    group = replace(
-        group,
-        shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
-        share_losses_from=experiment.scaling.losses_shared_from,
-        loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
-    )
-    if sync is not None:
-        # The knowledge base is the first worker's affair.
-        sync.fetch("" if group.is_first else f"{LAST}/")
-    data = TrainingData(experiment, prepared, group)
-    state = first_state(data, folder, make_refresher)
-    texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
-    validation = EpochValidation(data, state, texts, folder, clock, make_validator)
-    shards = None
-    if experiment.scaling.shard_towers:
-        # What of torch it uses takes a second to import, which no other run should wait for.
-        from ray_atr.training.shards import ShardWriter
+        def end_epochs(rows: Sequence[EpochReport]) -> None:
+            """Complete rows go into a checkpoint, then out; with sharded towers before it is whole."""
+            # A checkpoint is read without classes of ours. Its time counts with the next epoch, since this one's row is in it.
+            state.progress.history.extend(map(dict, rows))
+            checkpoint()
+            for row in rows:
+                report(row)
 
-        shards = ShardWriter(folder, group, sync)
-    checkpoint = partial(save_state, state, data, folder, clock, sync, shards)
-    every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
-
-    def end_epochs(rows: Sequence[EpochReport]) -> None:
-        """Complete rows go into a checkpoint, then out; with sharded towers before it is whole."""
-        # A checkpoint is read without classes of ours. Its time counts with the next epoch, since this one's row is in it.
-        state.progress.history.extend(map(dict, rows))
-        checkpoint()
-        for row in rows:
-            report(row)
-
-    try:
         resume(state, experiment, folder, group, shards)
         validation.resume()
         progress = state.progress
@@ -149,11 +131,6 @@ def _train(
         if shards is not None:
             shards.wait()
         report(final_report(progress, data, folder, sync))
-    finally:
-        if shards is not None:
-            shards.close()
-        validation.close()
-        state.memory.close()
 
 
 def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:

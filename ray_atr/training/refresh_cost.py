@@ -55,9 +55,8 @@ def said_of_refresh(experiment: Experiment) -> str:
         remedy = "scaling.gpus_per_encoder 0.4 with scaling.gpus_per_worker 0.6 shares the worker's GPU"
     else:
         remedy = "scaling.encoders and scaling.cpus_per_encoder give it more, refresh write_through encodes nothing"
-    every = {0: "once", 1: "every epoch"}.get(
-        knowledge.refresh_every_epochs, f"every {knowledge.refresh_every_epochs} epochs"
-    )
+    period = knowledge.refresh_every_epochs
+    every = {0: "once", 1: "every epoch"}.get(period, f"every {period} epochs")
     return (
         f"the knowledge base encodes {counted(num_source, 'clip')} on a {where} {every}: an estimated {epochs:.1f} times an "
         f"epoch's training, for which training waits; {remedy}"

@@ -37,9 +37,8 @@ from ray_atr.common.storage import Location, StorageError
 from ray_atr.common.storage.atomic import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
-from ray_atr.models.lone_file import lone_file
 from ray_atr.models.ml_clap import NLLB_BESIDE
-from ray_atr.models.weights import SETTINGS_FILE, is_clap
+from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
 from ray_atr.training.objective_label import joint_name, objective_label
 
@@ -135,7 +134,8 @@ class TrialFolder:
             if others := {record.get("trial_id", self.trial_id) for record in records} - {self.trial_id}:
                 return f"{self.folder / name}: of another trial, {shortened(str(min(others, key=str)))}"
         # Of a folder that something else wrote, no record has one.
-        lost = [self._lost_seal(name) for name in parts if storage.file_exists(self.folder / name)]
+        files = [self.folder / name for name in parts if storage.file_exists(self.folder / name)]
+        lost = [storage.lost_seal(file, is_lines=file.name == METRICS_FILE) for file in files]
         if not all(lost):
             for found in filter(None, lost):
                 return found
@@ -146,9 +146,6 @@ class TrialFolder:
             return None
         held = ", ".join(map(str, recorded)) or "none"
         return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
-
-    def _lost_seal(self, name: str) -> str | None:
-        return storage.lost_seal(self.folder / name, is_lines=name == METRICS_FILE)
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""

@@ -54,7 +54,7 @@ class ShardWriter:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, tensors: Mapping[str, Tensor], finish: Callable[[str], None]) -> None:
+    def save(self, tensors: Mapping[str, Tensor], finish: Callable[[str], object]) -> None:
         """Begin to write tensors as they are now. The first worker calls `finish(slot)` in the thread when all parts are on the
         disk: the checkpoint counts from then on, and the one before goes.
         """
@@ -104,7 +104,7 @@ class ShardWriter:
             self.wait()
         self._thread.shutdown(wait=False)
 
-    def _write(self, tensors: dict[str, Tensor], slot: str, finish: Callable[[str], None]) -> None:
+    def _write(self, tensors: dict[str, Tensor], slot: str, finish: Callable[[str], object]) -> None:
         rank, is_first, is_own = self.group.rank, self.group.is_first, self.sync is not None
         with ExitStack() as stack:
             aside = new_folder(self.folder / slot, is_synced=True)
@@ -119,7 +119,8 @@ class ShardWriter:
                 process_group=self._peers,
                 no_dist=self._peers is None,
             )
-            parts = self._together(lambda: _digests(place, f"shard-{rank + 1:05d}-"))
+            own = f"shard-{rank + 1:05d}-*"
+            parts = self._together(lambda: {file.name: digest_of_file(file) for file in sorted(place.glob(own))})
             digests = {name: digest for part in parts for name, digest in part.items()}
             self._together(lambda: seal_folder(place, digests) if is_first else None)
             self._together(stack.close)
@@ -173,7 +174,3 @@ def _checked(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         if isinstance(error, OSError | ValueError):
             raise error from None
         raise RuntimeError(f"worker {rank}: {shortened(str(error))}") from None
-
-
-def _digests(place: Path, start: str) -> dict[str, str]:
-    return {file.name: digest_of_file(file) for file in sorted(place.glob(f"{start}*"))}

@@ -62,7 +62,7 @@ class OtherRun:
             self._local = local
         mine, theirs = (
             {(name, value.shape) for name, value in weights.items()}
-            for weights in (retriever.state_dict(), self._of_step(self.steps[0]))
+            for weights in (retriever.state_dict(), self.weights_after(self.steps[0]) or {})
         )
         if different := sorted({name for name, _ in mine ^ theirs}):
             allowed = f"a run of the same model; it differs in {', '.join(different[:3])}"
@@ -73,9 +73,8 @@ class OtherRun:
 
     def weights_after(self, step: int) -> dict[str, Tensor] | None:
         """The other run's weights after as many steps; None after its end."""
-        return self._of_step(step) if step in self.steps else None
-
-    def _of_step(self, step: int) -> dict[str, Tensor]:
+        if step not in self.steps:
+            return None
         return self._held[step] if step in self._held else weights_of(self._local, step)
 
 

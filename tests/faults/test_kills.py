@@ -22,8 +22,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.shard import BaseShard
-from ray_atr.training.knowledge_base.snapshot import Snapshot
-from ray_atr.training.knowledge_base.versions import load_version
+from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version
 from ray_atr.training.run_folder import FINISHED, LAST, RUNNING, RunFolder
 from ray_atr.training.shards import ShardWriter
 from tests.support.crash_points import every_crash, failed_at, file_operations, in_fork

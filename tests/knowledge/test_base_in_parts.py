@@ -31,8 +31,16 @@ from ray_atr.training.knowledge_base.refresher import READY, ShardedRefresher
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
 from ray_atr.training.knowledge_base.shard import BaseShard
 from ray_atr.training.knowledge_base.sharded import best_first
-from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot, part_of
-from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
+from ray_atr.training.knowledge_base.snapshot import (
+    Entries,
+    PartEntries,
+    Snapshot,
+    load_version,
+    part_of,
+    remove_version,
+    save_version,
+    versions_in,
+)
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import base_shards
 from ray_atr.training.refresh_cost import epochs_a_refresh
@@ -240,15 +248,15 @@ def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
     monkeypatch.setattr("ray_atr.training.knowledge_base.refresher.PAUSE", 0.0)
     settings = SnapshotSettings(prototypes=4)
     base = shards_of(tmp_path, settings, 2)
-    pools, calls = BaseShard.pool, []
+    build_step, calls = BaseShard.build, []
 
-    def dies(self: BaseShard, version: int, centroids: list[Any]) -> Any:
-        calls.append(version)
-        if len(calls) == 2:
+    def dies(self: BaseShard, version: int, step: str, *arguments: Any) -> Any:
+        calls.extend([version] if step == "pool" else [])
+        if step == "pool" and len(calls) == 2:
             self._begun = {}
-        return pools(self, version, centroids)
+        return build_step(self, version, step, *arguments)
 
-    monkeypatch.setattr(BaseShard, "pool", dies)
+    monkeypatch.setattr(BaseShard, "build", dies)
     base.publish(0, 1, 0)
     outcome = base.wait(1, 60)
     assert (outcome.state, outcome.failures) == (READY, 1)

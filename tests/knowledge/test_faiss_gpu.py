@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from ray_atr.common.runtime import code_version
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
-from ray_atr.training.knowledge_base import faiss_gpu, searcher
+from ray_atr.training.knowledge_base import faiss_library, searcher
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import SearchableRows
 from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
@@ -70,11 +70,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(faiss, "Kmeans", Kmeans)
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
     monkeypatch.setattr(faiss, "index_gpu_to_cpu", lambda index: index.index, raising=False)
-    monkeypatch.setattr(faiss_gpu, "TRIAL", "")
-    for cached in (faiss_gpu.resources, faiss_gpu._runs_on_gpu):
+    monkeypatch.setattr(faiss_library, "TRIAL", "")
+    for cached in (faiss_library.resources, faiss_library._runs_on_gpu):
         cached.cache_clear()
     yield made
-    for cached in (faiss_gpu.resources, faiss_gpu._runs_on_gpu):
+    for cached in (faiss_library.resources, faiss_library._runs_on_gpu):
         cached.cache_clear()
 
 
@@ -93,7 +93,7 @@ def test_a_refresh_and_a_search_ask_for_the_gpu_and_give_the_same(
     np.testing.assert_array_equal(snapshot.cluster, plain.cluster)
     calls.clear()
     # Torch knows no GPU here: the rows stay on the CPU, and FAISS is told that its index is searched on GPU 0.
-    monkeypatch.setattr(faiss_gpu, "gpu_number", lambda device: 0)
+    monkeypatch.setattr(faiss_library, "gpu_number", lambda device: 0)
     rows = rows_of(snapshot, torch.device("cpu"))
     values, positions = rows.top_k(queries(), 3)
     assert calls == [f"index_cpu_to_gpu(0, IndexIVFFlat, {N})", "search"]
@@ -110,13 +110,13 @@ def test_a_device_of_torch_is_one_of_faiss_only_with_its_gpu_package(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if not hasattr(faiss, "StandardGpuResources"):
-        assert faiss_gpu.num_gpus() == 0
-        assert faiss_gpu.gpu_number(torch.device("cuda:0")) is None
+        assert faiss_library.num_gpus() == 0
+        assert faiss_library.gpu_number(torch.device("cuda:0")) is None
     request.getfixturevalue("calls")
-    assert faiss_gpu.gpu_number(torch.device("cpu")) is None
-    assert faiss_gpu.gpu_number(torch.device("cuda:3")) == 3
-    monkeypatch.setattr(faiss_gpu, "gpu_number", lambda device: 0)
-    assert faiss_gpu.searched_on(faiss.IndexHNSWFlat(D, 4), torch.device("cpu")) is None
+    assert faiss_library.gpu_number(torch.device("cpu")) is None
+    assert faiss_library.gpu_number(torch.device("cuda:3")) == 3
+    monkeypatch.setattr(faiss_library, "gpu_number", lambda device: 0)
+    assert faiss_library.searched_on(faiss.IndexHNSWFlat(D, 4), torch.device("cpu")) is None
 
 
 def test_a_build_without_code_for_the_gpu_is_not_used_on_it(
@@ -124,8 +124,8 @@ def test_a_build_without_code_for_the_gpu_is_not_used_on_it(
 ) -> None:
     # What faiss-gpu-cu12 1.14.1 does on an H100: it has code for compute capabilities 7.0 and 8.0 alone.
     message = "Faiss assertion 'err__ == cudaSuccess' failed; details: CUDA error 209 no kernel image is available"
-    monkeypatch.setattr(faiss_gpu, "TRIAL", f"import os, sys; sys.stderr.write({message!r} + chr(10)); os.abort()")
-    assert faiss_gpu.num_gpus() == 0
+    monkeypatch.setattr(faiss_library, "TRIAL", f"import os, sys; sys.stderr.write({message!r} + chr(10)); os.abort()")
+    assert faiss_library.num_gpus() == 0
     build(entries(), IVF)
     assert calls == ["Kmeans(gpu=0)"]
     (record,) = caplog.records
@@ -138,11 +138,11 @@ def test_a_run_records_the_version_of_either_package() -> None:
     assert found["faiss-cpu"] != "absent" or found["faiss-gpu-cu12"] != "absent"
 
 
-@pytest.mark.skipif(faiss_gpu.num_gpus() == 0, reason="needs faiss-gpu (extra `gpu`) and a GPU")
+@pytest.mark.skipif(faiss_library.num_gpus() == 0, reason="needs faiss-gpu (extra `gpu`) and a GPU")
 def test_on_a_gpu_k_means_and_ivf_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = build(entries(), IVF)
     with monkeypatch.context() as without:
-        without.setattr(faiss_gpu, "num_gpus", lambda: 0)
+        without.setattr(faiss_library, "num_gpus", lambda: 0)
         on_cpu = build(entries(), IVF)
     # Sums in another order may move an entry that is equally near to two centroids.
     assert (on_gpu.cluster == on_cpu.cluster).mean() > 0.98

@@ -14,8 +14,7 @@ from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.parts import UNIT, WHOLE, BasePart
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import part_of
-from ray_atr.training.knowledge_base.versions import versions_in
+from ray_atr.training.knowledge_base.snapshot import part_of, versions_in
 from tests.support import encoders
 from tests.support.encoders import SPEC, Turn, weights
 

@@ -13,9 +13,8 @@ from scipy.optimize import brentq, linear_sum_assignment
 from torch import Tensor
 
 from ray_atr.objectives.transport import TransportPlan, balanced, solve
-from ray_atr.objectives.transport.balanced import sweeps_left
+from ray_atr.objectives.transport.balanced import Marginals, Scalings, sweeps_left
 from ray_atr.objectives.transport.partial import level_and_scaling
-from ray_atr.objectives.transport.scalings import Marginals, Scalings
 from tests.support.pot_plans import pot_plan
 
 

@@ -24,8 +24,7 @@ import xxhash
 
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage.atomic import atomic_file
-from ray_atr.common.storage.files import whole_file
-from ray_atr.common.storage.locations import Location, file_exists, storage_errors, with_retries
+from ray_atr.common.storage.locations import Location, file_exists, storage_errors, whole_file, with_retries
 
 DIGESTS_FILE = "digests.json"
 DIGEST = "digest"

@@ -299,7 +299,9 @@ class _AroundRing(torch.autograd.Function):
         expect: Callable[[Callable[[], Tensor]], None] | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(u, v, *([] if bias is None else [bias]))
-        ctx.loss, ctx.ring, ctx.is_held, ctx.expect = loss, ring, _fits(ring, u), expect
+        ctx.loss, ctx.ring, ctx.expect = loss, ring, expect
+        # The same on each worker, for a second look is a second round.
+        ctx.is_held = Ranks.fits(ring.size, FLOATS_HELD * u.element_size())
         ctx.held = held = {}
         for owner, block in ring.around(v):
             for rows in _tiles(ring, owner, u):
@@ -344,11 +346,6 @@ class _AroundRing(torch.autograd.Function):
 
 def _logits(u: Tensor, block: Tensor, bias: Tensor | None, rows: slice) -> Tensor:
     return u[rows] @ block.T if bias is None else torch.addmm(bias, u[rows], block.T)
-
-
-def _fits(ring: Ring, u: Tensor) -> bool:
-    """Whether all workers hold their rows: the same on each, for a second look is a second round."""
-    return Ranks.fits(ring.size, FLOATS_HELD * u.element_size())
 
 
 def _tiles(ring: Ring, owner: int, u: Tensor) -> list[slice]:

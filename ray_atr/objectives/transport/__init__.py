@@ -9,9 +9,8 @@ In use:
 """
 
 from ray_atr.objectives.transport.across_ranks import log_plan_across_ranks
-from ray_atr.objectives.transport.gradient import log_plan, matching_loss
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
-from ray_atr.objectives.transport.solve import exact_plan, solve
+from ray_atr.objectives.transport.solve import exact_plan, log_plan, matching_loss, solve
 
 __all__ = [
     "Problem",

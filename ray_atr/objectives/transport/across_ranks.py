@@ -18,11 +18,10 @@ from ray_atr.common.settings import refuse
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.active_set import HeldPlan, PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
-from ray_atr.objectives.transport.gradient import LogPlan
 from ray_atr.objectives.transport.partial import Pace, shared_blocks
 from ray_atr.objectives.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
-from ray_atr.objectives.transport.solve import MAX_ITERATIONS
+from ray_atr.objectives.transport.solve import MAX_ITERATIONS, LogPlan
 
 MATCHED = 1e-5
 """Difference of marginals, in units of their mean, up to which the envelope theorem gives the gradient."""
@@ -117,7 +116,7 @@ def balanced_sweeps(
 def adjoint_across_ranks(
     plan: TransportPlan, marginals: tuple[Tensor, Tensor] | None, ranks: Ranks, outer: Tensor
 ) -> Tensor:
-    """gradient.py's `adjoint`, [n, M], with the active set's system solved across processes.
+    """`solve.adjoint`, [n, M], with the active set's system solved across processes.
 
     marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
     """

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from ray_atr.objectives.transport.newton import ascend
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
-from ray_atr.objectives.transport.scalings import Marginals, Scalings
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
@@ -139,3 +138,50 @@ def sweeps_left(previous: float, residual: float, tolerance: float, between: int
     if residual >= previous:
         return math.inf
     return between * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)
+
+
+class Marginals(NamedTuple):
+    """The plan's row sums a [N] and column sums b [M], where one of them is not uniform."""
+
+    rows: Tensor
+    columns: Tensor
+
+
+class Scalings:
+    """u [N] and v [M] on the kernel of exp(scores + column), [N, M]. Marginals None: 1/N and 1/M."""
+
+    def __init__(self, scores: Tensor, column: Tensor, marginals: Marginals | None) -> None:
+        self.column, self.marginals = column, marginals
+        # Rows of the kernel sum to 1, so that u starts at 1: the first half sweep is made in the log domain.
+        exponents = scores + column
+        self.kernel = torch.softmax(exponents, dim=1)
+        N, M = scores.shape
+        row = self.kernel.amax(dim=1).log_().sub_(exponents.amax(dim=1))
+        self.row = row.sub_(math.log(N)) if marginals is None else row.add_(marginals.rows.log())
+        self.u, self.v, self.inflow = row.new_ones(N), row.new_empty(M), row.new_empty(N)
+
+    def sweep(self) -> None:
+        """Make the columns' sums exact; `inflow` is then 1/u where the rows' are."""
+        if self.marginals is None:
+            N, M = self.kernel.shape
+            torch.mv(self.kernel.T, self.u, out=self.v).reciprocal_()
+            if N != M:
+                self.v.mul_(N / M)
+        else:
+            torch.mv(self.kernel.T, self.u * self.marginals.rows, out=self.v).reciprocal_().mul_(self.marginals.columns)
+        torch.mv(self.kernel, self.v, out=self.inflow)
+
+    def fit_rows(self) -> None:
+        """Make the rows' sums exact."""
+        torch.reciprocal(self.inflow, out=self.u)
+
+    def residual_and_range(self) -> tuple[float, float, float]:
+        """(the rows' summed error after `sweep`, the smallest and the largest scaling)."""
+        left = (self.u * self.inflow - 1).abs_()
+        error = left.mean() if self.marginals is None else torch.dot(left, self.marginals.rows)
+        residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([self.u, self.v]))]).tolist()
+        return residual, low, high
+
+    def potentials(self) -> tuple[Tensor, Tensor]:
+        """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
+        return self.row + self.u.log(), self.column + self.v.log()

@@ -20,7 +20,6 @@ from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.newton import ascend_projected
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
 from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock
-from ray_atr.objectives.transport.scalings import has_view, is_small, times
 
 CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
@@ -30,6 +29,8 @@ NEWTON_MOST = 40
 KERNEL_SWEEPS, LOG_SWEEPS = 0.5, 0.125
 """Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is thought of: less than its first
 step, which eliminates an [M, M] system, takes. Twice as many more are made if they will suffice."""
+# NumPy's calls cost a third of torch's, and up to this size its product of a matrix and a vector computes on one thread.
+SMALL = 96 * 96
 
 
 def solve_partial(
@@ -214,3 +215,20 @@ def violation(sums: Any, pushes: Any, bounds: Any) -> float:
     """Mass by which rows exceed their bounds [N], or fall short of them though their potential pushes (bool [N])."""
     excess = sums - bounds
     return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())
+
+
+def has_view(tensor: Tensor) -> bool:
+    """Whether a view of NumPy's shares the tensor's memory: not on a GPU, nor under `torch.compile`."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def is_small(matrix: Tensor) -> bool:
+    """Whether sweeps over a matrix [N, M] are better made on a view of NumPy's."""
+    return matrix.numel() <= SMALL and has_view(matrix)
+
+
+def times(matrix: Any, vector: Any) -> Any:
+    """The product of a matrix [N, M] and a vector [M]; a vector of NumPy's gives one, also where torch has the matrix."""
+    if isinstance(vector, np.ndarray) and isinstance(matrix, Tensor):
+        return (matrix @ torch.from_numpy(vector)).numpy()
+    return matrix @ vector

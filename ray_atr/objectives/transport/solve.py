@@ -1,14 +1,25 @@
-"""The door to the solvers: problem in, plan out; and the plan of least cost, the limit of epsilon -> 0."""
+"""The door to the solvers: problem in, plan out; the plan of least cost, the limit of epsilon -> 0; and exact gradients of a
+plan with respect to its cost, without a graph through the iterations.
+
+Let L be any function of log pi with G = dL/d(log pi). Differentiating the optimality conditions gives one symmetric system
+H (x, y, w) = p, `active_set`'s, with p = (row sums of G on the active rows, column sums of G on the active columns, sum of G),
+and  dL/dc_ij = -(G_ij - pi_ij (x_i + y_j + w)) / epsilon.  Where G's marginals are those of -pi (learning to
+match without weights) the solution is x + y + w = -1 and no system is solved: the envelope theorem.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
-from typing import TypedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.objectives.transport.active_set import solve_active_set
 from ray_atr.objectives.transport.balanced import solve_balanced
 from ray_atr.objectives.transport.partial import solve_partial
 from ray_atr.objectives.transport.problem import Problem, TransportPlan
@@ -98,3 +109,100 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
         except Warning as warning:
             raise ValueError(f"cost [{N}, {M}]: the exact solver stopped early: {warning}") from None
     return torch.from_numpy(plan[:N, :M]).to(cost)
+
+
+def adjoint(plan: TransportPlan, is_balanced: bool, outer: Tensor) -> Tensor:
+    """dL/d(cost) * (-epsilon), [N, M], for outer = dL/d(log pi) [N, M]."""
+    matrix = plan.matrix
+    right = (outer.sum(dim=1), outer.sum(dim=0), outer.sum())
+    x, y, w = solve_active_set(matrix, plan.row_active, plan.column_active, not is_balanced, right)
+    return outer - matrix * ((x + w).to(matrix)[:, None] + y.to(matrix))
+
+
+class LogPlan(torch.autograd.Function):
+    """log pi of a plan whose `adjoint` turns dL/d(log pi) into a new tensor, dL/d(cost) * (-epsilon)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, cost: Tensor, plan: TransportPlan, epsilon: float, adjoint: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.epsilon, ctx.adjoint = epsilon, adjoint
+        return plan.log_matrix.clone()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.adjoint(outer).div_(-ctx.epsilon), None, None, None
+
+
+class _MatchingLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cost: Tensor,
+        target: Tensor | None,
+        plan: TransportPlan,
+        epsilon: float,
+        is_balanced: bool,
+        is_matched: bool,
+    ) -> Tensor:
+        ctx.plan, ctx.epsilon, ctx.is_balanced, ctx.is_matched = plan, epsilon, is_balanced, is_matched
+        ctx.target = target
+        if target is None:
+            return -(plan.log_matrix.diagonal().mean() + math.log(len(cost)))
+        return (torch.xlogy(target, target) - target * plan.log_matrix).sum()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        matrix = ctx.plan.matrix
+        N = len(matrix)
+        target = ctx.target
+        if ctx.is_matched:
+            gradient = matrix.neg_()
+            if target is None:
+                gradient.diagonal().add_(1 / N)
+            else:
+                gradient.add_(target)
+        else:
+            if target is None:
+                target = torch.eye(N, dtype=matrix.dtype, device=matrix.device) / N
+            gradient = adjoint(ctx.plan, ctx.is_balanced, -target).neg_()
+        return gradient.mul_(outer / ctx.epsilon), None, None, None, None, None
+
+
+def log_plan(
+    cost: Tensor, epsilon: float, *, mass: float = 1.0, **options: Unpack[SolveOptions]
+) -> tuple[Tensor, TransportPlan]:
+    """(log pi [N, M] with an exact gradient to the cost, the plan); `options` are those of `solve`.
+
+    Costs one linear solve of size N + M backwards.
+    """
+    plan = solve(cost, epsilon, mass=mass, **options)
+    return LogPlan.apply(cost, plan, epsilon, partial(adjoint, plan, mass == 1)), plan
+
+
+def matching_loss(
+    cost: Tensor, epsilon: float, *, mass: float = 1.0, target: Tensor | None = None, **options: Unpack[SolveOptions]
+) -> tuple[Tensor, TransportPlan]:
+    """(KL(target || pi) = sum target log(target / pi), the plan), with the exact gradient to the cost [N, N].
+
+    target   [N, N], any total mass; None is I/N, or diag(rows) if marginals are given.
+    options  those of `solve`.
+
+    The envelope theorem gives the gradient if the plan is balanced and the target has its marginals, the active-set solve
+    otherwise. Luong et al. 2024, Eq. 6, 13.
+    """
+    plan = solve(cost, epsilon, mass=mass, **options)
+    rows, columns = options.get("rows"), options.get("columns")
+    if target is None and rows is not None:
+        target = torch.diag(rows.to(cost))
+    is_balanced = mass == 1
+    is_matched = is_balanced and (_has_marginals(target, rows, columns) if target is not None else columns is None)
+    return _MatchingLoss.apply(cost, target, plan, epsilon, is_balanced, is_matched), plan
+
+
+def _has_marginals(target: Tensor, rows: Tensor | None, columns: Tensor | None) -> bool:
+    """Whether the target's row and column sums are the plan's, to 1e-5 of their mean."""
+    N, M = target.shape
+    row_gap = (target.sum(dim=1) - (1 / N if rows is None else rows)).abs().max() * N
+    column_gap = (target.sum(dim=0) - (1 / M if columns is None else columns)).abs().max() * M
+    return bool(torch.maximum(row_gap, column_gap) < 1e-5)

@@ -101,7 +101,6 @@ def solve_by_tiles(
     ranks: Ranks,
     *,
     mass: float = 1.0,
-    tolerance: float | None = None,
     max_iterations: int,
 ) -> TiledPlan:
     """The own rows of the plan with marginals a [N] and b [M]; every process must take part.
@@ -110,7 +109,7 @@ def solve_by_tiles(
     The other arguments are those of `log_plan_across_ranks`. ValueError on every process for costs that are not finite on one.
     """
     log_range = log_range_of(least, most, epsilon, ranks)
-    tolerance = default_tolerance(b.dtype, log_range) if tolerance is None else tolerance
+    tolerance = default_tolerance(b.dtype, log_range)
     shift = ranks.maximum(least / -epsilon) if log_range <= KERNEL_RANGE else None
     block = TiledRows(lambda rows: cost(rows).div_(-epsilon), tiles, ranks, shift)
     row, column, level, residual, sweeps = potentials(block, a, b, mass, tolerance, max_iterations)

@@ -23,7 +23,6 @@ from ray_atr.common.jobs import FolderHere, Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import WORKER_CPU_SHARE
-from ray_atr.common.settings import counted
 from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of
 from ray_atr.data.audio import FrontEnd
@@ -114,42 +113,11 @@ def encodes_once(experiment: Experiment, kind: str) -> bool:
     return getattr(experiment.model, kind).adapt.is_frozen and kind not in why_encoded_anew(experiment)
 
 
-def ensure_frames(
-    data: str,
-    front_end: FrontEnd,
-    home: Path,
-    *,
-    in_windows: bool = False,
-    use_ray: bool,
-    say: Say,
-    store: str = "",
-    streamed: str = "",
-) -> Path:
-    """The folder of a data set's frames under a front end (log-mel, samples, given vectors), made now if it is absent.
-    `streamed` is a split whose frames are computed when they are read.
-    """
-    what = {"vector": "vectors:", "waveform": "samples:"}.get(front_end.kind, "log-mel features")
-
-    def progress(done: int, total: int) -> None:
-        say(f"{what} {done:,} of {counted(total, 'clip')}")
-
-    root = cache_folder(home, "features")
-    return ensure_features(
-        data,
-        front_end,
-        root,
-        in_windows=in_windows,
-        use_ray=use_ray,
-        progress=progress,
-        store=store,
-        streamed=streamed,
-    )
-
-
 @cache
 def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
-    """The same for the process of a job, which may run on another node: it asks once for all of its jobs."""
-    return ensure_frames(data, front_end, home, in_windows=in_windows, use_ray=False, say=print, store=store)
+    """The data set's features for the process of a job, which may run on another node: it asks once for all of its jobs."""
+    root = cache_folder(home, "features")
+    return ensure_features(data, front_end, root, in_windows=in_windows, use_ray=False, say=print, store=store)
 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
@@ -159,9 +127,8 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
         store = tower.experiment.scaling.feature_store
-        features = ensure_frames(
-            data, front_end, tower.home, in_windows=in_windows, use_ray=tower.use_ray, say=tower.say, store=store
-        )
+        root, use_ray, say = cache_folder(tower.home, "features"), tower.use_ray, tower.say
+        features = ensure_features(data, front_end, root, in_windows=in_windows, use_ray=use_ray, say=say, store=store)
         frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
         splits = read_json(features / MANIFEST_FILE)["splits"]
         jobs: list[ClipJob] = []

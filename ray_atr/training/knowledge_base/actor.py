@@ -31,8 +31,10 @@ from ray_atr.training.knowledge_base.refresher import (
     ShardedRefresher,
 )
 from ray_atr.training.knowledge_base.shard import BaseShard, EncodePart
-from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot
-from ray_atr.training.knowledge_base.versions import (
+from ray_atr.training.knowledge_base.snapshot import (
+    Entries,
+    PartEntries,
+    Snapshot,
     has_part,
     load_version,
     remove_version,
@@ -124,13 +126,6 @@ class ActorShards:
     def each(self, name: str, *arguments: Any) -> list[Any]:
         found: list[Any] = ray.get([getattr(actor, name).remote(*arguments) for actor in self.actors])
         return found
-
-
-class ShardedRefresherActor(ShardedRefresher):
-    """What the shards of a base agree by: an actor too."""
-
-    def __init__(self, actors: Sequence[Any], settings: SnapshotSettings, folder: Path) -> None:
-        super().__init__(ActorShards(actors), settings, folder)
 
 
 class ActorRefresher:
@@ -279,7 +274,8 @@ def start_sharded_base(
         for number, shard in enumerate(shards):
             if not ray.get(shard.has.remote(version)):
                 ray.get(shard.receive.remote(load_version(folder, version, BasePart(number, part.of))))
-    actor = _started(ShardedRefresherActor, actor_name(run), (shards, settings, folder), ActorPlace(clients=clients))
+    arguments = ActorShards(shards), settings, folder
+    actor = _started(ShardedRefresher, actor_name(run), arguments, ActorPlace(clients=clients))
     refresher = ShardedActorRefresher(actor, shards, part)
     refresher.copies = folder
     return refresher

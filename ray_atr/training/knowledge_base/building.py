@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base import faiss_library
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS, WHOLE, BasePart
 from ray_atr.training.knowledge_base.prototypes import (
@@ -245,4 +245,4 @@ def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(D), D, lists, faiss.METRIC_INNER_PRODUCT)
         index.cp.seed = seed + 1
         index.cp.min_points_per_centroid = 1
-        return faiss.serialize_index(faiss_gpu.filled_ivf(index, rows))
+        return faiss.serialize_index(faiss_library.filled_ivf(index, rows))

@@ -1,15 +1,28 @@
-"""FAISS, imported by what searches or clusters, and by nothing else: a training without a base does not load it."""
+"""FAISS, imported by what searches or clusters, and by nothing else: a training without a base does not load it.
+
+On a GPU where faiss-gpu is installed and a GPU is there: k-means of a refresh, and the lists of an ivf index, are made on it, and
+an index is searched on the device that asks. Exact search without an index stays torch's: `benchmarks/gpu.py` measures both.
+"""
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ray_atr.common.settings import refuse
+
+logger = logging.getLogger(__name__)
 
 BLAS_FROM = 4
 """Queries from which FAISS multiplies matrices. Below its own threshold, 20, it computes one dot product after the other, which
@@ -60,3 +73,98 @@ def limit_threads(count: int) -> None:
     torch.set_num_threads(count)
     with faiss_for_search() as faiss:
         faiss.omp_set_num_threads(count)
+
+
+LARGEST_K = 2048
+"""Entries that FAISS finds for a query on a GPU; more are searched on the CPU."""
+TRIAL = """
+import faiss, numpy
+rows = numpy.eye(8, dtype=numpy.float32)
+index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, faiss.IndexFlatL2(8))
+index.add(rows)
+index.search(rows, 1)
+"""
+
+
+def num_gpus() -> int:
+    """GPUs that FAISS can compute on: 0 with faiss-cpu, if this process sees none, or if the build has no code for them."""
+    import faiss
+
+    if not hasattr(faiss, "StandardGpuResources"):
+        return 0
+    gpus = int(faiss.get_num_gpus())
+    return gpus if gpus and _runs_on_gpu() else 0
+
+
+@lru_cache(maxsize=1)
+def _runs_on_gpu() -> bool:
+    """Whether this build of FAISS has code for the GPU, tried in another process: where it has none, FAISS aborts."""
+    tried = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return True
+    reason = next((line for line in reversed(tried.stderr.splitlines()) if "rror" in line), f"exit {tried.returncode}")
+    logger.warning(
+        "FAISS cannot compute on this GPU and computes on the CPU (docs/install.md): %s",
+        reason.rpartition("details: ")[2],
+    )
+    return False
+
+
+def kmeans(rows: NDArray[np.float32], count: int, start: NDArray[np.float32] | None, **settings: Any) -> Any:
+    """FAISS's k-means, trained, of rows [N, D] into `count` clusters from centroids `start` [count, D]; on a GPU if it can."""
+    import faiss
+
+    # The number of GPUs: one is enough for a base, and others may be other workers'.
+    trained = faiss.Kmeans(rows.shape[1], count, gpu=min(1, num_gpus()), **settings)
+    trained.train(rows, init_centroids=start)
+    return trained
+
+
+def filled_ivf(index: Any, rows: NDArray[np.float32]) -> Any:
+    """An untrained ivf index on the CPU, trained on rows [N, D] and holding them; both done on a GPU if there is one."""
+    import faiss
+
+    if not num_gpus():
+        index.train(rows)
+        index.add(rows)
+        return index
+    # The index keeps its settings of clustering, and only the distances are computed on the GPU.
+    nearest = on_gpu(faiss.IndexFlatIP(rows.shape[1]))
+    index.clustering_index = nearest
+    index.train(rows)
+    index.clustering_index = None
+    filled = on_gpu(index)
+    filled.add(rows)
+    return faiss.index_gpu_to_cpu(filled)
+
+
+def on_gpu(index: Any) -> Any:
+    """The index on a GPU, where there is one; itself otherwise."""
+    import faiss
+
+    return faiss.index_cpu_to_gpu(resources(), 0, index) if num_gpus() else index
+
+
+def gpu_number(device: torch.device) -> int | None:
+    """FAISS's number of a torch device; None if FAISS does not compute there."""
+    if device.type != "cuda" or not num_gpus():
+        return None
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def searched_on(index: Any, device: torch.device) -> Any:
+    """A copy of an ivf or flat index on the device, with as many probes; None where it is searched on the CPU (hnsw always)."""
+    import faiss
+
+    number = gpu_number(device)
+    if number is None or hasattr(index, "hnsw"):
+        return None
+    return faiss.index_cpu_to_gpu(resources(), number, index)
+
+
+@lru_cache(maxsize=1)
+def resources() -> Any:
+    """The GPU memory that FAISS computes in: one for the process, since each takes room for its temporary results."""
+    import faiss
+
+    return faiss.StandardGpuResources()

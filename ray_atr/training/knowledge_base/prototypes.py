@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base import faiss_gpu
+from ray_atr.training.knowledge_base import faiss_library
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.parts import UNIT
 
@@ -51,7 +51,7 @@ def centroids_of(
         return np.zeros((0, D), dtype=np.float32)
     is_warm = start is not None and start.shape == (count, D)
     with faiss_for_search():
-        kmeans = faiss_gpu.kmeans(
+        kmeans = faiss_library.kmeans(
             np.ascontiguousarray(sample),
             count,
             start if is_warm else None,
@@ -69,7 +69,7 @@ def nearest(rows: NDArray[np.float32], present: NDArray[np.bool_], centroids: ND
     if len(centroids) == 0:
         return found
     with faiss_for_search() as faiss:
-        index = faiss_gpu.on_gpu(faiss.IndexFlatL2(rows.shape[1]))
+        index = faiss_library.on_gpu(faiss.IndexFlatL2(rows.shape[1]))
         index.add(centroids)
         for start in range(0, len(rows), UNIT):
             few = slice(start, start + UNIT)

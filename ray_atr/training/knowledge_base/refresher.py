@@ -25,8 +25,14 @@ from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.training.knowledge_base.building import build, build_parts
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot
-from ray_atr.training.knowledge_base.versions import load_version, remove_version, save_version, versions_in
+from ray_atr.training.knowledge_base.snapshot import (
+    Entries,
+    Snapshot,
+    load_version,
+    remove_version,
+    save_version,
+    versions_in,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +198,7 @@ class ShardedRefresher(BackgroundRefresher):
         start = None if previous is None else self.shards.each("centroids", previous)[0]
 
         def each(name: str, *arguments: Any) -> list[Any]:
-            return self.shards.each(name, version, *arguments)
+            return self.shards.each("build", version, name, *arguments)
 
         build_parts(each, self.settings, version=version, step=step, start=start)
         with self._lock:

@@ -20,8 +20,7 @@ from torch import Tensor
 from ray_atr.data.sampling import hashes
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
 from ray_atr.training.knowledge_base.equal_rows import EqualRows, row_keys
-from ray_atr.training.knowledge_base.faiss_gpu import LARGEST_K, searched_on
-from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
+from ray_atr.training.knowledge_base.faiss_library import LARGEST_K, faiss_for_search, searched_on
 from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, ShardedRows, best_first
 from ray_atr.training.knowledge_base.snapshot import Snapshot, in_utf8
 

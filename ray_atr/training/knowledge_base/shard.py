@@ -11,12 +11,12 @@ import torch
 from ray_atr.common.storage import remove_folder
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base.building import Agreed, Centroids, PartBuilder, Sampled
+from ray_atr.training.knowledge_base.building import Centroids, PartBuilder
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
 from ray_atr.training.knowledge_base.parts import BasePart
-from ray_atr.training.knowledge_base.prototypes import Pool
-from ray_atr.training.knowledge_base.snapshot import PartEntries, Snapshot
-from ray_atr.training.knowledge_base.versions import (
+from ray_atr.training.knowledge_base.snapshot import (
+    PartEntries,
+    Snapshot,
     has_part,
     load_version,
     save_version,
@@ -34,8 +34,8 @@ class EncodePart(Protocol):
 class BaseShard:
     """One part of a base in this process.
 
-    `encode` begins a version, the methods of `PartBuilder` continue it, and `finish` writes it. What was begun is lost with the
-    process; a version that was written is not.
+    `encode` begins a version, `build` continues it, and its last step writes it. What was begun is lost with the process; a
+    version that was written is not.
     """
 
     def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
@@ -53,36 +53,18 @@ class BaseShard:
         entries = payload if isinstance(payload, PartEntries) else self.encoder.encode_part(payload, self.part)
         self._begun = {version: PartBuilder(entries, self.settings, self.part)}
 
-    def borrowed(self, version: int) -> list[Any]:
-        return self._builder(version).borrowed()
-
-    def lent(self, version: int, wanted: list[Any]) -> list[Sampled]:
-        return self._builder(version).lent(wanted)
-
-    def borrow(self, version: int, lent: list[Sampled]) -> None:
-        self._builder(version).borrow(lent)
-
-    def sample(self, version: int) -> list[Sampled]:
-        return self._builder(version).sample()
-
-    def pool(self, version: int, centroids: list[Any]) -> list[Pool]:
-        limit_threads(self._threads)
-        return self._builder(version).pool(centroids)
-
-    def count(self, version: int) -> int:
-        return self._builder(version).count()
-
-    def finish(self, version: int, agreed: Agreed) -> None:
-        """Write the part of the version."""
-        snapshot = self._builder(version).finish(agreed)
-        # From now on it is read from the file: a second copy in memory would double what a part takes.
-        self._begun = {}
-        save_version(snapshot, self.folder)
-
-    def _builder(self, version: int) -> PartBuilder:
+    def build(self, version: int, step: str, *arguments: Any) -> Any:
+        """A step of `PartBuilder` for the version that was begun; a part that is finished is written."""
         if version not in self._begun:
             raise RuntimeError(f"part {self.part.number} of {self.part.of} was lost while version {version} was built")
-        return self._begun[version]
+        limit_threads(self._threads)
+        made = getattr(self._begun[version], step)(*arguments)
+        if not isinstance(made, Snapshot):
+            return made
+        # From now on it is read from the file: a second copy in memory would double what a part takes.
+        self._begun = {}
+        save_version(made, self.folder)
+        return None
 
     def get(self, version: int) -> Snapshot:
         """The part of a version. ValueError if it is not here."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
+from ray_atr.training.group import stacked
 from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
 
@@ -80,12 +81,7 @@ class Exchange:
 
     def _gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
         device = torch.device("cpu") if self.is_on_cpu else torch.device("cuda") if own.is_cpu else own.device
-        # All travel with the length of the longest.
-        padded = torch.zeros(max(lengths), *own.shape[1:], dtype=own.dtype, device=device)
-        padded[: len(own)] = own
-        found = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(found, padded)
-        return torch.cat([rows[:length] for rows, length in zip(found, lengths, strict=True)])
+        return stacked(own.to(device), lengths)
 
 
 class ShardedRows:
