@@ -62,6 +62,10 @@ def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments:
 def _process(work: Callable[..., Any], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]) -> None:
     """One of the processes: meets the others, works, and saves what was found, or the error."""
     torch.set_num_threads(1)
+    if hasattr(os, "SCHED_BATCH"):
+        # A message would else take the core away from its sender, which holds a lock that gloo's thread of the receiver then
+        # asks for again and again: four processes on two cores would compute five times as long, nearly all of it for nothing.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         if size > 1:
             store = distributed.FileStore(str(folder / "store"), size)
