@@ -46,6 +46,7 @@ from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
+from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
 CED = {
@@ -88,6 +89,16 @@ CASES: dict[str, dict[str, Any]] = {
         "model__interaction": "late",
     },
 }
+if IS_WHOLE:
+    CASES |= {
+        "kcl": {"objective": "kcl", "model__learn_temperature": True},
+        "batch norms": {
+            name: value for name, value in CASES["batch norms and sgd"].items() if name.startswith("model")
+        },
+        "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2},
+        "late": {"objective": "cacl", "model__interaction": "late"},
+        "sgd": {"objective": "m_ltm", "train__optimizer": "sgd", "train__momentum": 0.9},
+    }
 
 
 def two_steps(experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path) -> dict[str, Any]:
