@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ray_atr.common.runtime import RayStartError, start_ray
+from tests.support.mlflow_tables import copy_tables
 from tests.support.own_ray import SWITCHES
 from tests.support.shared_folder import SHARED
 
@@ -51,6 +52,7 @@ _ray_error: str | None = None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    copy_tables()
     # A Ray that does not start is one error, not one for every test that needs it.
     if _ray_error is not None and "ray_session" in getattr(item, "fixturenames", ()):
         pytest.skip(f"the session's Ray did not start: {_ray_error}")
@@ -101,21 +103,28 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
     # the tests on Ray, which take it as long as all others take, and the other with those that fork their own process at every
-    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Files with slow tests
-    # come early then, or at the end one process would run them while the other has nothing left. A file stays whole: what
-    # its tests share is made once.
+    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Those of processes that
+    # talk to each other, a minute in one piece, come next, or at the end one process would run them while the other has
+    # nothing left. A file stays whole: what its tests share is made once.
     is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
-    slow = {item.path for item in items if "slow" in item.keywords}
     items.sort(
         key=lambda item: (
             ("ray" in item.keywords) != is_one_of_several,
-            is_one_of_several and not hasattr(getattr(item, "module", None), "every_crash"),
-            (item.path in slow) != (is_one_of_several and "ray" not in item.keywords),
+            is_one_of_several and not uses(item, "every_crash"),
+            is_one_of_several and not uses(item, *FORKING),
         )
     )
     for item in items:
         # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
         # So are the forks that `run_processes` starts from one process that has imported torch.
-        has_forks = hasattr(getattr(item, "module", None), "run_processes")
-        file = "forks" if has_forks else item.nodeid.partition("::")[0]
+        file = "forks" if uses(item, *FORKING) else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else file))
+
+
+FORKING = ("run_processes", "differences")
+"""Helpers of tests that start processes which talk to each other."""
+
+
+def uses(item: pytest.Item, *helpers: str) -> bool:
+    """Whether the file of a test imports one of these helpers."""
+    return any(hasattr(getattr(item, "module", None), helper) for helper in helpers)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.own_ray import Head, own_ray, wait_until
 from tests.support.tiny import make_data, prepared_for, tiny
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 SWEEP = [
     *("python", "pipelines/sweep_noise.py", "--objectives", "contrastive", "--noise", "0.2", "--seeds", "0"),

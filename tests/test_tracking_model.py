@@ -53,7 +53,6 @@ def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch
     assert opened == [*([] if address else [f"sqlite:///{run.parent / 'mlflow.db'}"]), "models:/m-1"]
 
 
-@pytest.mark.slow
 def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     import mlflow
 

@@ -16,7 +16,7 @@ import pytest
 from ray_atr.training.run_folder import RunFolder
 from tests.support.own_ray import Head, own_ray
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[1]
 CPUS = 2

@@ -59,7 +59,6 @@ assert retriever.similarity(text, audio).shape == (1, 2)
 """Both of README's snippets of Python."""
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not IS_REQUIRED, reason="installs 5 GB into a new environment: bash .ci/run wheel"),
 ]

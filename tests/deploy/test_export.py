@@ -110,7 +110,6 @@ def test_the_command_and_the_targets_name_the_same_formats():
     assert set(TARGET_NAMES) == set(TARGETS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "audio", "text", "settings"),
     [
@@ -154,7 +153,6 @@ def test_the_tokeniser_of_an_export_reads_as_the_tower_does(made, tmp_path, text
     assert (read["input_ids"][0] == read["input_ids"][1]) == text.startswith("plain")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "audio", "text", "settings"),
     [
@@ -181,7 +179,6 @@ def test_an_export_reads_plain_words_as_the_retriever_does(made, tmp_path, targe
 
 
 @ONNX
-@pytest.mark.slow
 def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     """A clip of two and a half windows, as the loader pools them; the same clip in a batch; the smaller text graph."""
     folder = made("small_cnn", "wide_transformer", projection="mlp")

@@ -154,7 +154,6 @@ def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_encoders_on_ray_make_the_same_rows(
     tmp_path: Path, ray_session: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +225,6 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.slow
 def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
     save_retriever(tmp_path / "model")
     audio = make_tones(tmp_path / "audio", count=2, seconds=0.2)
@@ -249,7 +247,6 @@ def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
         assert {path.name for path in (folder / "index").iterdir()} == {"1", "index.json"}, where
 
 
-@pytest.mark.slow
 def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(place: Path, tmp_path: Path) -> None:
     audio = make_tones(tmp_path / "audio", count=4)
     (audio / "tone 3.wav").unlink()

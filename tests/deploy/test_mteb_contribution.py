@@ -30,7 +30,6 @@ CAPTIONS = [
 ]
 
 
-@pytest.mark.slow
 def test_both_tasks_are_loaded_and_scored_by_mteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     # MTEB's loader shows the first row to its log, for which `datasets` wants torchcodec; nothing else decodes by it.

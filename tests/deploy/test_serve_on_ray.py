@@ -80,7 +80,6 @@ def served(place: Path, request: pytest.FixtureRequest, ray_session: object) -> 
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True], indirect=True, ids=["one index", "three shards"])
 def test_it_answers_what_the_index_answers(place: Path, served: int) -> None:
     whole, found = Index.open(place / "whole"), dict[str, Any]()
@@ -116,7 +115,6 @@ def test_it_answers_what_the_index_answers(place: Path, served: int) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_the_address_is_always_said_and_a_cluster_that_serves_already_is_refused(
     place: Path, ray_session: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

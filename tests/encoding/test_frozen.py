@@ -282,7 +282,6 @@ def test_dropout_of_a_frozen_tower_is_off_so_its_vectors_serve(home: Path, tmp_p
     )
 
 
-@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
+from ray_atr.training.knowledge_base import refresher
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.shard import BaseShard
@@ -150,8 +151,12 @@ class TwoParts(ShardedRefresher):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts: int) -> None:
+def test_a_base_builds_again_whatever_version_a_kill_took(
+    tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
+    # A version that a full disk stops is tried again, here at once.
+    monkeypatch.setattr(refresher, "PAUSE", 0.0)
     state = {"version": 2, "next_version": 3, "pending": []}
 
     def base_of(folder: Path) -> InProcessRefresher | TwoParts:

@@ -190,7 +190,6 @@ def test_a_noise_index_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert [path.name for path in folder.iterdir()] == ["noise_index.npy"], where
 
 
-@pytest.mark.slow
 def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database: Path) -> None:
     """Killed at any point, in MLflow too, the same command ends whole; MLflow then has one run of it, and that is finished."""
     data = make_data(tmp_path / "data", num_train=4, num_val=2, num_test=4)

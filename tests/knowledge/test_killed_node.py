@@ -14,7 +14,6 @@ from tests.support.own_ray import end_processes_of, environment_without_ray
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.ray
 def test_a_base_whose_node_is_killed_in_mid_refresh_goes_on_elsewhere(tmp_path: Path) -> None:
     # Socket names must stay short, so not under pytest's own long folder.

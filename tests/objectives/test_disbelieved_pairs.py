@@ -122,7 +122,6 @@ def work(rank: int, size: int, folder: Path) -> list[Tensor]:
     return [pulls(case, gather_with_gradient, own) / size for case in CASES if case[3] == 0]
 
 
-@pytest.mark.slow
 def test_a_disbelieved_pair_is_at_most_a_negative_on_two_workers(tmp_path: Path) -> None:
     by_worker = run_processes(work, 2, tmp_path)
     for case, *parts in zip([case for case in CASES if case[3] == 0], *by_worker, strict=True):

@@ -105,7 +105,6 @@ def test_shapes_that_do_not_fit_are_refused_by_name(changes: dict[str, torch.Ten
         batch(**changes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contrastive", "m_ltm", "m_ltm_pot"])
 def test_objectives_and_their_gradients_run_under_torch_compile(name: str) -> None:
     objective = preset(name, metric="euclidean") if "ltm" in name else preset(name)

@@ -107,7 +107,6 @@ def work(rank: int, size: int, folder: Path) -> tuple[list[dict[str, Tensor]], l
     return [shared(case, ranks) for case in PRODUCT], [around(case, ranks) for case in AROUND]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=ONLY_IN_WHOLE), 3])
 def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(size: int, tmp_path: Path) -> None:
     by_worker = run_processes(work, size, tmp_path)
@@ -144,7 +143,6 @@ def of_a_large_batch(rank: int, size: int, folder: Path, memory: float = 0.0) ->
     return torch.cat([terms.loss.detach()[None], *gradients]), int(terms.scalars["transport_iterations"])
 
 
-@pytest.mark.slow
 def test_four_processes_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows(tmp_path: Path) -> None:
     expected, sweeps = of_a_large_batch(0, 1, tmp_path, memory=math.inf)
     # Were no row at its bound, one would do.

@@ -168,7 +168,6 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Ten
     return run_processes(work, 2, tmp_path_factory.mktemp("workers"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, dict[str, Tensor]]]]) -> None:
     loss, gradients = outcome(name, batch(), identity)

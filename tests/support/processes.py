@@ -18,17 +18,6 @@ SECONDS = 240
 """How long they may take."""
 
 
-PRELOADED = [
-    "torch._dynamo",
-    "peft",
-    "pandas",
-    "ray_atr.training.loop",
-    "ray_atr.training.inputs",
-    "ray_atr.evaluation.run",
-]
-"""What each process would import: torch's optimisers its compiler, low-rank updates a thousand modules, and pyarrow pandas."""
-
-
 def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments: Any) -> list[Any]:
     """What `work(rank, size, folder, *arguments)` returned in each of `size` processes, which have met already.
 
@@ -37,7 +26,7 @@ def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments:
     """
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload(["tests.support.preloaded"])
     processes = [
         context.Process(target=_process, args=(work, rank, size, folder, arguments), daemon=True)
         for rank in range(size)
@@ -62,6 +51,10 @@ def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments:
 def _process(work: Callable[..., Any], rank: int, size: int, folder: Path, arguments: tuple[Any, ...]) -> None:
     """One of the processes: meets the others, works, and saves what was found, or the error."""
     torch.set_num_threads(1)
+    if hasattr(os, "SCHED_BATCH"):
+        # A message would else take the core away from its sender, which holds a lock that gloo's thread of the receiver then
+        # asks for again and again: four processes on two cores would compute five times as long, nearly all of it for nothing.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         if size > 1:
             store = distributed.FileStore(str(folder / "store"), size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,23 @@ def written(folder: Path, *args: Any, **options: Any) -> Path:
     for file in (*run.glob("*.json"), *run.glob("trials/*/trial.json")):
         write_json(file, json.loads(file.read_text()))
     return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder that has lost nothing, with its report; for tests that change a copy of it."""
+    run = written(tmp_path_factory.mktemp("whole") / "run", SPACE, languages=("eng", "fra"))
+    found = write_report(run, figures=False)
+    assert "not whole" not in found.summary
+    assert "Not whole" not in found.page.read_text()
+    assert open_run(str(run), "noise").path == run
+    return run
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy of `whole`."""
+    return shutil.copytree(whole, tmp_path / "run")
 
 
 def json_lines(file: Path) -> list[dict[str, Any]]:
@@ -98,14 +116,7 @@ def edited(name: str) -> Callable[[Path], None]:
         (edited("trial.json"), "trial.json", "its digest is gone"),
     ],
 )
-def test_a_trial_that_lost_something_is_named(
-    tmp_path: Path, damage: Callable[[Path], None], file: str, says: str
-) -> None:
-    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
-    whole = write_report(run, figures=False)
-    assert "not whole" not in whole.summary
-    assert "Not whole" not in whole.page.read_text()
-    assert open_run(str(run), "noise").path == run
+def test_a_trial_that_lost_something_is_named(run: Path, damage: Callable[[Path], None], file: str, says: str) -> None:
     trial = first_trial(run)
     damage(trial)
     named = f"{trial / file}: {says}"
@@ -129,8 +140,7 @@ def test_what_a_kill_leaves_is_whole(tmp_path: Path, status: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "sweep.json"])
-def test_a_run_s_record_that_lost_its_digest_is_named(tmp_path: Path, name: str) -> None:
-    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+def test_a_run_s_record_that_lost_its_digest_is_named(run: Path, name: str) -> None:
     edited(name)(run)
     named = f"{run / name}: its digest is gone"
     assert named in write_report(run, figures=False).summary
@@ -139,8 +149,7 @@ def test_a_run_s_record_that_lost_its_digest_is_named(tmp_path: Path, name: str)
     assert str(error.value).startswith(named)
 
 
-def test_metrics_of_zeros_are_refused(tmp_path: Path) -> None:
-    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+def test_metrics_of_zeros_are_refused(run: Path) -> None:
     file = first_trial(run) / "metrics.jsonl"
     for zeros in (file.stat().st_size, 100):
         file.write_bytes(bytes(zeros))
@@ -161,8 +170,7 @@ def test_a_finished_trial_knows_its_epochs_and_not_only_its_best(tmp_path: Path)
     assert trial.problem() == f"{trial.folder / 'metrics.jsonl'}: epochs 1, 2 instead of 1 to 3"
 
 
-def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
-    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+def test_refreshes_that_had_to_be_built_again_are_named(run: Path) -> None:
     trial = first_trial(run)
     rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
     rows = [{**row, "knowledge/failed_refreshes": float(row["epoch"] == 2)} for row in rows]
@@ -172,8 +180,7 @@ def test_refreshes_that_had_to_be_built_again_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_what_killed_writers_left_goes_at_the_next_start(tmp_path: Path) -> None:
-    run = written(tmp_path / "run", SPACE, languages=("eng", "fra"))
+def test_what_killed_writers_left_goes_at_the_next_start(run: Path) -> None:
     trial = first_trial(run)
     left = [
         trial / ".trial.json.0123456789ab",

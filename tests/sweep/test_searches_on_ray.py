@@ -145,7 +145,6 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
     assert {trial.describe()["status"] for trial in run.trials()} == {"pending"}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.usefixtures("ray_session")
 def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
@@ -174,7 +173,6 @@ def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
     assert left == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_a_killed_driver_leaves_a_sweep_that_goes_on(home: Path, tmp_path: Path) -> None:
     """kill -9 in mid-sweep: what had finished is untouched, the search proposes what it would have."""

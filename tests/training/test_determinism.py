@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.agreement import differences
 
 
-@pytest.mark.slow
 def test_workers_agree(tmp_path: Path) -> None:
     parts = [
         ("objective.scheme", "kcl"), ("objective.pair", "learning_to_match"), ("objective.knowledge", "ask"),

@@ -108,7 +108,6 @@ def alone(
     return ended
 
 
-@pytest.mark.slow
 def test_four_then_two_then_three_workers_give_the_losses_of_one(home: Path, tmp_path: Path) -> None:
     experiments = [tiny(home / "tones", **settings, data__noise__ratio=0.2) for settings in CASES.values()]
     prepared = [prepared_for(experiment, home) for experiment in experiments]

@@ -174,7 +174,6 @@ def worker(
     return found
 
 
-@pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     always = {"data__noise__ratio": 0.2, "model__learn_temperature": True}
     experiments = [

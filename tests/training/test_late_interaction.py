@@ -119,7 +119,6 @@ def worker(rank: int, size: int, folder: Path, flats: list[dict[str, Any]], prep
     return [first_step(override(Experiment(), flat), prepared, group) for flat in flats]
 
 
-@pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     experiments = [tiny(home / "tones", objective=name, **LATE) for name in ("contrastive", "kcl")]
     prepared = prepared_for(experiments[0], home)

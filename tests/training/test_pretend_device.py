@@ -1,7 +1,7 @@
 """Trainings on a pretend GPU: every tensor is where a GPU needs it, and the losses are those of the CPU.
 
-By default each judge of pairs meets every other knowledge, and each preset occurs. RAY_ATR_WHOLE_PRODUCT=1 has each preset
-meet each pair of a judge and a knowledge that it allows.
+By default each preset, each judge of pairs and each knowledge occurs. RAY_ATR_WHOLE_PRODUCT=1 has each preset meet each pair of
+a judge and a knowledge that it allows.
 """
 
 from __future__ import annotations
@@ -63,20 +63,23 @@ def settings(case: Case, **changes: Any) -> Experiment:
 
 
 def covering() -> list[Case]:
-    """Each judge with every other knowledge, and the presets in turn; or everything that goes together."""
-    pairs = list(itertools.product(CORRESPONDENCES, KNOWLEDGE))
+    """Each preset, with the judges in turn and the knowledge that occurred least; or everything that goes together."""
     if IS_WHOLE:
-        every = (Case(preset, correspondence, knowledge) for correspondence, knowledge in pairs for preset in PRESETS)
-        return [case for case in every if allowed(case)]
-    cases, waiting = [], list(PRESETS)
-    # The number of knowledges is odd, so that what one judge skips the next one meets.
-    for correspondence, knowledge in pairs[::2]:
-        case = next(case for preset in waiting if allowed(case := Case(preset, correspondence, knowledge)))
-        # A preset that was used goes to the end.
-        waiting.remove(case.preset)
-        waiting.append(case.preset)
-        cases.append(case)
+        return [
+            case
+            for case in itertools.starmap(Case, itertools.product(PRESETS, CORRESPONDENCES, KNOWLEDGE))
+            if allowed(case)
+        ]
+    cases: list[Case] = []
+    for preset, correspondence in zip(PRESETS, itertools.cycle(CORRESPONDENCES), strict=False):
+        together = [case for knowledge in KNOWLEDGE if allowed(case := Case(preset, correspondence, knowledge))]
+        cases.append(min(together, key=lambda case: [one.knowledge for one in cases].count(case.knowledge)))
     return cases
+
+
+def test_every_part_occurs() -> None:
+    for part, names in zip(zip(*covering(), strict=True), (PRESETS, CORRESPONDENCES, KNOWLEDGE), strict=True):
+        assert set(part) == set(names)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "leave_one_out": {"objective__correspondence": "leave_one_out"},
     "oracle": {"objective__correspondence": "oracle"},
     "late interaction": {"model__interaction": "late"},
-    "accumulation": {"train__batches_per_step": 2},
+    "accumulation": {"train__batches_per_step": 2, "train__batch_size": 4},
     "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True,
                     "train__learning_rate": 0.001, "model__augment__time_bands": 1, "model__augment__fill": "zero_after_norm"},
 }  # fmt: skip
@@ -109,7 +109,10 @@ def worker(
         ]
 
 
-def test_two_workers_send_each_other_nothing_of_the_cpu(home: Path, tmp_path: Path) -> None:
+def test_two_workers_send_each_other_nothing_of_the_cpu(tmp_path: Path) -> None:
+    """In two epochs of one step."""
+    home = tmp_path
+    make_data(home / "tones", num_train=8, num_val=4, num_test=4)
     cases = [(made := experiment_of(home, **changes), prepared_for(made, home)) for changes in CASES.values()]
     found, _ = run_processes(worker, WORKERS, tmp_path / "gpus", cases, True)
     expected, _ = run_processes(worker, WORKERS, tmp_path / "cpus", cases, False)

@@ -183,7 +183,6 @@ def dropped(rank: int, size: int, folder: Path, flat: dict[str, Any], prepared: 
     return masks[0]
 
 
-@pytest.mark.slow
 def test_each_worker_drops_values_of_its_own(home: Path, tmp_path: Path) -> None:
     experiment = tiny(
         home / "tones",

@@ -46,6 +46,7 @@ from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
+from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
 CED = {
@@ -55,11 +56,11 @@ CED = {
     "model__audio__adapt__activation_checkpointing": True,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "kcl": {"objective": "kcl", "model__learn_temperature": True},
     # A worker's share may have no text of a language.
     "ml_clap": {"objective__scheme": "ml_clap"},
-    "chunks": {
+    "chunks and a learned temperature": {
         "objective": "kcl",
+        "model__learn_temperature": True,
         "train__language_chunk": 1,
         "model__text__num_layers": 2,
     },
@@ -74,15 +75,30 @@ CASES: dict[str, dict[str, Any]] = {
     "around": {**CED, "objective": "cacl", "train__embedding_chunk": 3, "scaling__share_losses_from": 2},
     "several batches": {"objective": "cacl", "train__batches_per_step": 2, "train__clip_norm": 0.01},
     "checkpointed layers": {"objective": "cacl", **CED, "model__audio__adapt__layer_decay": 0.5},
-    "batch norms": {
+    "batch norms and sgd": {
+        "objective": "m_ltm",
         "model__audio": "resnet38",
         "model__audio__width_divisor": 16,
         "model__audio__trains_batch_norms": True,
+        "train__optimizer": "sgd",
+        "train__momentum": 0.9,
     },
-    "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2},
-    "late": {"objective": "cacl", "model__interaction": "late"},
-    "sgd": {"objective": "m_ltm", "train__optimizer": "sgd", "train__momentum": 0.9},
+    "lora and late interaction": {
+        "objective": "cacl",
+        "model__text__adapt__lora_rank": 2,
+        "model__interaction": "late",
+    },
 }
+if IS_WHOLE:
+    CASES |= {
+        "kcl": {"objective": "kcl", "model__learn_temperature": True},
+        "batch norms": {
+            name: value for name, value in CASES["batch norms and sgd"].items() if name.startswith("model")
+        },
+        "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2},
+        "late": {"objective": "cacl", "model__interaction": "late"},
+        "sgd": {"objective": "m_ltm", "train__optimizer": "sgd", "train__momentum": 0.9},
+    }
 
 
 def two_steps(experiment: Experiment, prepared: Prepared, group: WorkerGroup, folder: Path) -> dict[str, Any]:
@@ -127,7 +143,6 @@ def sharded_and_whole(experiments: Mapping[str, Experiment], home: Path) -> tupl
     return flats, plain, {name: prepared_for(experiment, home) for name, experiment in experiments.items()}
 
 
-@pytest.mark.slow
 def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, tmp_path: Path) -> None:
     experiments = {name: tiny(home / "tones", **SHARDED, **settings) for name, settings in CASES.items()}
     flats, plain, prepared = sharded_and_whole(experiments, home)
@@ -203,7 +218,6 @@ def alone(
     return {name: [dict(report) for report in reports] for name, reports in ended.items()}
 
 
-@pytest.mark.slow
 def test_two_then_one_then_two_then_three_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
     settings = {**SHARDED, "scaling__workers": "1:3"}
     experiments = {name: tiny(home / "tones", **settings, **changes) for name, changes in RUNS.items()}

@@ -108,18 +108,28 @@ def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path
     assert seen == expected
 
 
+STOPPED: dict[str, Any] = {"train__checkpoint_every_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(home: Path) -> tuple[Path, Rows]:
+    """The folder and the rows of a run with the settings of `STOPPED`."""
+    folder = home / "never-stopped"
+    return folder, run(tiny(home / "tones", **STOPPED), home, folder)
+
+
 @pytest.mark.parametrize(("steps", "goes_on"), [(2, LateValidator), (4, LateValidator), (5, LateValidator), (5, None)])
 def test_a_stopped_run_validates_what_it_had_begun_to(
-    home: Path, tmp_path: Path, steps: int, goes_on: Callable[..., Any] | None
+    home: Path, tmp_path: Path, never_stopped: tuple[Path, Rows], steps: int, goes_on: Callable[..., Any] | None
 ) -> None:
     """Also where it goes on without a validator."""
-    experiment = tiny(home / "tones", train__checkpoint_every_steps=2)
-    whole = run(experiment, home, tmp_path / "whole")
+    experiment = tiny(home / "tones", **STOPPED)
+    folder, whole = never_stopped
     with pytest.raises(LostError):
         run(experiment, home, tmp_path / "run", make_validator=LateValidator, is_preempted=until_lost(steps))
     again = run(experiment, home, tmp_path / "run", make_validator=goes_on)
     assert without_times(again) == without_times(whole)
-    assert same_weights(tmp_path / "run", tmp_path / "whole")
+    assert same_weights(tmp_path / "run", folder)
 
 
 def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +20,9 @@ from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment, check_metric, measured_names
 from ray_atr.training.loop import step
 from ray_atr.training.ray_train import run_trial
-from ray_atr.training.run_folder import RunFolder
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 from ray_atr.training.step import StepResult
+from tests.support.crash_points import in_fork
 from tests.support.tiny import tiny
 
 SMALL = (
@@ -31,22 +32,20 @@ SMALL = (
 )
 
 
-KILLED = """
-import os, sys
-import ray
-from ray_atr.cli import main
-from ray_atr.training.run_folder import TrialFolder
+def killed_after_two_epochs(arguments: list[str], said: Path) -> None:
+    """The command `train`, which ends its process after two epochs; each line that it prints is kept."""
+    import ray
 
-add_epoch = TrialFolder.add_epoch
+    add_epoch = TrialFolder.add_epoch
 
-def killed_after_two(trial, metrics):
-    add_epoch(trial, metrics)
-    if metrics["epoch"] == 2:
-        os._exit(1 if ray.is_initialized() else 9)
+    def killed(trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        add_epoch(trial, metrics)
+        if metrics["epoch"] == 2:
+            os._exit(1 if ray.is_initialized() else 9)
 
-TrialFolder.add_epoch = killed_after_two
-main("train", arguments=sys.argv[1:])
-"""
+    TrialFolder.add_epoch = killed  # type: ignore[method-assign]
+    sys.stdout = said.open("w", buffering=1)
+    main("train", arguments=arguments)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +76,9 @@ def test_a_model_is_trained_without_ray_and_resumed(
     monkeypatch.setenv("RAY_ATR_HOME", str(home))
     run = home / "runs" / "one"
     data = ["--ray", "never", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "3"]
-    command = [sys.executable, "-c", KILLED, *data, "--out", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 9, done.stderr[-3000:]
-    assert done.stdout.startswith("starting\n")
+    # A fork: a process of its own would import for five seconds what is here.
+    assert in_fork(lambda: killed_after_two_epochs([*data, "--out", str(run)], home / "said")) == 9
+    assert (home / "said").read_text().startswith("starting\n")
     (trial,) = RunFolder.open(run).trials()
     assert [row["epoch"] for row in trial.epochs()] == [1, 2]
     assert not trial.is_finished

@@ -183,7 +183,6 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
     return run_processes(work, 2, tmp_path_factory.mktemp("two"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "outer"), SHARED)
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_plan_and_its_gradient_are_those_of_one_process(size: int, name: str, outer: str, by_four: Any) -> None:
@@ -194,7 +193,6 @@ def test_the_plan_and_its_gradient_are_those_of_one_process(size: int, name: str
     assert {len(part[0]) for part in parts} == {N // size, N // size + 1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "change"), CASES)
 def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
     name: str, change: str, by_two: Any, by_four: Any

@@ -238,7 +238,6 @@ def test_a_set_may_be_named(tmp_path: Path) -> None:
         Import(name="../x")
 
 
-@pytest.mark.slow
 def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
     from moto.server import ThreadedMotoServer

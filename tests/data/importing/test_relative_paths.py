@@ -43,7 +43,6 @@ def the_run(folder: Path, name: str) -> RunFolder:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: Callable[..., str]) -> None:
     make_esc50(tmp_path / "ESC-50-master", folds=(1, 2, 3, 4))

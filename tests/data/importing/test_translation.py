@@ -245,7 +245,6 @@ def test_a_model_translates_in_order_whatever_the_batches(tiny_m2m100: Path) -> 
     assert one(texts, "eng", "deu") != singly
 
 
-@pytest.mark.slow
 def test_the_script_fills_and_checks(
     tmp_path: Path, tiny_m2m100: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
