@@ -73,8 +73,7 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
 def interval(sizes: Integers, heard: Integers, wrong: Integers) -> NoiseInterval:
     """The share of wrong pairs in strata of these sizes [H], of which `heard` [H] were heard and `wrong` [H] of these were wrong.
 
-    The strata are in order of suspicion.
-    A stratum of which nothing was heard may be anything. Raises ValueError if none was heard at all.
+    The strata are in order of suspicion; one of which nothing was heard may be anything. Raises ValueError if none was heard.
     """
     if not heard.sum():
         raise refuse("answers", 0, "at least one pair that was heard")
@@ -82,11 +81,9 @@ def interval(sizes: Integers, heard: Integers, wrong: Integers) -> NoiseInterval
     rest, n, x = (values[~known].astype(np.float64) for values in (sizes, heard, wrong))
     certain, pairs = float(wrong[known].sum()), float(sizes.sum())
     rates, some = np.full(len(n), 0.5), n > 0
-    different = 0
-    if some.any():
-        fit = isotonic_regression(x[some] / n[some], weights=rest[some])
-        rates[some], different = fit.x, len(fit.blocks) - 1
-    allowed = float(stdtrit(max(1.0, n.sum() - different), 0.975)) ** 2
+    fit = isotonic_regression(x[some] / n[some], weights=rest[some])
+    rates[some] = fit.x
+    allowed = float(stdtrit(max(1.0, n.sum() - len(fit.blocks) + 1), 0.975)) ** 2
     n *= (rest - 1) / (rest - n)
     low = certain + _least(rest, n, n * rates, allowed)
     high = certain + rest.sum() - _least(rest, n, n * (1 - rates), allowed)
