@@ -2,11 +2,11 @@
 
     uv run python benchmarks/noise_rate.py --vectors VECTORS
 
-VECTORS as in audit_noise.py. For each kind and ratio all clips are scored once, by regressions that never saw them; then a set of
-`--clips` of them is drawn many times, its share is estimated from the scores and from 60 pairs that are heard, and a
-subset is kept. `covers`: share of the 95% intervals that hold the set's true share; `above`: of the one-sided bounds.
-`kept wrong`: mean share of wrong pairs among those kept; `promise held`: how often it is at most the stated one; `right
-kept`: share of the right pairs that are kept.
+VECTORS as in audit_noise.py. For each kind and ratio a set of `--clips` clips is drawn many times, gets wrong captions, and is
+audited by itself: its share is estimated from the scores and from 60 pairs that are heard, and a subset is kept. `covers`:
+share of the 95% intervals that hold the set's true share; `above`: of the one-sided bounds. `kept wrong`: mean share of
+wrong pairs among those kept; `promise held`: how often it is at most the stated one; `right kept`: share of the right pairs
+that are kept.
 """
 
 from __future__ import annotations
@@ -67,14 +67,19 @@ def main() -> None:
     print("| kind | ratio | " + " | ".join(HEAD) + " |\n| --- |" + " ---: |" * (1 + len(HEAD)))
     for kind in options.kinds:
         for ratio in options.ratios:
-            owner = owners(kind, ratio, clips.captions, len(clips.languages), options.seed)
-            pairs, is_wrong = paired(clips, owner)
-            p_value = audit_pairs(pairs, CrossFit(seed=options.seed)).posteriors.p_value
-            random, rows = np.random.default_rng(options.seed), []
+            rows = []
             for number in range(options.sets):
-                chosen = np.isin(pairs.clip, random.choice(len(clips.audio), options.clips, replace=False))
-                _, own = np.unique(pairs.clip[chosen], return_inverse=True)
-                rows.append(one_set(p_value[chosen], is_wrong[chosen], own, options.rate, number))
+                random = np.random.default_rng((options.seed, number))
+                chosen = np.sort(random.choice(len(clips.audio), options.clips, replace=False))
+                some = clips._replace(
+                    audio=clips.audio[chosen],
+                    text_row=clips.text_row[chosen],
+                    tables=[clips.tables[row] for row in chosen],
+                )
+                seed = options.seed + number
+                pairs, is_wrong = paired(some, owners(kind, ratio, some.captions, len(some.languages), seed))
+                p_value = audit_pairs(pairs, CrossFit(seed=seed)).posteriors.p_value
+                rows.append(one_set(p_value, is_wrong, pairs.clip, options.rate, number))
             cells = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
             print(f"| {kind} | {ratio} | {cells} |", flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import CleanShares
-from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
@@ -32,6 +33,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import saved_retriever
 
+logger = logging.getLogger(__name__)
 SAMPLE, CLIPS = 2048, 64
 """Clips by which the share of true pairs is estimated, and how many are encoded at a time."""
 CAPTIONS = 4096
@@ -144,6 +146,13 @@ def read_towers(
         return
     found = estimator.estimate_from(_tower_outputs(retriever, captions, trained)) if group.is_first else {}
     estimator.take(group.gather_objects(found)[0])
+    is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
+    if kept := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
+        logger.warning(
+            "leave_one_out: captions in %s that look wrong are not random ones, as where a class is often called by the same "
+            "wrong name; which is right cannot be told, so every pair is kept",
+            ", ".join(kept),
+        )
 
 
 @torch.no_grad()

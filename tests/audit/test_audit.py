@@ -163,6 +163,17 @@ def test_the_interval_is_that_of_a_binomial_where_there_is_one_stratum() -> None
     assert 0.03 < nothing_wrong.high < 0.1
 
 
+def test_strata_whose_errors_do_not_rise_are_one_and_what_is_left_unheard_alone_is_uncertain() -> None:
+    whole = interval(np.array([10**9]), np.array([60]), np.array([10]))
+    in_strata = interval(np.full(10, 10**8), np.full(10, 6), np.array([2, 0] * 5))
+    assert in_strata == pytest.approx(whole, abs=1e-4)
+    apart = interval(np.full(10, 10**8), np.full(10, 6), np.repeat([0, 2], 5))
+    assert apart.high - apart.low < 0.95 * (whole.high - whole.low)
+    # A sample of 60 of 400 varies as one of 60 * 399 / 340 of very many.
+    finite = interval(np.array([400]), np.array([60]), np.array([10]))
+    assert (finite.high - finite.low) / (whole.high - whole.low) == pytest.approx(np.sqrt(340 / 399), abs=0.01)
+
+
 def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     """Of known normals, 400 pairs with 80 wrong: nearly all of 200 intervals, bounds and kept sets hold what they say."""
     random = np.random.default_rng(5)

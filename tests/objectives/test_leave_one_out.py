@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, le
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
+from ray_atr.training import correspondence
+from ray_atr.training.group import WorkerGroup
 
 CLASSES, WIDTH = 12, 24
 
@@ -119,6 +123,46 @@ def test_too_few_clips_or_one_caption_say_nothing() -> None:
     assert leave_out(audio, text[np.zeros(60, int)], np.arange(60), 0 * given, share=None, seed=0) is None
 
 
+def confused_set(clips: int = 600, wrong: float = 0.4) -> tuple[Any, Any, Any, Any]:
+    """As `noisy_set`, but a class's wrong captions are always those of the next class."""
+    audio, text, own, _ = noisy_set(clips, 0.0)
+    words = np.stack([text[own == c][0] for c in range(CLASSES)])
+    given = np.where(np.random.default_rng(1).random(clips) < wrong, (own + 1) % CLASSES, own)
+    return audio, words[given], given, given == own
+
+
+@pytest.mark.parametrize("several", [1, 3])
+def test_captions_that_are_always_confused_with_the_same_other_one_are_told_from_random_ones(several: int) -> None:
+    sets = ((noisy_set(600, 0.4), 0.8, 1.0), (noisy_set(600, 0.1), 0.8, 1.0), (confused_set(), 0.0, 0.5))
+    for (audio, text, given, truth), low, high in sets:
+        clip, twice = np.tile(np.arange(600), several), np.tile(given, several)
+        found = leave_out(audio, np.tile(text, (several, 1)), clip, twice, share=float(truth.mean()), seed=0)
+        assert found is not None
+        assert low <= found.random <= high
+
+
+def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    estimator, outputs, _ = estimator_of(600, wrong=0.4)
+    estimator.pairs = replace(estimator.pairs, wrong_shares=[0.4, 0.4])
+    _, text, given, _ = confused_set()
+    confused = outputs._replace(
+        text=np.concatenate([outputs.text[:600], text]), key=np.concatenate([outputs.key[:600], given + CLASSES])
+    )
+    monkeypatch.setattr(correspondence, "_tower_outputs", lambda *of: confused)
+    frozen: Any = SimpleNamespace(audio_tower=torch.nn.Identity(), text_tower=torch.nn.Identity())
+    captions: Any = SimpleNamespace(languages=["eng", "fra"])
+    correspondence.read_towers(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
+    assert "captions in fra that look wrong" in caplog.text
+    assert float(estimator.tables["left_out"][:, 0, 0].min()) < 0.1
+    assert bool((estimator.tables["left_out"][:, 0, 1] == 1).all())
+    rows = torch.arange(30)
+    _, weighed = batch_of(estimator, confused, rows, 0 * rows + 1)
+    assert weighed.sample_weight.tolist() == [1.0] * 30
+    assert weighed.targets is None
+
+
 def estimator_of(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple[LeaveOneOutEstimator, Any, Any]:
     """An estimator of two languages, of which the second one's captions are right, and what it was given."""
     audio, text, given, truth = noisy_set(clips, wrong)
@@ -188,13 +232,13 @@ def test_each_language_is_weighed_by_itself_and_without_relabelling_only_probabi
 def test_a_known_share_of_wrong_pairs_takes_the_place_of_the_estimate() -> None:
     estimator, outputs, _ = estimator_of(relabels=False)
     told = CORRESPONDENCES["leave_one_out"]().estimator(
-        TrainingPairs(clip_ids=estimator.pairs.clip_ids, languages=2, wrong_shares=[0.0, 0.9])
+        TrainingPairs(clip_ids=estimator.pairs.clip_ids, languages=2, wrong_shares=[0.7, 0.0])
     )
     assert isinstance(told, LeaveOneOutEstimator)
     told.take(told.estimate_from(outputs))
-    assert float(told.tables["left_out"][:, 0, 0].min()) == pytest.approx(1.0)
+    assert float(told.tables["left_out"][:, 0, 1].min()) == pytest.approx(1.0)
     estimator.take(estimator.estimate_from(outputs))
-    assert float(told.tables["left_out"][:, 0, 1].mean()) < float(estimator.tables["left_out"][:, 0, 1].mean())
+    assert float(told.tables["left_out"][:, 0, 0].mean()) < float(estimator.tables["left_out"][:, 0, 0].mean())
 
 
 def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -> None:

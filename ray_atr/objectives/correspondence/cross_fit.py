@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.settings import refuse
-from ray_atr.objectives.correspondence.noise_rate import p_values
+from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import (
     Floats,
     Integers,
@@ -26,6 +26,10 @@ from ray_atr.objectives.correspondence.ridge import (
     mean_caption,
     of_unit_norm,
 )
+
+RANDOM_FOLDS, RANDOM_MISPAIRS = 5, 20_000
+LEAST_RANDOM = 2 / 3
+"""Share of random captions among wrong ones below which a regression's judgement is not relied on."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class Pairs:
             rows = np.flatnonzero(~np.isfinite(getattr(self, name)).all(axis=1))
             if len(rows):
                 raise refuse(f"{name}[{rows[0]}]", "a value that is not finite", "finite vectors")
+
+    def of(self, chosen: Integers) -> Pairs:
+        """The captions at these places [m], and the clips that have one of them."""
+        clips, clip = np.unique(self.clip[chosen], return_inverse=True)
+        return Pairs(self.audio[clips], self.text[chosen], clip, self.language[chosen], self.key[chosen])
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,19 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
         if len(null):
             found[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
     return found
+
+
+def random_share(doubted: Pairs, seed: int) -> float:
+    """How many of the pairs that are taken for wrong have captions as random ones: the upper end of a one-sided 95% interval.
+
+    A random caption cannot be predicted from its clip by the other wrong pairs. One that is always confused with the same other
+    one can, and then it is not told which of the two is right. 1 where the pairs are too few.
+    """
+    if len(np.unique(doubted.clip)) < 2 * RANDOM_FOLDS:
+        return 1.0
+    p_value = cross_fitted_p_values(doubted, RANDOM_FOLDS, RANDOM_MISPAIRS, seed)
+    told = ~np.isnan(p_value)
+    return wrong_share(p_value[told], doubted.clip[told]).most if told.any() else 1.0
 
 
 def _centred(text: Floats, language: Integers) -> Floats:

@@ -9,6 +9,10 @@ and the sample weight sum_c q_i(c): what is predicted for a clip and is not in i
 model that is trained, so that a pair which it memorises gains nothing: this is what the losses of training pairs lack where
 most pairs are wrong.
 
+Where a class is always called by the same wrong name, the regression learns that name with the right one. The pairs that it
+takes for wrong show this: a regression on these alone predicts their captions (`random_share`). Then every pair of the
+language is kept.
+
 Towers that know nothing yet find too few of the true pairs. While they are trained they are read again before each of the next
 epochs, and small loss is used until a quarter is found.
 """
@@ -27,7 +31,7 @@ from torch import Tensor
 from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.clean_share import TRIES
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
-from ray_atr.objectives.correspondence.cross_fit import Integers
+from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Integers
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
@@ -84,13 +88,13 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         return epoch == 0 or (trains_towers and not self.is_final and epoch < TRIES)
 
     def estimate_from(self, outputs: TowerOutputs) -> dict[str, Tensor]:
-        """What towers say, for `take`: tables by name, and how much was found by language, [K]."""
+        """What towers say, for `take`: tables by name; by language, [K], how much was found and how random wrong captions are."""
         N, J, K = self.left_out.shape
         rows, slots, languages = outputs.places
         tables = {name: torch.full((N, J, K), value) for name, value in (("left_out", torch.nan), ("log_prior", 0.0))}
         tables["caption"] = torch.zeros(N, J, K, dtype=torch.int64)
         tables["log_total"] = torch.full((N, 1, K), torch.nan)
-        found = torch.ones(K)
+        found, random = torch.ones(K), torch.ones(K)
         shares = self.pairs.wrong_shares
         for k in np.unique(languages).tolist():
             of = np.flatnonzero(languages == k)
@@ -101,9 +105,10 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             found[k] = 0.0 if one is None else one.found
             if one is None or one.found < LEAST_FOUND:
                 continue
+            random[k] = one.random
             place = rows[of], slots[of], np.full(len(of), k)
             for name, values in (
-                ("left_out", one.clean_probability),
+                ("left_out", one.clean_probability if one.random >= LEAST_RANDOM else np.ones(len(of))),
                 ("log_prior", one.log_prior),
                 ("caption", outputs.key[of]),
             ):
@@ -114,12 +119,12 @@ class LeaveOneOutEstimator(SmallLossEstimator):
                 tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
             tables["predicted"][:, 0, k] = torch.from_numpy(one.predicted).float()
             tables["wanted"][place] = torch.from_numpy(one.wanted).float()
-        return {**tables, "found": found}
+        return {**tables, "found": found, "random": random}
 
     def take(self, found: Mapping[str, Tensor]) -> None:
         """Use what `estimate_from` found."""
         for name, table in found.items():
-            if name != "found":
+            if name not in ("found", "random"):
                 self.tables[name] = table.to(self.device)
         self.left_out = self.tables["left_out"]
         self.is_final = bool((found["found"] >= FOUNDED).all())
@@ -135,10 +140,10 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             small_loss = super().estimate(comparison, index).sample_weight
             assert small_loss is not None
             clean = torch.where(is_known, clean, small_loss)
-        if not self.settings.relabels or not bool(is_known.any()):
+        doubt = torch.where(is_known, 1 - clean, 0.0)
+        if not self.settings.relabels or not bool(doubt.any()):
             return PairEstimate(clean)
         # q_i, [n, n]: the own caption, and the other captions of the batch as far as they are predicted.
-        doubt = torch.where(is_known, 1 - clean, 0.0)
         partners = doubt[:, None] * self.predicted_share(index).to(clean.dtype)
         caption, language = self.tables["caption"][index], index.languages
         same = (caption[:, None] == caption) & (language[:, None] == language)

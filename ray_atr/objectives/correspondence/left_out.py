@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
 from ray_atr.objectives.correspondence.noise_rate import found_share, p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
@@ -56,6 +57,7 @@ class LeftOut(NamedTuple):
     predicted  [N, W], wanted [M, W]: their product is s / tau.
     log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
     share      the share of true pairs. found: the share of the true pairs, as estimated, with a p-value of at most 0.05.
+    random     at most this share of the pairs that are more likely wrong have captions as random ones (`random_share`).
     """
 
     clean_probability: Floats
@@ -65,6 +67,7 @@ class LeftOut(NamedTuple):
     log_total: Floats
     share: float
     found: float
+    random: float
 
 
 def leave_out(
@@ -120,7 +123,18 @@ def leave_out(
     everything /= tau
     totals, _ = _competition(everything, scaled[first[bank]], log_prior, competing)
     clean = _clean_probability(everything, scaled, clip, totals, true_share)
-    return LeftOut(clean, everything, scaled, np.log(prior)[of_key], totals, true_share, found)
+    doubted = np.sort(random.permutation(np.flatnonzero(clean < 0.5))[:FITTED])
+    pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
+    return LeftOut(
+        clean,
+        everything,
+        scaled,
+        np.log(prior)[of_key],
+        totals,
+        true_share,
+        found,
+        random_share(pairs.of(doubted), seed),
+    )
 
 
 def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:

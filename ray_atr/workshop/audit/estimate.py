@@ -6,8 +6,10 @@ estimate is the sum over strata of their share of the pairs times the share of w
 scores: if they tell nothing, the interval is that of a plain sample.
 
 The interval holds every total that a likelihood-ratio test does not refuse: 2 (log L at its largest - its largest at that
-total) is at most the square of Student's 97.5% quantile, with as many degrees of freedom as pairs heard beyond one in a
-stratum. A normal interval has no width where no error was heard.
+total) is at most the square of Student's 97.5% quantile, with as many degrees of freedom as pairs heard beyond one for each
+different rate. A normal interval has no width where no error was heard. Two things make it cover what it states:
+strata next to each other in which what was heard does not rise with the suspicion have one rate (isotonic regression), since
+ten rates fit six answers each too well; and n pairs drawn of N without replacement count as n (N - 1) / (N - n).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit, xlog1py, xlogy
 
 from ray_atr.common.settings import refuse
@@ -70,17 +73,20 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
 def interval(sizes: Integers, heard: Integers, wrong: Integers) -> NoiseInterval:
     """The share of wrong pairs in strata of these sizes [H], of which `heard` [H] were heard and `wrong` [H] of these were wrong.
 
-    A stratum of which nothing was heard may be anything. Raises ValueError if none was heard at all.
+    The strata are in order of suspicion; one of which nothing was heard may be anything. Raises ValueError if none was heard.
     """
     if not heard.sum():
         raise refuse("answers", 0, "at least one pair that was heard")
     known = heard >= sizes
     rest, n, x = (values[~known].astype(np.float64) for values in (sizes, heard, wrong))
     certain, pairs = float(wrong[known].sum()), float(sizes.sum())
-    rates = np.divide(x, n, out=np.full(len(n), 0.5), where=n > 0)
-    allowed = float(stdtrit(max(1.0, n.sum() - len(n)), 0.975)) ** 2
-    low = certain + _least(rest, n, x, allowed)
-    high = certain + rest.sum() - _least(rest, n, n - x, allowed)
+    rates, some = np.full(len(n), 0.5), n > 0
+    fit = isotonic_regression(x[some] / n[some], weights=rest[some])
+    rates[some] = fit.x
+    allowed = float(stdtrit(max(1.0, n.sum() - len(fit.blocks) + 1), 0.975)) ** 2
+    n *= (rest - 1) / (rest - n)
+    low = certain + _least(rest, n, n * rates, allowed)
+    high = certain + rest.sum() - _least(rest, n, n * (1 - rates), allowed)
     return NoiseInterval(*(float(np.clip(total / pairs, 0, 1)) for total in (certain + rest @ rates, low, high)))
 
 
