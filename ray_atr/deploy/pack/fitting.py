@@ -22,8 +22,8 @@ from ray_atr.models.words import WithWords
 Vectors = NDArray[np.float32]
 AUDIO_PART = 0.25
 """Of a clip's vector, beside the text vector. Both are taken from the mean of their kind, which audio and text do not share."""
-VECTOR_PENALTY, WORD_PENALTY = 10.0, 1.0
-"""Of the ridge, in captions: for a number of the encoder's vector in its variance, for a word as it is."""
+VECTOR_PENALTY, WORD_PENALTY = 0.1, 1.0
+"""Of the ridge: for a number of the encoder's vector in its variance over all captions, for a word in captions."""
 MOST_WORDS, MOST_BYTES = 2048, 2_500_000
 CHUNK, TINY = 4096, 1e-6
 
@@ -79,10 +79,8 @@ def fit_projection(tower: WithWords, vectors: Vectors, captions: Sequence[str], 
         gram += x.T @ x
         product += x.T @ wanted[rows]
     variance = gram.diagonal()[1 : 1 + W] / M - (gram[0, 1 : 1 + W] / M) ** 2
-    penalty = np.concatenate([[TINY], VECTOR_PENALTY * variance + TINY, np.full(V, WORD_PENALTY)])
-    gram[np.diag_indices(len(gram))] += penalty
-    alone = np.linalg.solve(gram[: 1 + W, : 1 + W], product[: 1 + W])
-    both = np.linalg.solve(gram, product)
+    gram[np.diag_indices(len(gram))] += [TINY, *(VECTOR_PENALTY * M * variance + TINY), *[WORD_PENALTY] * V]
+    alone, both = np.linalg.solve(gram[: 1 + W, : 1 + W], product[: 1 + W]), np.linalg.solve(gram, product)
     weight = np.concatenate([alone[1:], both[1 : 1 + W] - alone[1:], both[1 + W :], both[:1] - alone[:1]])
     fitted = nn.Linear(2 * W + V + 1, D)
     with torch.no_grad():
