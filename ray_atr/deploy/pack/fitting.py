@@ -25,6 +25,8 @@ AUDIO_PART = 0.25
 VECTOR_PENALTY, WORD_PENALTY = 0.1, 1.0
 """Of the ridge: for a number of the encoder's vector in its variance over all captions, for a word in captions."""
 MOST_WORDS, MOST_BYTES = 2048, 2_500_000
+SMALLEST = 1e-4
+"""Of the mean variance: a number that hardly varies must not get a weight beyond those of 16 bits."""
 CHUNK, TINY = 4096, 1e-6
 
 
@@ -79,6 +81,7 @@ def fit_projection(tower: WithWords, vectors: Vectors, captions: Sequence[str], 
         gram += x.T @ x
         product += x.T @ wanted[rows]
     variance = gram.diagonal()[1 : 1 + W] / M - (gram[0, 1 : 1 + W] / M) ** 2
+    variance = np.maximum(variance, SMALLEST * variance.mean())
     gram[np.diag_indices(len(gram))] += [TINY, *(VECTOR_PENALTY * M * variance + TINY), *[WORD_PENALTY] * V]
     alone, both = np.linalg.solve(gram[: 1 + W, : 1 + W], product[: 1 + W]), np.linalg.solve(gram, product)
     weight = np.concatenate([alone[1:], both[1 : 1 + W] - alone[1:], both[1 + W :], both[:1] - alone[:1]])
