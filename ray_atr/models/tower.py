@@ -76,7 +76,7 @@ class TextTower(nn.Module):
 
     width: int
     pad_token_id: int
-    saves_weights: ClassVar[bool] = False
+    saves_weights: bool = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
 
     @abstractmethod

@@ -5,23 +5,27 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import re
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from starlette.testclient import TestClient
 
-from ray_atr.common.override import override
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.index import Index, build_index
-from ray_atr.deploy.pack.fitting import AUDIO_PART, belongs, fit_projection
+from ray_atr.deploy.pack.fitting import AUDIO_PART, belongs, fit_projection, most_words
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
+from ray_atr.deploy.serve.app import create_app
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.experiment import Experiment
+from ray_atr.models.vectors import TextVectorsTower, encode_captions
+from ray_atr.models.words import WithWords, beside
 from tests.support.archives import make_tones, save_retriever
 
 D, CLIPS = 6, 40
@@ -65,7 +69,7 @@ def packed(inputs: Path, out: Path, method: str = "both", **options: object) -> 
         out,
         space_text=str(inputs / "english.npy"),
         options=PackOptions(method=method, **options),
-        settings=QUICK,
+        settings=None if method == "both" else QUICK,
         say=lambda message: None,
     )
 
@@ -131,28 +135,40 @@ def test_a_caption_belongs_where_its_english_version_is_moved_towards_its_clip(i
     np.testing.assert_allclose(wanted[place], expected / np.linalg.norm(expected), atol=1e-5)
 
 
-def test_a_projection_is_fitted_to_vectors_of_any_scale() -> None:
+def test_a_projection_knows_vectors_alone_and_with_words() -> None:
     random = np.random.default_rng(0)
-    vectors = random.standard_normal((256, 12)).astype(np.float32) * 40 + 7
-    wanted = vectors[:, :D] - 7
-    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
-    experiment = override(Experiment(), {"train.epochs": 60, "train.batch_size": 64, "train.learning_rate": 3e-3})
-    projection = torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.ReLU(), torch.nn.Linear(64, D))
-    fit_projection(projection, vectors, wanted, experiment)
-    found = projection(torch.from_numpy(vectors)).detach()
-    assert float(torch.nn.functional.cosine_similarity(found, torch.from_numpy(wanted)).mean()) > 0.97
+    M, W, words = 512, 12, ["once", "twice", "dog"]
+    vectors = random.standard_normal((M, W)).astype(np.float32) * 40 + 7
+    says = random.choice(["once", "twice"], M)
+    wanted = (vectors[:, :D] - 7) / 40
+    vectors[:, -2:] = [5, 3] + 1e-6 * vectors[:, -2:]  # hardly varies
+    wanted[:, 0] = np.where(says == "twice", 3, -3)
+    tower = WithWords(TextVectorsTower(None, W), words)
+    projection = fit_projection(tower, vectors, [f"dog {word}" for word in says], wanted)
+
+    def closeness(texts: list[str], wanted: np.ndarray) -> float:
+        given = beside(torch.from_numpy(vectors), tower.bag(texts))
+        found = projection(given).detach()
+        return float(torch.nn.functional.cosine_similarity(found, torch.from_numpy(wanted)).mean())
+
+    assert closeness([f"dog {word}" for word in says], wanted) > 0.99
+    assert closeness(["dog twice"] * M, wanted) < 0.6
+    # Of unknown words it says what the vector says, in which how often is not.
+    middle = wanted.copy()
+    middle[:, 0] = wanted[:, 0].mean()
+    assert closeness(["deux fois"] * M, middle) > 0.97
+
+
+def test_there_are_as_many_words_as_the_size_of_a_pack_allows() -> None:
+    for W, D, words in ((384, 128, 2048), (384, 512, 1672), (768, 512, 904), (1024, 1024, 0)):
+        assert most_words(W, D) == words
+        assert words == 0 or 2 * D * (2 * W + words + 1) <= 2_500_000
 
 
 def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, pack: Pack) -> None:
     retriever = Retriever.from_pretrained(pack.folder)
     vectors = torch.from_numpy(np.load(inputs / "audio.npy")[:3])
     torch.testing.assert_close(retriever.encode_audio(list(vectors)), torch.nn.functional.normalize(vectors, dim=1))
-    tower = retriever.text_tower(*(part for part in tokens(retriever, "ein Ton")))
-    if HAS_ONNX:
-        onnxruntime = importlib.import_module("onnxruntime")
-        session = onnxruntime.InferenceSession(pack.folder / "projection.onnx")
-        (found,) = session.run(None, {"text": tower.pooled.detach().numpy()})
-        np.testing.assert_allclose(found, retriever.encode_text(["ein Ton"], "deu").numpy(), atol=1e-5)
     about = json.loads((pack.folder / "pack.json").read_text())
     assert set(about["before"]) < set(about["after"])
     assert "text_to_audio/deu/mean_rank_variance" in about["after"]
@@ -164,9 +180,47 @@ def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, 
     (pack.folder / "pack.json").write_bytes(content)
 
 
-def tokens(retriever: Retriever, text: str) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.tensor(retriever.text_tower.tokenise([text], ["deu"]))
-    return ids, torch.ones_like(ids, dtype=torch.bool)
+def test_words_decide_where_a_query_is(inputs: Path, pack: Pack) -> None:
+    space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
+    rows, wanted = belongs(space)
+    retriever = Retriever.from_pretrained(pack.folder)
+    texts, codes = [space.pairs[row].caption for row in rows], [space.pairs[row].language for row in rows]
+    close = (retriever.encode_text(texts, codes).numpy() * wanted).sum(axis=1).mean()
+    assert isinstance(retriever.text_tower, WithWords)
+    retriever.text_tower = WithWords(retriever.text_tower.encoder, [f"none{n}" for n in retriever.text_tower.words])
+    # The numbers in the captions decide, and the encoder's random weights say little of them.
+    assert close > (retriever.encode_text(texts, codes).numpy() * wanted).sum(axis=1).mean() + 0.1
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
+@pytest.mark.parametrize(
+    ("text", "code"), [("ein tiefer Ton, number 3", "deu"), ("un son", "fra"), ("a low 犬 🐕", "eng")]
+)
+def test_python_the_server_and_the_graph_alone_answer_the_same(
+    inputs: Path, pack: Pack, tmp_path: Path, text: str, code: str
+) -> None:
+    build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    with TestClient(create_app(index)) as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer = client.get("/search", params={"text": text, "language": code, "top": 5}).json()
+        matches = index.search(text, code, top=5)
+    assert [(one["path"], one["score"]) for one in answer["matches"]] == [(one.path, one.score) for one in matches]
+    # From the files of the pack, without a line of this package but the encoder.
+    vocabulary = json.loads((pack.folder / "text" / "words.json").read_text())["words"]
+    own = re.findall(r"[一-鿿]|[a-z]+|[0-9]+", text.lower())
+    known = sum(word in vocabulary for word in own)
+    words = [float(word in own) for word in vocabulary] + [max(0, 2 * known - len(own)) / len(own)]
+    encoder = Retriever.from_pretrained(inputs / "model").text_tower
+    vector = encode_captions(encoder, [(text, code)]).numpy()
+    session = importlib.import_module("onnxruntime").InferenceSession(pack.folder / "projection.onnx")
+    (found,) = session.run(None, {"text": vector, "words": np.array([words], np.float32)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = Retriever.from_pretrained(pack.folder).encode_text([text], code).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    scores = np.sort(found @ read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv")).audio.T)[0, ::-1]
+    np.testing.assert_allclose([one.score for one in matches], scores[:5], atol=2e-3)
 
 
 def test_an_index_of_foreign_vectors_is_built_and_asked_with_a_pack(inputs: Path, pack: Pack, tmp_path: Path) -> None:
@@ -261,6 +315,7 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
         ({"space_text": None}, "--method: got 'both'; allowed with --space-text"),
         ({"split": "dev"}, "allowed clips in train, val and dev"),
         ({"settings": {"model.embedding_width": "4"}}, "--model.embedding_width: got '4'"),
+        ({"settings": {"train.epochs": "4"}}, "--train.epochs: got '4'; allowed nothing: method both is solved"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(

@@ -1,15 +1,14 @@
-"""Fits a projection of captions' vectors to where they belong in a space, by regression: no pairs are contrasted.
+"""Fits a projection of captions' vectors and words to where they belong in a space, by regression: no pairs are contrasted.
 
 Every training caption, in whatever language, belongs where the space's own vector of its English version is, moved towards its
 clip's vector by a part. So a language learns from all of its captions, and wrong pairs of clip and caption move only that part.
 
-Shapes: M captions, W width of the text encoder, D width of the space.
+Shapes: M captions, W width of the text encoder, V words of the vocabulary, D width of the space.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,13 +17,17 @@ from torch import nn
 
 from ray_atr.data.language_codes import ENGLISH
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption
-from ray_atr.training.experiment import Experiment
+from ray_atr.models.words import WithWords
 
 Vectors = NDArray[np.float32]
 AUDIO_PART = 0.25
 """Of a clip's vector, beside the text vector. Both are taken from the mean of their kind, which audio and text do not share."""
-DROPOUT = 0.1
-WEIGHT_DECAY = 0.01
+VECTOR_PENALTY, WORD_PENALTY = 0.1, 1.0
+"""Of the ridge: for a number of the encoder's vector in its variance over all captions, for a word in captions."""
+MOST_WORDS, MOST_BYTES = 2048, 2_500_000
+SMALLEST = 1e-4
+"""Of the mean variance: a number that hardly varies must not get a weight beyond those of 16 bits."""
+CHUNK, TINY = 4096, 1e-6
 
 
 def belongs(space: ForeignSpace) -> tuple[NDArray[np.int64], Vectors]:
@@ -58,39 +61,32 @@ def english_versions(pairs: Sequence[PairedCaption]) -> Mapping[int, int]:
     return {row: english[sentence] for row, sentence in enumerate(sentences) if sentence in english}
 
 
-def fit_projection(
-    projection: nn.Sequential,
-    vectors: Vectors,
-    wanted: Vectors,
-    experiment: Experiment,
-    told: Callable[[int], None] = lambda epoch: None,
-) -> None:
-    """Fit a projection in place, so that captions' vectors [M, W] point where they belong [M, D]: the mean of 1 - cosine, by
-    AdamW with a cosine rate. The vectors are standardised for it; that is folded into the first layer.
+def most_words(W: int, D: int) -> int:
+    """The words that a projection from `WithWords` has room for."""
+    return max(0, min(MOST_WORDS, MOST_BYTES // (2 * D) - (2 * W + 1)))
+
+
+def fit_projection(tower: WithWords, vectors: Vectors, captions: Sequence[str], wanted: Vectors) -> nn.Linear:
+    """The linear map of the tower's vectors by which captions point where they belong [M, D]: two ridge regressions.
+
+    One is on the encoder's vectors [M, W] alone, for texts of unknown words; the other on these and on which words a caption has.
+    Weights are rounded to 16 bits, in which they are written.
     """
-    train = experiment.train
-    mean, spread = vectors.mean(axis=0), vectors.std(axis=0) + 1e-6
-    given, aim = torch.from_numpy((vectors - mean) / spread), torch.from_numpy(wanted)
-    size = min(train.batch_size, len(given))
-    steps = train.epochs * (len(given) // size)
-    optimiser = torch.optim.AdamW(projection.parameters(), experiment.learning_rate, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps)))
-    first, *between, last = projection
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(experiment.seed)
-        for epoch in range(train.epochs):
-            for rows in torch.randperm(len(given))[: len(given) // size * size].split(size):
-                hidden = first(given[rows])
-                for layer in between:
-                    hidden = layer(hidden)
-                found = last(nn.functional.dropout(hidden, DROPOUT))
-                loss = (1 - nn.functional.cosine_similarity(found, aim[rows])).mean()
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-            told(epoch + 1)
+    (M, W), V, D = vectors.shape, len(tower.words), wanted.shape[1]
+    gram, product = np.zeros((1 + W + V, 1 + W + V)), np.zeros((1 + W + V, D))
+    for start in range(0, M, CHUNK):
+        rows = slice(start, start + CHUNK)
+        words = tower.bag(captions[rows])[:, :V].numpy()
+        x = np.concatenate([np.ones((len(words), 1)), vectors[rows], words], axis=1)
+        gram += x.T @ x
+        product += x.T @ wanted[rows]
+    variance = gram.diagonal()[1 : 1 + W] / M - (gram[0, 1 : 1 + W] / M) ** 2
+    variance = np.maximum(variance, SMALLEST * variance.mean())
+    gram[np.diag_indices(len(gram))] += [TINY, *(VECTOR_PENALTY * M * variance + TINY), *[WORD_PENALTY] * V]
+    alone, both = np.linalg.solve(gram[: 1 + W, : 1 + W], product[: 1 + W]), np.linalg.solve(gram, product)
+    weight = np.concatenate([alone[1:], both[1 : 1 + W] - alone[1:], both[1 + W :], both[:1] - alone[:1]])
+    fitted = nn.Linear(2 * W + V + 1, D)
     with torch.no_grad():
-        assert isinstance(first, nn.Linear)
-        first.weight.div_(torch.from_numpy(spread))
-        first.bias.sub_(first.weight @ torch.from_numpy(mean))
+        fitted.weight.copy_(torch.from_numpy(weight.T).half())
+        fitted.bias.copy_(torch.from_numpy(alone[0]).half())
+    return fitted

@@ -8,10 +8,11 @@ Shapes: N clips, M captions, W width of the text encoder, D width of the space.
 
 from __future__ import annotations
 
+import copy
 import csv
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.deploy.export.onnx import EXTRA, write_graph
 from ray_atr.deploy.index.fingerprint import PACK_FILE
-from ray_atr.deploy.pack.fitting import belongs, fit_projection
+from ray_atr.deploy.pack.fitting import belongs, fit_projection, most_words
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
 from ray_atr.deploy.pack.text_side import TextSide, encode_table
@@ -42,11 +43,12 @@ from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Samples, retrieval_samples
-from ray_atr.models.retriever import Retriever
+from ray_atr.models.retriever import ModelSettings, Retriever
+from ray_atr.models.tower import TextSettings, TextTower
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
+from ray_atr.models.words import WithWords, beside, frequent_words
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
-from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 
@@ -100,7 +102,7 @@ def make_pack(
     ValueError for inputs that do not fit; then nothing is written.
     """
     options = options or PackOptions()
-    of_text, of_training = _split_settings(settings or {})
+    of_text, of_training = _split_settings(settings or {}, options.method)
     folder = Path(out).expanduser().absolute()
     if folder.exists() and any(folder.iterdir()):
         raise refuse("--out", str(out), "a new or empty folder")
@@ -116,33 +118,34 @@ def make_pack(
         home = Path(scratch)
         manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
-        is_fitted = options.method == "both"
-        trained = _fit(experiment, home, say, found, side) if is_fitted else _train(experiment, home, say)
+        fit = _fit if options.method == "both" else _train
+        retriever = fit(experiment, home, say, found, side)
         seconds = time.monotonic() - started
-        retriever = _packed(trained, side, options.method)
+        # What `m2m` knows of a language is what the text tower knows.
+        retriever.languages = () if options.method == "m2m" else tuple(found.languages)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
-        by_caption = {(one.caption, one.language): row for one, row in zip(found.pairs, side.vectors, strict=True)}
         audio = torch.from_numpy(_audio_of(found, asked.clip_ids))
-        after = _scores(audio, asked.captions, by_caption, trained.embed_sentences)
-        own = found.text_of()
-        before = _scores(audio, asked.captions, own, torch.as_tensor)
+        after = _scores(audio, asked.captions, _placed(retriever, found.pairs, side.vectors, split))
+        before = _scores(audio, asked.captions, found.text_of())
         assert after is not None, "every caption has a vector"
     with atomic_folder(locate(folder), is_synced=True) as aside:
         retriever.save_pretrained(aside)
-        size = _write_projection(retriever.text_projection, aside) if options.onnx else 0
+        size = _write_projection(retriever, aside) if options.onnx else 0
         about = _about(found, experiment, options, split, before, after)
         write_json(aside / PACK_FILE, about)
         seal_folder(aside)
     return Pack(folder, before, after, seconds, size)
 
 
-def _split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of the text encoder, and those of the training."""
+def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of the text encoder, and those of the training and the evaluation."""
     of_text = {path: value for path, value in settings.items() if path.startswith("model.text.")}
     own = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
     for path in settings:
         if path in own:
             raise refuse(f"--{path}", settings[path], "nothing: a pack sets it itself")
+        if method == "both" and not path.startswith(("model.text.", "evaluation.")):
+            raise refuse(f"--{path}", settings[path], "nothing: method both is solved, not trained")
     return of_text, {path: value for path, value in settings.items() if path not in of_text}
 
 
@@ -216,24 +219,16 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
 
 
 def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
-    """The retriever whose texts were brought to where they belong in the space."""
-    experiment = with_languages(experiment)
-    retriever = prepare(experiment, home / "home", use_ray=False, say=lambda message: None).first_retriever(experiment)
+    """The retriever whose texts were brought to where they belong in the space, by the encoder's vectors and by their words."""
     rows, wanted = belongs(space)
-    epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
-
-    def told(epoch: int) -> None:
-        if epoch % every == 0 or epoch == epochs:
-            say(f"epoch {epoch} of {epochs}")
-
-    projection = retriever.text_projection
-    if not isinstance(projection, nn.Sequential):
-        raise refuse("--model.projection", experiment.model.projection, "two_linear, mlp or wide_mlp")
-    fit_projection(projection, side.vectors[rows], wanted, experiment, told)
-    return retriever.eval()
+    captions = [space.pairs[row].caption for row in rows]
+    words = frequent_words(captions, most_words(side.vectors.shape[1], space.audio.shape[1]))
+    say(f"fitting {len(rows):,} captions and {len(words):,} words")
+    tower = WithWords(side.tower, words)
+    return _packed(experiment.model, tower, side.settings, fit_projection(tower, side.vectors[rows], captions, wanted))
 
 
-def _train(experiment: Experiment, home: Path, say: Say) -> Retriever:
+def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
     """The retriever of the best validation epoch, by the loop that trains every experiment."""
     chosen_by = experiment.evaluation.select_by
 
@@ -243,19 +238,18 @@ def _train(experiment: Experiment, home: Path, say: Say) -> Retriever:
 
     prepared = prepare(experiment, home / "home", use_ray=False, say=lambda message: None)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
-    return Retriever.from_pretrained(home / "trial" / BEST)
+    trained = Retriever.from_pretrained(home / "trial" / BEST)
+    return _packed(trained.settings, side.tower, side.settings, trained.text_projection)
 
 
-def _packed(trained: Retriever, side: TextSide, method: str) -> Retriever:
-    """The trained projection behind the text tower itself."""
-    D = trained.settings.embedding_width
+def _packed(model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module) -> Retriever:
+    """The projection behind the text tower itself."""
+    D = model.embedding_width
     audio = AudioVectors(width=D)
-    settings = replace(trained.settings, audio=audio, text=side.settings)
+    settings = replace(model, audio=audio, text=text)
     with torch.random.fork_rng():
-        retriever = Retriever(AudioVectorsTower(audio.front_end, D), side.tower, settings).eval()
-    retriever.text_projection.load_state_dict(trained.text_projection.state_dict())
-    # What `m2m` knows of a language is what the text tower knows.
-    retriever.languages = () if method == "m2m" else trained.languages
+        retriever = Retriever(AudioVectorsTower(audio.front_end, D), tower, settings).eval()
+    retriever.text_projection.load_state_dict(projection.state_dict())
     return retriever
 
 
@@ -264,19 +258,27 @@ def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
     return space.audio[[row_of[clip_id] for clip_id in clip_ids]]
 
 
-def _scores(
-    audio: Tensor,
-    captions: AlignedCaptions,
-    vectors: Mapping[tuple[str, str], Vectors],
-    embed: Callable[[Any], Tensor],
-) -> PackScores | None:
+def _placed(
+    retriever: Retriever, pairs: Sequence[PairedCaption], vectors: Vectors, split: str
+) -> dict[tuple[str, str], Vectors]:
+    """Where the pack puts each caption and language of a split, by the encoder's vectors [M, W] of all pairs."""
+    asked = {(pair.caption, pair.language): row for row, pair in enumerate(pairs) if (pair.split or "train") == split}
+    texts, given = [caption for caption, _ in asked], torch.from_numpy(vectors[list(asked.values())])
+    if isinstance(retriever.text_tower, WithWords):
+        given = beside(given, retriever.text_tower.bag(texts))
+    return dict(zip(asked, retriever.embed_sentences(given).numpy(), strict=True))
+
+
+def _scores(audio: Tensor, captions: AlignedCaptions, vectors: Mapping[tuple[str, str], Vectors]) -> PackScores | None:
     """Retrieval by the captions' vectors, in the languages of which there are all; None if there is no such language."""
     text, present = {}, {}
     for language, sentences in captions.sentences.items():
         rows = np.flatnonzero(captions.present[language])
         if all((sentences[row], language) in vectors for row in rows):
             matrix = torch.zeros(len(captions), audio.shape[1])
-            matrix[torch.from_numpy(rows)] = embed(np.stack([vectors[sentences[row], language] for row in rows]))
+            matrix[torch.from_numpy(rows)] = torch.from_numpy(
+                np.stack([vectors[sentences[row], language] for row in rows])
+            )
             text[language], present[language] = matrix, captions.present[language]
     if not text:
         return None
@@ -300,17 +302,39 @@ class ProjectionGraph(nn.Module):
         return nn.functional.normalize(self.projection(text), dim=-1)
 
 
-def _write_projection(projection: nn.Module, folder: Path) -> int:
+class WordsGraph(nn.Module):
+    """The same of vectors [M, W] and words [M, V + 1] as `WithWords.bag` has them; its weights have 16 bits."""
+
+    def __init__(self, projection: nn.Linear) -> None:
+        super().__init__()
+        self.projection = copy.deepcopy(projection).half()
+
+    def forward(self, text: Tensor, words: Tensor) -> Tensor:
+        weight, bias = self.projection.weight.float(), self.projection.bias.float()
+        return nn.functional.normalize(nn.functional.linear(beside(text, words), weight, bias), dim=-1)
+
+
+def _write_projection(retriever: Retriever, folder: Path) -> int:
     """Write the projection as one graph, run it, and return its bytes. ValueError if it differs."""
     import onnxruntime
 
-    graph, file = ProjectionGraph(projection), folder / PROJECTION_FILE
-    width = next(layer.in_features for layer in projection.modules() if isinstance(layer, nn.Linear))
-    example = torch.randn(3, width, generator=torch.Generator().manual_seed(0))
-    write_graph(graph, (example,), file, {"text": {0: "texts"}})
-    asked = torch.cat([example, example.flip(0)])
-    (found,) = onnxruntime.InferenceSession(file).run(None, {"text": asked.numpy()})
-    difference = float(np.abs(found - graph(asked).detach().numpy()).max())
+    tower, file, random = retriever.text_tower, folder / PROJECTION_FILE, torch.Generator().manual_seed(0)
+    graph: nn.Module
+    if isinstance(tower, WithWords):
+        graph = WordsGraph(retriever.text_projection)
+        example = {
+            "text": torch.randn(3, tower.encoder.width, generator=random),
+            "words": torch.rand(3, len(tower.words) + 1, generator=random),
+        }
+        wanted = retriever.embed_sentences(beside(**example))
+    else:
+        graph = ProjectionGraph(retriever.text_projection)
+        example = {"text": torch.randn(3, tower.width, generator=random)}
+        wanted = retriever.embed_sentences(example["text"])
+    write_graph(graph, tuple(example.values()), file, {name: {0: "texts"} for name in example})
+    twice = {name: torch.cat([rows, rows]).numpy() for name, rows in example.items()}
+    (found,) = onnxruntime.InferenceSession(file).run(None, twice)
+    difference = float(np.abs(found - torch.cat([wanted, wanted]).numpy()).max())
     if not difference <= LARGEST_DIFFERENCE:
         raise refuse(PROJECTION_FILE, f"a difference of {difference:.2g}", f"at most {LARGEST_DIFFERENCE:g}")
     return file.stat().st_size
@@ -325,7 +349,7 @@ def _about(
     after: PackScores,
 ) -> dict[str, Any]:
     return {
-        "format": 1,
+        "format": 2,
         "method": options.method,
         "model": space.model,
         "space": digest_of(space.audio.tobytes()),

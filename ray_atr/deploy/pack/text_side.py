@@ -16,6 +16,7 @@ from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.text import TEXT_TOWERS
 from ray_atr.models.tower import TextSettings, TextTower, checkpoint_of
 from ray_atr.models.vectors import TextVectors, TextVectorsTower, encode_captions
+from ray_atr.models.words import WithWords
 from ray_atr.training.run_folder import saved_retriever
 
 Vectors = NDArray[np.float32]
@@ -71,6 +72,8 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
             )
         retriever = Retriever.from_pretrained(str(saved_retriever(place, "--text")))
         own, tower = retriever.settings.text, retriever.text_tower
+        if isinstance(tower, WithWords):
+            tower = tower.encoder
         if isinstance(tower, TextVectorsTower):
             raise refuse("--text", place, "a retriever whose text tower encodes texts itself")
     else:

@@ -1,0 +1,105 @@
+"""A text tower that knows which words are in a text, beside the vector of its encoder.
+
+Shapes: N texts, L tokens, W width of the encoder, V words of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ray_atr.common.storage import read_json, write_json
+from ray_atr.models.tower import Encoded, TextTower, pad_tokens
+
+WORDS_FILE = "words.json"
+LEAST = 2
+"""Texts that a word of a vocabulary is in."""
+_WORD = re.compile(r"(?=\w)[\u2e80-\U0010ffff]|[^\W\d_\u2e80-\U0010ffff]+|\d+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case: runs of letters or of digits, and each character of the scripts of East Asia.
+
+    >>> words_of("A dog barks 3 times. 犬が")
+    ['a', 'dog', 'barks', '3', 'times', '犬', 'が']
+    """
+    return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def frequent_words(texts: Iterable[str], most: int) -> list[str]:
+    """The words that most texts have, at most `most`; none that a single text has."""
+    counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
+    return [word for word, count in counts.most_common(most) if count >= LEAST]
+
+
+def beside(text: Tensor, words: Tensor) -> Tensor:
+    """[v, k v, k b, k], [N, 2W + V + 1], of the encoder's vectors v (`text` [N, W]) and of b and k [N, V + 1] (`WithWords.bag`).
+
+    So a linear map of it is one map of v where no word is known, another one of v and the words where all are, and the mean
+    of both, by k, in between.
+    """
+    known = words[:, -1:]
+    return torch.cat([text, known * text, known * words[:, :-1], known], dim=1)
+
+
+class WithWords(TextTower):
+    """An encoder, and which words of a vocabulary a text has.
+
+    A word of a text is one more token: -1 - n for the vocabulary's n-th, and -1 - V for one that it lacks.
+    """
+
+    def __init__(self, encoder: TextTower, words: Sequence[str]) -> None:
+        super().__init__()
+        self.encoder, self.words = encoder, list(words)
+        self.width = 2 * encoder.width + len(words) + 1
+        self.pad_token_id, self.saves_weights = encoder.pad_token_id, encoder.saves_weights
+        self._tokens = {word: -1 - number for number, word in enumerate(words)}
+
+    def knows(self, texts: Sequence[str], language: str) -> bool:
+        return self.encoder.knows(texts, language)
+
+    def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        encoded = self.encoder.tokenise(texts, languages)
+        return [own + self._words(text) for own, text in zip(encoded, texts, strict=True)]
+
+    def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        is_read = token_mask & (token_ids >= 0)
+        L = int(is_read.sum(dim=1).max())
+        is_read = is_read[:, :L]
+        encoded = self.encoder(token_ids[:, :L].masked_fill(~is_read, self.pad_token_id), is_read)
+        pooled = beside(encoded.pooled, self._bag(token_ids))
+        return Encoded(pooled, pooled[:, None], token_mask[:, :1])
+
+    def bag(self, texts: Sequence[str]) -> Tensor:
+        """[N, V + 1]: whether each word is in the text, and k: the share of its words that are known less that of the others,
+        at least 0.
+        """
+        return self._bag(pad_tokens([self._words(text) for text in texts], 0)[0])
+
+    def save(self, folder: Path) -> None:
+        self.encoder.save(folder)
+        write_json(folder / WORDS_FILE, {"words": self.words})
+
+    def _words(self, text: str) -> list[int]:
+        return [self._tokens.get(word, -1 - len(self.words)) for word in words_of(text)]
+
+    def _bag(self, token_ids: Tensor) -> Tensor:
+        V, is_word = len(self.words), token_ids < 0
+        counts = torch.zeros(len(token_ids), V + 1, device=token_ids.device)
+        counts.scatter_add_(1, (-1 - token_ids).clamp(min=0), is_word.float())
+        known, unknown = counts[:, :V].sum(dim=1), counts[:, V]
+        share = (known - unknown).clamp(min=0) / (known + unknown).clamp(min=1)
+        return torch.cat([counts[:, :V].clamp(max=1), share[:, None]], dim=1)
+
+
+def with_saved_words(encoder: TextTower, folder: Path) -> TextTower:
+    """The tower with the words that were saved beside it, or as it is where there are none."""
+    file = folder / WORDS_FILE
+    return WithWords(encoder, read_json(file)["words"]) if file.is_file() else encoder

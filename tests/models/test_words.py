@@ -1,0 +1,78 @@
+"""Words beside an encoder's vectors: which they are, what the tower makes of them, and texts that have none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import pad_tokens
+from ray_atr.models.words import WORDS_FILE, WithWords, frequent_words, with_saved_words, words_of
+from tests.support.archives import save_retriever
+
+WORDS = ["a", "dog", "barks", "犬", "tone"]
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> WithWords:
+    return WithWords(save_retriever(tmp_path_factory.mktemp("words") / "model").text_tower, WORDS)
+
+
+def pooled(tower: WithWords, texts: list[str]) -> torch.Tensor:
+    with torch.inference_mode():
+        tokens = tower.tokenise(texts, ["eng"] * len(texts))
+        return tower(*pad_tokens(tokens, tower.pad_token_id)).pooled
+
+
+def test_words_are_of_letters_or_digits_and_characters_of_east_asia() -> None:
+    assert words_of("L'ÉTÉ, 12dB_high—ﬁne!") == ["l", "été", "12", "db", "high", "fine"]
+    assert words_of("犬が2回、吠える。") == ["犬", "が", "2", "回", "吠", "え", "る"]
+    assert words_of("лает СОБАКА") == ["лает", "собака"]
+    for empty in ("", " \n", "?!…", "🐕🐕"):
+        assert words_of(empty) == []
+
+
+def test_a_vocabulary_has_the_words_of_most_texts_and_none_of_one_text() -> None:
+    texts = ["a dog dog dog", "a dog", "a cat cat", "one cat", "a bird"]
+    assert frequent_words(texts, 9) == ["a", "dog", "cat"]
+    assert frequent_words(texts, 1) == ["a"]
+
+
+def test_the_vector_is_the_encoders_and_its_product_with_the_share_of_known_words(tower: WithWords) -> None:
+    texts = ["A dog barks.", "a cat barks a tone", "un chat", "a dog: ein Ton"]
+    encoder = tower.encoder
+    with torch.inference_mode():
+        tokens = encoder.tokenise(texts, ["eng"] * len(texts))
+        v = encoder(*pad_tokens(tokens, encoder.pad_token_id)).pooled
+    known = torch.tensor([1.0, 3 / 5, 0.0, 0.0])
+    has = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1, 1, 0, 0, 0]])
+    k = known[:, None]
+    torch.testing.assert_close(pooled(tower, texts), torch.cat([v, k * v, k * has, k], dim=1))
+    torch.testing.assert_close(tower.bag(texts), torch.cat([has, k], dim=1))
+
+
+def test_hostile_texts_have_the_vector_that_they_have_alone(tower: WithWords) -> None:
+    texts = ["", "\0?!🐕", "a dog " * 20_000, "dog" * 30_000, "犬" * 300, "كلب ينبح", "कुत्ता", "\ud7a3\u0301" * 99]
+    together = pooled(tower, texts)
+    assert torch.isfinite(together).all()
+    for text, found in zip(texts, together, strict=True):
+        torch.testing.assert_close(pooled(tower, [text])[0], found)
+    shares = together[:, -1].tolist()
+    assert shares == [0, 0, 1, 0, 1, 0, 0, 0]
+
+
+def test_a_saved_retriever_knows_its_words_again(tower: WithWords, tmp_path: Path) -> None:
+    plain = save_retriever(tmp_path / "plain")
+    assert with_saved_words(plain.text_tower, tmp_path / "plain" / "text") is plain.text_tower
+    retriever = Retriever(plain.audio_tower, tower, plain.settings).eval()
+    retriever.save_pretrained(tmp_path / "words")
+    opened = Retriever.from_pretrained(tmp_path / "words")
+    texts = ["a dog barks", "un chat", "ein Ton: a dog barks"]
+    assert torch.equal(opened.encode_text(texts), retriever.encode_text(texts))
+    file = tmp_path / "words" / "text" / WORDS_FILE
+    file.write_text(re.sub("dog", "cat", file.read_text()))
+    with pytest.raises(ValueError, match=WORDS_FILE):
+        Retriever.from_pretrained(tmp_path / "words")
