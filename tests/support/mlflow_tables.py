@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,18 @@ _tables = b""
 
 def copy_tables() -> None:
     """From now on a new database of this process and its forks is a copy of the first, if MLflow's databases are imported."""
-    utils = sys.modules.get("mlflow.store.db.utils")
+    utils: Any = sys.modules.get("mlflow.store.db.utils")
     if utils is None or getattr(utils._initialize_tables, "is_copied", False):
         return
-    migrate = utils._initialize_tables
+    migrate, upgrade = utils._initialize_tables, utils._upgrade_db
 
     def initialise(engine: Any) -> None:
+        """As MLflow's own."""
         global _tables
         file = Path(engine.url.database) if engine.dialect.name == "sqlite" and engine.url.database else None
-        if file is None or (os.path.exists(file) and file.stat().st_size):
-            # No file of its own, or one that a migration has begun with.
+        is_begun = file is not None and file.exists() and file.stat().st_size > 0
+        # A test may have put something else in the place of the migrations.
+        if file is None or is_begun or utils._upgrade_db is not upgrade:
             migrate(engine)
             return
         if _tables:
@@ -33,5 +34,5 @@ def copy_tables() -> None:
         engine.dispose()
         _tables = file.read_bytes()
 
-    initialise.is_copied = True  # type: ignore[attr-defined]
     utils._initialize_tables = initialise
+    utils._initialize_tables.is_copied = True

@@ -38,10 +38,11 @@ def killed_after_two_epochs(arguments: list[str], said: Path) -> None:
 
     add_epoch = TrialFolder.add_epoch
 
-    def killed(trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
-        add_epoch(trial, metrics)
+    def killed(trial: TrialFolder, metrics: Mapping[str, Any]) -> bool:
+        is_new = add_epoch(trial, metrics)
         if metrics["epoch"] == 2:
             os._exit(1 if ray.is_initialized() else 9)
+        return is_new
 
     TrialFolder.add_epoch = killed  # type: ignore[method-assign]
     sys.stdout = said.open("w", buffering=1)
