@@ -23,6 +23,8 @@ class Call:
     """
 
     make: Callable[[Synth, float], Samples]
+    subject: str
+    """Who makes it, where other sounds have the same subject in a caption; else nothing."""
     seconds: float
     spacing: float
     is_counted: bool
@@ -36,6 +38,7 @@ class Texture:
     """A sound that continues for as long as it is given: rain, an engine."""
 
     make: Callable[[Synth, float, float], Samples]
+    subject: str
 
 
 def _read_kinds() -> dict[str, Call | Texture]:
@@ -44,8 +47,11 @@ def _read_kinds() -> dict[str, Call | Texture]:
         for row in csv.DictReader(file):
             name, how = row["kind"], row["how it comes"].split()
             make = getattr(living, name, None) or getattr(things, name)
-            length = (float(row["seconds"]), float(row["spacing"])) if row["seconds"] else None
-            kinds[name] = Call(make, *length, *(one in how for one in HOW)) if length else Texture(make)
+            if row["seconds"]:
+                length = float(row["seconds"]), float(row["spacing"])
+                kinds[name] = Call(make, row["subject"], *length, *(one in how for one in HOW))
+            else:
+                kinds[name] = Texture(make, row["subject"])
     return kinds
 
 
@@ -57,15 +63,8 @@ BACKGROUNDS: tuple[str, ...] = ("quiet", "hum", "street", "wind", "crowd", "fan"
 TEMPO_FACTOR = {"fast": 0.6, None: 1.0, "slow": 1.6}
 """What a tempo does to the spacing of calls."""
 
-_SAME_SUBJECT: tuple[frozenset[str], ...] = (
-    frozenset({"footsteps", "whistling", "knock", "keyboard", "hammer", "piano", "drum", "flute", "guitar"}),
-    frozenset({"cough", "snore"}),
-    frozenset({"door_creak", "door_slam"}),
-)
-
 
 def may_join(kind: str, others: tuple[str, ...]) -> bool:
     """Whether a kind may share a clip: once a clip, and not with one whose caption has the same subject."""
-    if kind in others:
-        return False
-    return not any(kind in group and group & set(others) for group in _SAME_SUBJECT)
+    subject = KINDS[kind].subject
+    return kind not in others and not (subject and subject in {KINDS[other].subject for other in others})
