@@ -431,7 +431,11 @@ class Retriever(nn.Module):
 
     @torch.inference_mode()
     def embed_sentences(
-        self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
+        self,
+        texts: Sequence[str] | NDArray[Any] | Tensor,
+        language: str | Sequence[str] = "eng",
+        *,
+        batch_size: int = 128,
     ) -> Tensor:
         """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none.
 

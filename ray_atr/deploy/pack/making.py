@@ -321,6 +321,7 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
     tower, file, random = retriever.text_tower, folder / PROJECTION_FILE, torch.Generator().manual_seed(0)
     graph: nn.Module
     if isinstance(tower, WithWords):
+        assert isinstance(retriever.text_projection, nn.Linear)
         graph = WordsGraph(retriever.text_projection)
         example = {
             "text": torch.randn(3, tower.encoder.width, generator=random),
