@@ -44,7 +44,7 @@ def killed_after_two_epochs(arguments: list[str], said: Path) -> None:
             os._exit(1 if ray.is_initialized() else 9)
         return is_new
 
-    TrialFolder.add_epoch = killed  # type: ignore[method-assign, assignment]
+    TrialFolder.add_epoch = killed  # type: ignore[assignment, method-assign]
     sys.stdout = said.open("w", buffering=1)
     main("train", arguments=arguments)
 
