@@ -263,7 +263,8 @@ def _placed(
 ) -> dict[tuple[str, str], Vectors]:
     """Where the pack puts each caption and language of a split, by the encoder's vectors [M, W] of all pairs."""
     asked = {(pair.caption, pair.language): row for row, pair in enumerate(pairs) if (pair.split or "train") == split}
-    texts, given = [caption for caption, _ in asked], torch.from_numpy(vectors[list(asked.values())])
+    texts = [caption for caption, _ in asked]
+    given: Any = torch.from_numpy(vectors[list(asked.values())])
     if isinstance(retriever.text_tower, WithWords):
         given = beside(given, retriever.text_tower.bag(texts))
     return dict(zip(asked, retriever.embed_sentences(given).numpy(), strict=True))
@@ -320,6 +321,7 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
 
     tower, file, random = retriever.text_tower, folder / PROJECTION_FILE, torch.Generator().manual_seed(0)
     graph: nn.Module
+    vectors: Any
     if isinstance(tower, WithWords):
         assert isinstance(retriever.text_projection, nn.Linear)
         graph = WordsGraph(retriever.text_projection)
@@ -327,11 +329,12 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
             "text": torch.randn(3, tower.encoder.width, generator=random),
             "words": torch.rand(3, len(tower.words) + 1, generator=random),
         }
-        wanted = retriever.embed_sentences(beside(**example))
+        vectors = beside(**example)
     else:
         graph = ProjectionGraph(retriever.text_projection)
         example = {"text": torch.randn(3, tower.width, generator=random)}
-        wanted = retriever.embed_sentences(example["text"])
+        vectors = example["text"]
+    wanted = retriever.embed_sentences(vectors)
     write_graph(graph, tuple(example.values()), file, {name: {0: "texts"} for name in example})
     twice = {name: torch.cat([rows, rows]).numpy() for name, rows in example.items()}
     (found,) = onnxruntime.InferenceSession(file).run(None, twice)
