@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import shlex
 import subprocess
 import sys
@@ -81,6 +82,16 @@ def test_a_working_directory_that_is_gone_is_said(
         run_script(lambda: print(locate("runs")))
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "error: the working directory no longer exists; change to one that does\n"
+
+
+def test_a_line_is_seen_in_a_pipe_when_it_is_printed() -> None:
+    script = "from ray_atr.cli.parse import run_script; import time; run_script(lambda: [print('starting'), time.sleep(600)])"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "starting\n"
+        process.kill()
 
 
 def test_a_reader_who_has_seen_enough_is_no_failure() -> None:

@@ -328,6 +328,9 @@ def run_script(main: Callable[[], None]) -> None:
     """
     terminate_like_interrupt()
     _end_an_import_at_once()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Who reads a pipe, a file or a job's log sees each line when it is printed, as in a terminal.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
     except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
