@@ -132,6 +132,7 @@ def sweep(
     if racing is not None and queue.is_done and failure is None:
         further, told = racing.further_seeds()
         if further and asked.spends_spared:
+            # What has failed was tried again already, if it was to be.
             run.update_info(**{SEEDS_GRANTED: [*granted, *further]})
             say(told)
             hours = None if deadline is None else max((deadline - time.monotonic()) / 3600, 1e-9)
@@ -141,7 +142,6 @@ def sweep(
                 home,
                 listeners=given,
                 concurrency=concurrency,
-                retry_failed=retry_failed,
                 use_ray=use_ray,
                 say=say,
             )

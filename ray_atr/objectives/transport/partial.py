@@ -25,7 +25,7 @@ CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
 NEWTON_LARGEST = 2048
 NEWTON_MOST = 40
-"""Steps of Newton's method: of the problems that it suits, few take more than ten."""
+"""Steps of Newton's method: the problems that it suits take some ten, at most about twenty."""
 KERNEL_SWEEPS, LOG_SWEEPS = 0.5, 0.125
 """Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is thought of: less than its first
 step, which eliminates an [M, M] system, takes. Twice as many more are made if they will suffice."""

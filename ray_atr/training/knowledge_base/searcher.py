@@ -25,9 +25,8 @@ from ray_atr.training.knowledge_base.sharded import EntriesAt, Exchange, Sharded
 from ray_atr.training.knowledge_base.snapshot import Snapshot, in_utf8
 
 BLOCK = 16_384
-GPU_BLOCK = (
-    2**25
-)  # scores, and numbers of widened rows, of a block on a GPU, where small ones cost more to start than to compute
+GPU_BLOCK = 2**25
+"""Scores, and numbers of widened rows, of a block on a GPU: small blocks take longer to start than to compute there."""
 WIDENED = 1_024  # rows that are widened at a time
 MOST_EQUAL = (
     4_096  # results beyond which the order of equal ones is the library's: of queries that are as near to everything
