@@ -9,7 +9,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -38,10 +38,14 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
     leaves the others waiting for its gradient.
     Raises ValueError if there is no readable configuration of a known architecture.
     """
-    from transformers import PreTrainedConfig
+    from transformers import AutoConfig, PreTrainedConfig
 
     require_name(checkpoint, path)
-    config = _layout_of(checkpoint).config(path)
+    if (lone := _lone_file(checkpoint)) is not None:
+        config = lone.read_config(lone.file, path)
+    else:
+        with refusing(path, checkpoint, "a folder or hub id with the config.json of a model of transformers"):
+            config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         for name, value in vars(part).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -70,19 +74,57 @@ def load_model(
     Names that start with one of `skip`, be it behind the library's own prefix, may be in the checkpoint or not (heads of the
     task it was trained on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
     """
-    return _layout_of(checkpoint).model(model_class, config, path, skip, allowed, arguments)
+    if (lone := _lone_file(checkpoint)) is not None:
+        return lone.read_model(lone.file, model_class, config, path, allowed)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    level = transformers_logging.get_verbosity()
+    # Its warnings say again, in forty lines, what the report below says in one.
+    transformers_logging.set_verbosity_error()
+    try:
+        with refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError):
+            model, info = model_class.from_pretrained(
+                checkpoint,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                weights_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **arguments,
+            )
+    finally:
+        transformers_logging.set_verbosity(level)
+    mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
+    missing = {*info["missing_keys"]} - {*mis_shaped}
+    prefix = f"{model.base_model_prefix}."
+    skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
+    report = LoadReport(
+        source=checkpoint,
+        loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
+        missing=tuple(sorted(missing)),
+        unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
+        mis_shaped=mis_shaped,
+        skipped=tuple(sorted(skipped)),
+    )
+    require_match(report, allowed, path)
+    return model
 
 
 def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig, path: str) -> PreTrainedTokenizerBase:
     """The checkpoint's tokeniser. Raises ValueError if it is missing, broken, or larger than the model's vocabulary."""
     from transformers import AutoTokenizer
 
-    folder, layout = Path(checkpoint), _layout_of(checkpoint)
+    folder, lone = Path(checkpoint), _lone_file(checkpoint)
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
-        raise refuse(path, str(checkpoint), f"a folder with {layout.tokeniser}")
+        missing = f"its tokeniser ({', '.join(TOKENIZER_FILES[:4])})" if lone is None else lone.beside
+        raise refuse(path, str(checkpoint), f"a folder with {missing}")
     with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False, **layout.whose_tokeniser())
+        tokenizer = AutoTokenizer.from_pretrained(
+            checkpoint, trust_remote_code=False, **({} if lone is None else lone.whose_tokeniser())
+        )
     if len(tokenizer) > config.vocab_size:
         allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
         raise refuse(path, str(checkpoint), allowed)
@@ -96,8 +138,14 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
 
     Raises ValueError if there is none.
     """
+    from transformers import AutoFeatureExtractor
+
     require_name(checkpoint, path)
-    return _layout_of(checkpoint).extractor(path)
+    file = laion_file(checkpoint)
+    if file is not None and not (file.parent / "preprocessor_config.json").is_file():
+        return laion_extractor(laion_config(file, path))
+    with refusing(path, checkpoint, "a folder or hub id with a whole preprocessor_config.json", TypeError, ImportError):
+        return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
 
 
 def encoder_class(config: PreTrainedConfig, path: str, own: Mapping[str, Any], allowed: str) -> Any:
@@ -119,127 +167,29 @@ def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
         raise refuse(path, text, "a folder that exists, or a hub id owner/name")
 
 
-class _Library:
-    """A folder or hub id in the layout of transformers."""
+class _LoneFile(NamedTuple):
+    """One `.pt` in a layout of its authors', and how it is read."""
 
-    tokeniser = "its tokeniser (" + ", ".join(TOKENIZER_FILES[:4]) + ")"
-
-    def __init__(self, checkpoint: str | os.PathLike[str]) -> None:
-        self.checkpoint = checkpoint
-
-    def config(self, path: str) -> PreTrainedConfig:
-        from transformers import AutoConfig
-
-        with refusing(path, self.checkpoint, "a folder or hub id with the config.json of a model of transformers"):
-            return AutoConfig.from_pretrained(self.checkpoint, trust_remote_code=False)
-
-    def model(
-        self,
-        model_class: Any,
-        config: PreTrainedConfig,
-        path: str,
-        skip: tuple[str, ...],
-        allowed: Iterable[str],
-        arguments: Mapping[str, Any],
-    ) -> Any:
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
-        level = transformers_logging.get_verbosity()
-        # Its warnings say again, in forty lines, what the report below says in one.
-        transformers_logging.set_verbosity_error()
-        try:
-            with refusing(
-                path, self.checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError
-            ):
-                model, info = model_class.from_pretrained(
-                    self.checkpoint,
-                    config=config,
-                    dtype=torch.float32,
-                    trust_remote_code=False,
-                    weights_only=True,
-                    ignore_mismatched_sizes=True,
-                    output_loading_info=True,
-                    **arguments,
-                )
-        finally:
-            transformers_logging.set_verbosity(level)
-        mis_shaped = {name: (tuple(stored), tuple(wanted)) for name, stored, wanted in info["mismatched_keys"]}
-        missing = {*info["missing_keys"]} - {*mis_shaped}
-        prefix = f"{model.base_model_prefix}."
-        skipped = {name for name in info["unexpected_keys"] if name.removeprefix(prefix).startswith(skip)}
-        report = LoadReport(
-            source=str(self.checkpoint),
-            loaded=tuple(name for name in model.state_dict() if name not in missing and name not in mis_shaped),
-            missing=tuple(sorted(missing)),
-            unexpected=tuple(sorted({*info["unexpected_keys"]} - skipped)),
-            mis_shaped=mis_shaped,
-            skipped=tuple(sorted(skipped)),
-        )
-        require_match(report, allowed, path)
-        return model
-
-    def whose_tokeniser(self) -> dict[str, Any]:
-        """What AutoTokenizer is told besides the folder."""
-        return {}
-
-    def extractor(self, path: str) -> Any:
-        from transformers import AutoFeatureExtractor
-
-        allowed = "a folder or hub id with a whole preprocessor_config.json"
-        with refusing(path, self.checkpoint, allowed, TypeError, ImportError):
-            return AutoFeatureExtractor.from_pretrained(self.checkpoint, trust_remote_code=False)
-
-
-class _LoneFile(_Library):
-    """A folder with one `.pt` in a layout of its authors'."""
-
+    file: Path
     read_config: Callable[[Path, str], PreTrainedConfig]
-    read_model: Callable[[Path, Any, PreTrainedConfig, str, Iterable[str]], Any]
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file.parent)
-        self.file = file
-
-    def config(self, path: str) -> PreTrainedConfig:
-        return self.read_config(self.file, path)
-
-    def model(
-        self, model_class: Any, config: PreTrainedConfig, path: str, skip: Any, allowed: Iterable[str], arguments: Any
-    ) -> Any:
-        return self.read_model(self.file, model_class, config, path, allowed)
+    read_model: Callable[[Path, Any, Any, str, Iterable[str]], Any]
+    beside: str
+    """Its tokeniser, in words."""
+    whose_tokeniser: Callable[[], dict[str, Any]]
+    """What AutoTokenizer is told besides the folder, as there is no config.json to say it."""
 
 
-class _Laion(_LoneFile):
-    """LAION-CLAP's own."""
-
-    tokeniser = BESIDE
-    read_config, read_model = staticmethod(laion_config), staticmethod(laion_model)
-
-    def whose_tokeniser(self) -> dict[str, Any]:
-        from transformers import ClapConfig
-
-        # Without a config.json beside it, nothing else says whose it is.
-        return {"config": ClapConfig()}
-
-    def extractor(self, path: str) -> Any:
-        has_own = (self.file.parent / "preprocessor_config.json").is_file()
-        return super().extractor(path) if has_own else laion_extractor(self.config(path))
-
-
-class _MlClap(_LoneFile):
-    """ML-CLAP's, of which this is the text encoder."""
-
-    tokeniser = NLLB_BESIDE
-    read_config, read_model = staticmethod(sonar_config), staticmethod(sonar_model)
-
-    def whose_tokeniser(self) -> dict[str, Any]:
-        # SONAR's is NLLB's; M2M100, whose encoder it has, has another.
-        return {"tokenizer_type": "nllb"}
-
-
-def _layout_of(checkpoint: str | os.PathLike[str]) -> _Library:
+def _lone_file(checkpoint: str | os.PathLike[str]) -> _LoneFile | None:
+    """ML-CLAP's, of which SONAR is read, or LAION-CLAP's; None for a folder or hub id in the layout of transformers."""
     if (file := ml_clap_file(checkpoint)) is not None:
-        return _MlClap(file)
-    file = laion_file(checkpoint)
-    return _Library(checkpoint) if file is None else _Laion(file)
+        # SONAR's is NLLB's; M2M100, whose encoder it has, has another.
+        return _LoneFile(file, sonar_config, sonar_model, NLLB_BESIDE, lambda: {"tokenizer_type": "nllb"})
+    if (file := laion_file(checkpoint)) is not None:
+        return _LoneFile(file, laion_config, laion_model, BESIDE, _of_clap)
+    return None
+
+
+def _of_clap() -> dict[str, Any]:
+    from transformers import ClapConfig
+
+    return {"config": ClapConfig()}
