@@ -16,7 +16,7 @@ import pytest
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.override import flatten, override
-from ray_atr.common.storage import locate, read_json, read_lines, write_json
+from ray_atr.common.storage import locate, read_appended, read_json, write_json
 from ray_atr.common.storage.lock import user_name
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
@@ -265,7 +265,7 @@ def read_trial(folder: Path) -> dict[str, Any]:
     result = folder / "result.json"
     return {
         "trial": read_json(folder / "trial.json"),
-        "epochs": read_lines(folder / "metrics.jsonl"),
+        "epochs": read_appended(folder / "metrics.jsonl"),
         "result": read_json(result) if result.is_file() else None,
     }
 

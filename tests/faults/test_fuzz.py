@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import redact
-from ray_atr.common.storage import read_json, read_lines, safe_name, write_json
+from ray_atr.common.storage import read_appended, read_json, safe_name, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
@@ -78,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(content=st.binary(max_size=200) | anything.map(lambda value: json.dumps(value).encode()))
 def test_records(folder: Path, content: bytes) -> None:
     (folder / "record").write_bytes(content)
-    for read in (read_json, read_lines, load_experiment):
+    for read in (read_json, read_appended, load_experiment):
         refused_or_read(partial(read, folder / "record"))
 
 

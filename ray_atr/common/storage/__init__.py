@@ -12,7 +12,6 @@ from ray_atr.common.storage.digests import (
     lost_seal,
     read_bytes,
     read_json,
-    read_lines,
     read_text,
     write_bytes,
     write_json,

@@ -16,7 +16,6 @@ from ray_atr.common.storage.digests import (
     DamagedFileError,
     is_sealed,
     read_bytes,
-    read_lines,
     rows_of,
     seal,
     write_lines,
@@ -30,7 +29,7 @@ BLOCK = 1 << 16
 def append_line(file: Location, row: Mapping[str, Any]) -> None:
     """Add a line to a file in a folder that exists, and make the file if it is not there. StorageError if that fails."""
     if not isinstance(file, Path):
-        write_lines(file, [*read_lines(file), row])
+        write_lines(file, [*read_appended(file), row])
         return
     with storage_errors(file), disk_errors(file):
         is_new = not file.exists()

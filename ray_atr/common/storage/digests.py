@@ -10,10 +10,8 @@ objects of a checkpoint in a store, a tower), it is SHA-256, which nobody can fo
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
-import mmap
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -24,7 +22,7 @@ import xxhash
 
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage.atomic import atomic_file
-from ray_atr.common.storage.locations import Location, file_exists, storage_errors, whole_file, with_retries
+from ray_atr.common.storage.locations import Location, storage_errors, whole_file, with_retries
 
 DIGESTS_FILE = "digests.json"
 DIGEST = "digest"
@@ -57,20 +55,9 @@ def digest_of(content: bytes | memoryview) -> str:
     return f"xxh3:{xxhash.xxh3_64_hexdigest(content)}"
 
 
-@contextlib.contextmanager
-def mapped(file: Path) -> Iterator[memoryview]:
-    """A file's bytes, mapped instead of read."""
-    with file.open("rb") as opened:
-        if os.fstat(opened.fileno()).st_size == 0:
-            yield memoryview(b"")
-            return
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-            yield view
-
-
 def digest_of_file(file: Path) -> str:
-    with mapped(file) as content:
-        return digest_of(content)
+    with file.open("rb") as opened:
+        return f"xxh3:{hashlib.file_digest(opened, xxhash.xxh3_64).hexdigest()}"
 
 
 def seal(content: Mapping[str, Any], **layout: Any) -> str:
@@ -226,14 +213,6 @@ def read_json(file: Location) -> Any:
 def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write objects as sealed JSON, one a line, whole."""
     write_text(file, "".join(seal(row) + "\n" for row in rows))
-
-
-def read_lines(file: Location) -> list[dict[str, Any]]:
-    """The objects of a file with one a line; none if there is no file.
-
-    ValueError names the line that is no object, or not what was written.
-    """
-    return list(rows_of(read_bytes(file), file)) if file_exists(file) else []
 
 
 def rows_of(text: bytes, file: Location) -> Iterator[dict[str, Any]]:
