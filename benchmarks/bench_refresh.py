@@ -12,6 +12,8 @@ import argparse
 import statistics
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import faiss
 import numpy as np
@@ -22,7 +24,7 @@ from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 
 
 def main() -> None:
@@ -60,7 +62,8 @@ def main() -> None:
     entries = encode(None)
     encoding, building = [], []
     with tempfile.TemporaryDirectory() as folder:
-        base = InProcessRefresher(encode, SnapshotSettings(prototypes=options.prototypes), Path(folder))
+        encoder: Any = SimpleNamespace(encode_part=lambda weights, part: PartEntries.of(encode(weights), part))
+        base = InProcessRefresher(encoder, SnapshotSettings(prototypes=options.prototypes), Path(folder))
         for version in range(1, options.rounds + 2):
             encoding.append(cpu_seconds(lambda: encode(None)))
 

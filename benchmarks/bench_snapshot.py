@@ -24,8 +24,9 @@ from ray_atr.common.runtime import start_ray
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.actor import ActorPlace, start_knowledge_base
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 from ray_atr.training.knowledge_base.refresher import SnapshotClient
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 
 MIB = 2**20
 
@@ -36,10 +37,10 @@ class RandomSource:
     def __init__(self, entries: int, width: int) -> None:
         self.entries, self.width = entries, width
 
-    def __call__(self, weights: object) -> Entries:
+    def encode_part(self, weights: object, part: BasePart = WHOLE) -> PartEntries:
         random = np.random.default_rng(0)
         audio, text = (random.standard_normal((self.entries, self.width), dtype=np.float32) for _ in range(2))
-        return Entries(audio, text, np.arange(self.entries).astype(np.str_))
+        return PartEntries.of(Entries(audio, text, np.arange(self.entries).astype(np.str_)), part)
 
 
 @ray.remote(num_cpus=0.1)

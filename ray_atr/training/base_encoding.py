@@ -23,7 +23,7 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
-from ray_atr.training.knowledge_base.parts import BasePart
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 from ray_atr.training.knowledge_base.refresher import Refresher
 from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries, in_utf8
 
@@ -77,16 +77,6 @@ class BaseSource:
             audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, self.there[:, rows], self.groups[rows]
         )
 
-    def joined(self, parts: Sequence[Entries]) -> Entries:
-        """All blocks in their order as one. Equal captions get the row of the first: in another batch the same caption is
-        rounded otherwise, and a search orders equal rows, not nearly equal ones, by their place.
-        """
-        entries = concatenated(parts)
-        for text, places in zip(entries.text, self.first, strict=True):
-            repeated = np.flatnonzero(places != np.arange(len(places)))
-            text[repeated] = text[places[repeated]]
-        return entries
-
 
 class SourceEncoder:
     """Encodes a base's source with what a run has trained, block by block, on the CPU or a GPU, here or in several processes.
@@ -104,19 +94,7 @@ class SourceEncoder:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("here", "source", "retriever")}
 
-    def __call__(self, weights: Mapping[str, torch.Tensor]) -> Entries:
-        """The whole source."""
-        blocks = list(range(self.num_blocks))
-        if self.processes is None:
-            return self.source.joined([self.encode_block(weights, block) for block in blocks])
-        import ray
-
-        # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
-        make_worker = partial(_BlockEncoder, self, [ray.put(dict(weights))])
-        parts = dict(run_jobs(blocks, make_worker, ray=self.processes))
-        return self.source.joined([parts[block] for block in blocks])
-
-    def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart) -> PartEntries:
+    def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart = WHOLE) -> PartEntries:
         """A part of the source, and the names of all of it. Parts begin where blocks do."""
         source, rows = self.source, part.rows(len(self.source.features))
         blocks = range(rows.start // self.block, -(-rows.stop // self.block))
@@ -124,7 +102,15 @@ class SourceEncoder:
         if not blocks:
             empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
             return PartEntries(empty, np.stack([empty] * len(source.languages)), names)
-        found = concatenated([self.encode_block(weights, block) for block in blocks])
+        if self.processes is None:
+            found = concatenated([self.encode_block(weights, block) for block in blocks])
+        else:
+            import ray
+
+            # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
+            make_worker = partial(_block_encoder, self, [ray.put(dict(weights))])
+            done = dict(run_jobs(blocks, make_worker, ray=self.processes))
+            found = concatenated([done[number] for number in range(len(blocks))])
         return PartEntries(found.audio, found.text, names, source.first[:, rows])
 
     @cached_property
@@ -148,11 +134,6 @@ class SourceEncoder:
         """Entries of the source, and languages that each has a text in."""
         return len(self.source.features), len(self.source.languages)
 
-    @property
-    def num_blocks(self) -> int:
-        """In how many blocks the source is encoded."""
-        return -(-len(self.source.features) // self.block)
-
     def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
         """One block of the source."""
         self.retriever.load_trained_state(weights)
@@ -160,16 +141,11 @@ class SourceEncoder:
         return self.source.encode(self.retriever, rows)
 
 
-class _BlockEncoder:
-    """Encodes one block after the other with weights that are fetched once."""
+def _block_encoder(encoder: SourceEncoder, boxed: list[Any]) -> Callable[[int], Entries]:
+    """What encodes one block after the other with weights that are fetched once."""
+    import ray
 
-    def __init__(self, encoder: SourceEncoder, boxed: list[Any]) -> None:
-        import ray
-
-        self.encoder, self.weights = encoder, ray.get(boxed[0])
-
-    def __call__(self, block: int) -> Entries:
-        return self.encoder.encode_block(self.weights, block)
+    return partial(encoder.encode_block, ray.get(boxed[0]))
 
 
 def concatenated(parts: Sequence[Entries]) -> Entries:

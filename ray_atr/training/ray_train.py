@@ -179,10 +179,9 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
 
 
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
-    """The run's knowledge base as a named actor, started by the first worker and found by the others.
+    """The run's knowledge base as named actors, one for each part: started by the first worker that searches it, found by others.
 
-    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes. A base in parts has an
-    actor for each part too, started by the first worker that searches the part.
+    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
     """
     from ray_atr.training.knowledge_base import actor
 
@@ -199,22 +198,15 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     own_cpus, own_gpus = (cpus, gpus) if encodes_itself else (0.0, 0.0)
     place = actor.ActorPlace(own_cpus, own_gpus, clients=group.size, labels=labels)
     part = part_of_worker(group.rank, group.size, base_shards(experiment, encode, group))
-    if part.is_whole:
-        if group.is_first:
-            refresher = actor.start_knowledge_base(name, encode, settings, folder, place)
-        group.barrier()
-        return refresher if group.is_first else actor.find_knowledge_base(name)
-    shard = None
     if group.rank == part.workers(group.size).start:
-        shard = actor.start_shard(name, encode, settings, folder, part, place)
+        refresher = actor.start_knowledge_base(name, encode, settings, folder, place, part)
+    else:
+        refresher = actor.ActorRefresher(name, part)
     group.barrier()
     if group.is_first:
-        sharded = actor.start_sharded_base(name, settings, folder, part, clients=group.size)
+        refresher.give_back(folder)
     group.barrier()
-    if not group.is_first:
-        sharded = actor.find_sharded_base(name, part)
-    sharded.started = shard
-    return sharded
+    return refresher
 
 
 def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:

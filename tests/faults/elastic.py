@@ -120,9 +120,9 @@ def elastic_run(settings: dict[str, str], home: Path) -> RunFolder:
         state = the_trial(run).folder / LAST / STATE_FILE
         wait_until(state.is_file, STARTING, "the first epoch")
         told("4 workers train")
-        told(f"workers are on {nodes.homes_of('RayTrainWorker')}, the base on {nodes.homes_of('RefresherActor')}")
+        told(f"workers are on {nodes.homes_of('RayTrainWorker')}, the base on {nodes.homes_of('LeadingActor')}")
         assert set(nodes.homes_of("RayTrainWorker")) == {"a", "b"}
-        assert set(nodes.homes_of("RefresherActor")) <= {"head"}
+        assert set(nodes.homes_of("LeadingActor")) <= {"head"}
         nodes.drain("b", NOTICE_SECONDS)
         noticed = time.monotonic()
         told("notice for node b")

@@ -53,7 +53,7 @@ from tests.support.tiny import make_data  # noqa: E402
 
 TITLES = {
     "worker": ("ray::RayTrainWorker",),
-    "base": ("ray::RefresherActor", "ray::ShardedRefresher"),
+    "base": ("ray::LeadingActor",),
     "part": ("ray::ShardActor",),
     # A task of milliseconds is seldom seen at work: between two, its process is idle.
     "data": ("ray::Map", "ray::_MapWorker", "ray::IDLE"),

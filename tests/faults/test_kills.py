@@ -21,14 +21,18 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base import refresher
 from ray_atr.training.knowledge_base.parts import BasePart
-from ray_atr.training.knowledge_base.refresher import InProcessRefresher, ShardedRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.refresher import (
+    BackgroundRefresher,
+    InProcessRefresher,
+    LocalShards,
+    SnapshotClient,
+)
 from ray_atr.training.knowledge_base.shard import BaseShard
 from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version
 from ray_atr.training.run_folder import FINISHED, LAST, RUNNING, RunFolder
 from ray_atr.training.shards import ShardWriter
 from tests.support.crash_points import every_crash, failed_at, file_operations, in_fork
 from tests.support.encoders import SPEC, Turn, weights
-from tests.support.local_shards import LocalShards
 from tests.support.tiny import make_data
 
 
@@ -138,7 +142,7 @@ def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> N
         assert not leftovers(trial.folder), where
 
 
-class TwoParts(ShardedRefresher):
+class TwoParts(BackgroundRefresher):
     """A base in two parts, of which a client sees the whole."""
 
     def __init__(self, folder: Path) -> None:

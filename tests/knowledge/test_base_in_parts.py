@@ -27,7 +27,7 @@ from ray_atr.training.knowledge_base import faiss_library, parts, prototypes
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.parts import UNIT, BasePart, part_of_worker
 from ray_atr.training.knowledge_base.prototypes import centroids_of, drawn, pool
-from ray_atr.training.knowledge_base.refresher import READY, ShardedRefresher
+from ray_atr.training.knowledge_base.refresher import READY, BackgroundRefresher, LocalShards
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
 from ray_atr.training.knowledge_base.shard import BaseShard
 from ray_atr.training.knowledge_base.sharded import best_first
@@ -44,7 +44,6 @@ from ray_atr.training.knowledge_base.snapshot import (
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import base_shards
 from ray_atr.training.refresh_cost import epochs_a_refresh
-from tests.support.local_shards import LocalShards
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny
 
@@ -62,9 +61,9 @@ def entries(seed: int = 0) -> Entries:
     return Entries(audio, text, [f"clip{n}" for n in range(N)], mask, np.arange(N) // 3)
 
 
-def shards_of(folder: Path, settings: SnapshotSettings, count: int) -> ShardedRefresher:
+def shards_of(folder: Path, settings: SnapshotSettings, count: int) -> BackgroundRefresher:
     own = [BaseShard(Turned(), settings, folder, BasePart(number, count)) for number in range(count)]
-    return ShardedRefresher(LocalShards(own), settings, folder)
+    return BackgroundRefresher(LocalShards(own), settings, folder)
 
 
 class Turned:
@@ -197,7 +196,7 @@ class Rounded:
 def test_equal_captions_get_the_row_of_the_first_one_which_another_part_has(tmp_path: Path, count: int) -> None:
     settings = SnapshotSettings(prototypes=5)
     own = [BaseShard(Rounded(), settings, tmp_path, BasePart(number, count)) for number in range(count)]
-    base = ShardedRefresher(LocalShards(own), settings, tmp_path)
+    base = BackgroundRefresher(LocalShards(own), settings, tmp_path)
     base.publish(0, 1, 0)
     assert base.wait(1, 60).state == READY
     assert_equal(load_version(tmp_path, 1), build(with_equal_captions(0), settings))
@@ -345,16 +344,13 @@ TRAINED: dict[str, dict[str, Any]] = {
 }
 
 
-class InParts(ShardedRefresher):
+class InParts(BackgroundRefresher):
     """The first worker builds all parts; each one reads its own from the same folder."""
 
     def __init__(self, encode: SourceEncoder, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
         shards = [BaseShard(encode, settings, folder, BasePart(number, part.of)) for number in range(part.of)]
         super().__init__(LocalShards(shards), settings, folder)
         self.part = part
-
-    def versions(self) -> list[int]:
-        return versions_in(self.folder)
 
     def get(self, version: int) -> Snapshot:
         return load_version(self.folder, version, self.part)

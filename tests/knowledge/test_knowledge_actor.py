@@ -105,7 +105,7 @@ def test_an_actor_killed_in_mid_refresh_comes_back_and_builds_it(start, tmp_path
     gate.unlink()
     client.refresh(1, weights(1))
     refresher.wait(2, 0)
-    ray.kill(refresher.actor, no_restart=False)
+    ray.kill(refresher.actors[0], no_restart=False)
     assert np.array_equal(held.audio, before)
     gate.touch()
     client.before_step(2)
@@ -144,8 +144,7 @@ def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(star
     assert client.version == 2
 
 
-def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path, monkeypatch):
-    monkeypatch.setattr("ray_atr.training.knowledge_base.actor.this_node", lambda: "not the actor's")
+def test_versions_built_on_another_disk_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path):
     refresher, here = start("a"), tmp_path / "here"
     refresher.give_back(here)
     client = SnapshotClient(refresher, SPEC, 1)
@@ -157,9 +156,9 @@ def test_versions_built_on_another_node_are_in_the_checkpoint_and_given_to_the_n
     assert versions_in(here) == [3, 4]
     expected = refresher.get(4)
     other = start("b")
-    assert ray.get(other.actor.versions.remote()) == []
+    assert ray.get(other.actors[0].versions.remote()) == []
     other.give_back(here)
-    assert ray.get(other.actor.versions.remote()) == [3, 4]
+    assert ray.get(other.actors[0].versions.remote()) == [3, 4]
     np.testing.assert_array_equal(other.get(4).audio, expected.audio)
 
 
@@ -180,11 +179,12 @@ def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_n
     encode = Turn(gate=str(gate), count=3 * UNIT)
     # Each shard has a disk of its own, as on nodes; the first one's is that of the checkpoints.
     disks = [tmp_path / f"disk{number}" for number in range(2)]
-    held = [actor.start_shard(run, encode, SETTINGS, disk, BasePart(number, 2)) for number, disk in enumerate(disks)]
-    base = actor.start_sharded_base(run, SETTINGS, disks[0], BasePart(0, 2))
-    other = actor.find_sharded_base(run, BasePart(1, 2))
+    base, other = (
+        actor.start_knowledge_base(run, encode, SETTINGS, disk, part=BasePart(number, 2))
+        for number, disk in enumerate(disks)
+    )
+    base.give_back(disks[0])
     request.addfinalizer(base.close)
-    assert len(held) == 2
 
     def whole(version):
         return part_of([base.get(version), other.get(version)], WHOLE)
@@ -205,7 +205,7 @@ def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_n
     gate.unlink()
     base.publish(weights(2), 2, 5)
     time.sleep(1.0)
-    ray.kill(base.shards[1], no_restart=False)
+    ray.kill(base.actors[1], no_restart=False)
     gate.touch()
     await_ready(base, 2)
     second = build(one(weights(2)), SETTINGS, previous=first)

@@ -120,14 +120,15 @@ def test_a_refresh_computes_on_no_more_threads_than_training(tmp_path):
     """A new thread would take every core else."""
     seen = []
 
-    def encode(payload):
-        seen.append((torch.get_num_threads(), faiss.omp_get_max_threads()))
-        return Turn()(payload)
+    class Watched(Turn):
+        def __call__(self, weights):
+            seen.append((torch.get_num_threads(), faiss.omp_get_max_threads()))
+            return super().__call__(weights)
 
     before = torch.get_num_threads()
     torch.set_num_threads(1 if before > 1 else 2)
     try:
-        base = base_of(tmp_path, encode)
+        base = base_of(tmp_path, Watched())
         base.publish(weights(0), 1, 0)
         assert base.wait(1, 60).state == "ready"
         assert seen == [(torch.get_num_threads(),) * 2]

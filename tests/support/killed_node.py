@@ -78,7 +78,7 @@ def main(folder: Path) -> None:
     client.refresh(0, weights(1))
     client.wait_until_built()
     # The answer has come, what it refers to has not been fetched.
-    asked = refresher.actor.reference.remote(2)
+    asked = refresher.actors[0].reference.remote(2)
     ray.wait([asked])
     gate.unlink()
     client.refresh(1, weights(2))
@@ -104,8 +104,9 @@ def main(folder: Path) -> None:
     assert np.array_equal(held.audio, before)
 
     is_lost(ray.get(asked)[0])
-    answers = [refresher.actor.reference.remote(2), asked]
-    late = ActorRefresher(SimpleNamespace(reference=SimpleNamespace(remote=lambda version: answers.pop())))
+    answers = [refresher.actors[0].reference.remote(2), asked]
+    late = ActorRefresher("killed")
+    late.actors = [SimpleNamespace(reference=SimpleNamespace(remote=lambda version: answers.pop()))]
     assert np.allclose(late.get(2).audio, turned(1), atol=1e-6)
     assert not answers, "a reference that its node took with it is asked for again"
     ray.shutdown()

@@ -26,8 +26,9 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
+from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 from ray_atr.training.loop import train_trial
 from tests.support.tiny import make_data, prepared_for, tiny
 
@@ -87,11 +88,11 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
 ) -> None:
     late = {**ASK, f"{KNOWLEDGE}.refresh_lag": lag}
     _, quick = run(home, tmp_path / "quick", **late)
-    encode = SourceEncoder.__call__
+    encode = SourceEncoder.encode_part
 
-    def slowly(self: SourceEncoder, weights: Any) -> Entries:
+    def slowly(self: SourceEncoder, weights: Any, part: BasePart) -> PartEntries:
         time.sleep(0.1)
-        return encode(self, weights)
+        return encode(self, weights, part)
 
     def copied_late(weights: Any) -> dict[str, torch.Tensor]:
         time.sleep(0.1)
@@ -99,7 +100,7 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
 
     copied = checkpoint.copied
     monkeypatch.setattr(checkpoint, "copied", copied_late)
-    monkeypatch.setattr(SourceEncoder, "__call__", slowly)
+    monkeypatch.setattr(SourceEncoder, "encode_part", slowly)
     _, slow = run(home, tmp_path / "slow", **late)
     assert equal(quick, slow)
 
@@ -113,7 +114,9 @@ def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same
     retriever = prepared.first_retriever(experiment)
     sent = retriever.trained_state()
     assert {name for name in retriever.state_dict() if name not in sent} == {"text_tower.embedding.weight"}
-    found, expected = (SourceEncoder(experiment, prepared)(weights) for weights in (sent, retriever.state_dict()))
+    found, expected = (
+        SourceEncoder(experiment, prepared).encode_part(weights) for weights in (sent, retriever.state_dict())
+    )
     assert np.array_equal(found.audio, expected.audio)
     assert np.array_equal(found.text, expected.text)
 
@@ -123,20 +126,20 @@ def test_a_refresh_that_fails_once_changes_nothing_and_one_that_goes_on_failing_
 ) -> None:
     monkeypatch.setattr("ray_atr.training.knowledge_base.refresher.PAUSE", 0.0)
     expected, weights = run(home, tmp_path / "whole", **ASK)
-    encode, calls, breaks = SourceEncoder.__call__, [], (2).__eq__
+    encode, calls, breaks = SourceEncoder.encode_part, [], (2).__eq__
     first_retriever, builders = Prepared.first_retriever, set()
 
     def building(self: Prepared, experiment: Experiment) -> Retriever:
         builders.add(threading.current_thread())
         return first_retriever(self, experiment)
 
-    def breaking(self: SourceEncoder, weights: Any) -> Entries:
+    def breaking(self: SourceEncoder, weights: Any, part: BasePart) -> PartEntries:
         calls.append(1)
         if breaks(len(calls)):
             raise OSError(errno.EIO, "Input/output error", "vectors")
-        return encode(self, weights)
+        return encode(self, weights, part)
 
-    monkeypatch.setattr(SourceEncoder, "__call__", breaking)
+    monkeypatch.setattr(SourceEncoder, "encode_part", breaking)
     monkeypatch.setattr(Prepared, "first_retriever", building)
     epochs, found = run(home, tmp_path / "once", **ASK)
     # The base's thread draws no weights: it would take them from the generator that training uses meanwhile.
@@ -205,7 +208,7 @@ def test_a_source_is_encoded_as_its_clips_are_with_the_captions_they_wear(home: 
     experiment = tiny(home / "tones", **ASK, data__noise__ratio=0.5, **{f"{KNOWLEDGE}.text_entries": "each"})
     prepared = prepared_for(experiment, home)
     retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0).eval()
-    entries = SourceEncoder(experiment, prepared)(retriever.state_dict())
+    entries = SourceEncoder(experiment, prepared).encode_part(retriever.state_dict())
     features = open_features(prepared.features, "train")
     assigned = TrainingCaptions(features, ("eng", "fra"), experiment.data.noise, 0).batch(np.arange(len(features)), 0)
     for row in range(0, len(features), 7):
@@ -251,9 +254,9 @@ def test_a_base_on_a_node_without_the_features_makes_them(tmp_path: Path) -> Non
     experiment = tiny(tmp_path / "tones", objective__knowledge="ask", objective__knowledge__prototypes=4)
     prepared = prepared_for(experiment, tmp_path / "home")
     weights = prepared.first_retriever(experiment).state_dict()
-    expected = SourceEncoder(experiment, prepared)(weights)
+    expected = SourceEncoder(experiment, prepared).encode_part(weights)
     (tmp_path / "home").rename(tmp_path / "another node")
     open_features.cache_clear()
-    found = SourceEncoder(experiment, prepared)(weights)
+    found = SourceEncoder(experiment, prepared).encode_part(weights)
     np.testing.assert_array_equal(found.audio, expected.audio)
     np.testing.assert_array_equal(found.text, expected.text)

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,8 +30,6 @@ from ray_atr.training.knowledge_base.queue import NOBODY, Identity, Queue
 from ray_atr.training.knowledge_base.refresher import Refresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import Positions, draw_from_pool
 from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, in_utf8
-
-logger = logging.getLogger(__name__)
 
 Gather = Callable[[Tensor], Tensor]
 

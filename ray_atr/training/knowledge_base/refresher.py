@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,24 +20,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
-from ray_atr.training.knowledge_base.building import build, build_parts
+from ray_atr.training.knowledge_base.building import build_parts
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import (
-    Entries,
-    Snapshot,
-    load_version,
-    remove_version,
-    save_version,
-    versions_in,
-)
+from ray_atr.training.knowledge_base.shard import BaseShard, EncodePart
+from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snapshot, remove_version
 
 logger = logging.getLogger(__name__)
-
-Encode = Callable[[Any], Entries]
-"""What a base calls to encode its source with published weights. Picklable; it may open its data at the first call."""
 
 KEEP = 3
 """How many of the last versions stay."""
@@ -59,16 +49,25 @@ class Outcome(NamedTuple):
     """How often it failed before it was ready."""
 
 
+class Shards(Protocol):
+    """The parts of a base, each in a `BaseShard`; one part is the whole base."""
+
+    def encode(self, version: int, payload: Any) -> None:
+        """Let every shard begin a version from weights, or from its part of `Entries`."""
+
+    def each(self, name: str, *arguments: Any) -> list[Any]:
+        """What a method of every shard returns, in the order of the parts."""
+
+
 class BackgroundRefresher:
     """Builds versions one after the other in a thread and keeps the last of them in `folder`.
 
-    A version is written before it is `ready`, so a base made again over the same folder has every version that was.
+    A version is written before it is `ready`, so a base made again over the same folder has every version that was. Here is what
+    the parts must agree on: k-means and when a version is there; the rows stay in the shards.
     """
 
-    def __init__(self, settings: SnapshotSettings, folder: Path) -> None:
-        self.settings, self.folder = settings, folder
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers_below(folder)
+    def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path) -> None:
+        self.shards, self.settings, self.folder = shards, settings, folder
         self._executor = ThreadPoolExecutor(
             1, "knowledge-refresh", initializer=limit_threads, initargs=(torch.get_num_threads(),)
         )
@@ -77,7 +76,7 @@ class BackgroundRefresher:
         self._lock = threading.Lock()
 
     def publish(self, payload: Any, version: int, step: int) -> None:
-        """Start building a version; returns at once. `payload` is weights, or `Entries` that need no encoding.
+        """Start building a version; returns at once. `payload` is what `Shards.encode` takes.
 
         A version is built once: published again, one that is there, being built or failed stays what it is.
         """
@@ -101,16 +100,20 @@ class BackgroundRefresher:
         """Build a version and write it; returns the seconds that this took."""
         started = time.perf_counter()
         earlier = [known for known in self.versions() if known < version]
-        self._make(payload, version, step, earlier[-1] if earlier else None)
+        self.shards.encode(version, payload)
+        start = self.shards.each("centroids", earlier[-1])[0] if earlier else None
+
+        def each(name: str, *arguments: Any) -> list[Any]:
+            return self.shards.each("build", version, name, *arguments)
+
+        build_parts(each, self.settings, version=version, step=step, start=start)
         with self._lock:
             for old in self.versions()[:-KEEP]:
                 self._remove(old)
         return time.perf_counter() - started
 
-    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
-        raise NotImplementedError
-
     def _remove(self, version: int) -> None:
+        self.shards.each("remove", version)
         remove_version(self.folder, version)
 
     def wait(self, version: int, timeout: float) -> Outcome:
@@ -132,7 +135,7 @@ class BackgroundRefresher:
 
     def versions(self) -> list[int]:
         """The versions that are ready, oldest first."""
-        return versions_in(self.folder)
+        return sorted(set.intersection(*map(set, self.shards.each("versions"))))
 
     def rewind(self, version: int) -> None:
         """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
@@ -147,70 +150,31 @@ class BackgroundRefresher:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+class LocalShards:
+    """Shards in this process, one after the other."""
+
+    def __init__(self, shards: Sequence[BaseShard]) -> None:
+        self.shards = shards
+
+    def encode(self, version: int, payload: Any) -> None:
+        for shard in self.shards:
+            is_entries = isinstance(payload, Entries)
+            shard.encode(version, PartEntries.of(payload, shard.part) if is_entries else payload)
+
+    def each(self, name: str, *arguments: Any) -> list[Any]:
+        return [getattr(shard, name)(*arguments) for shard in self.shards]
+
+
 class InProcessRefresher(BackgroundRefresher):
     """A whole base in this process."""
 
-    def __init__(self, encode: Encode, settings: SnapshotSettings, folder: Path) -> None:
-        super().__init__(settings, folder)
-        self.encode = encode
-        self._open: dict[int, Snapshot] = {}
-
-    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
-        entries = payload if isinstance(payload, Entries) else self.encode(payload)
-        before = None if previous is None else self.get(previous)
-        snapshot = build(entries, self.settings, version=version, step=step, previous=before)
-        save_version(snapshot, self.folder)
-        with self._lock:
-            self._open[version] = snapshot
-
-    def _remove(self, version: int) -> None:
-        super()._remove(version)
-        self._open.pop(version, None)
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path) -> None:
+        self.shard = BaseShard(encoder, settings, folder)
+        super().__init__(LocalShards([self.shard]), settings, folder)
 
     def get(self, version: int) -> Snapshot:
         """A version that is ready. ValueError if it is not here."""
-        with self._lock:
-            if version not in self._open:
-                self._open[version] = load_version(self.folder, version)
-            return self._open[version]
-
-
-class Shards(Protocol):
-    """The parts of a base, each in a `BaseShard`."""
-
-    def encode(self, version: int, payload: Any) -> None:
-        """Let every shard begin a version from weights, or from the `PartEntries` of its own."""
-
-    def each(self, name: str, *arguments: Any) -> list[Any]:
-        """What a method of every shard returns, in the order of the parts."""
-
-
-class ShardedRefresher(BackgroundRefresher):
-    """A base in parts. Here is what they must agree on: k-means and when a version is there; the rows stay in the shards."""
-
-    def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path) -> None:
-        super().__init__(settings, folder)
-        self.shards = shards
-        self._whole = set.intersection(*map(set, shards.each("versions")))
-
-    def _make(self, payload: Any, version: int, step: int, previous: int | None) -> None:
-        self.shards.encode(version, payload)
-        start = None if previous is None else self.shards.each("centroids", previous)[0]
-
-        def each(name: str, *arguments: Any) -> list[Any]:
-            return self.shards.each("build", version, name, *arguments)
-
-        build_parts(each, self.settings, version=version, step=step, start=start)
-        with self._lock:
-            self._whole.add(version)
-
-    def _remove(self, version: int) -> None:
-        self.shards.each("remove", version)
-        super()._remove(version)
-        self._whole.discard(version)
-
-    def versions(self) -> list[int]:
-        return sorted(self._whole)
+        return self.shard.get(version)
 
 
 def in_words(error: BaseException) -> str:

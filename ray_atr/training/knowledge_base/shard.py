@@ -13,32 +13,32 @@ from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import Centroids, PartBuilder
 from ray_atr.training.knowledge_base.faiss_library import limit_threads
-from ray_atr.training.knowledge_base.parts import BasePart
+from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 from ray_atr.training.knowledge_base.snapshot import (
     PartEntries,
     Snapshot,
-    has_part,
     load_version,
     save_version,
     version_folder,
+    versions_in,
     versions_of_part,
 )
 
 
 class EncodePart(Protocol):
-    """What a base in parts calls to encode one of them with published weights. Picklable."""
+    """What a base calls to encode a part of it with published weights. Picklable; it may open its data at the first call."""
 
     def encode_part(self, weights: Any, part: BasePart) -> PartEntries: ...
 
 
 class BaseShard:
-    """One part of a base in this process.
+    """One part of a base in this process, or a whole base.
 
     `encode` begins a version, `build` continues it, and its last step writes it. What was begun is lost with the process; a
     version that was written is not.
     """
 
-    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart = WHOLE) -> None:
         self.encoder, self.settings, self.folder, self.part = encoder, settings, folder, part
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers_below(folder)
@@ -75,17 +75,14 @@ class BaseShard:
         snapshot = self.get(version)
         return Centroids(snapshot.centroids, snapshot.text_centroids)
 
-    def has(self, version: int) -> bool:
-        return has_part(self.folder, version, self.part)
-
     def versions(self) -> list[int]:
-        """The versions of which the part is here."""
-        return versions_of_part(self.folder, self.part)
+        """The versions of which the part is here, or all other parts, of which it is put together; oldest first."""
+        return sorted({*versions_in(self.folder), *versions_of_part(self.folder, self.part)})
 
     def receive(self, snapshot: Snapshot) -> None:
         """Take the part of a version that an earlier base of the run built, in as many parts or in others."""
         with self._lock:
-            if not self.has(snapshot.version):
+            if snapshot.version not in self.versions():
                 save_version(snapshot, self.folder)
 
     def remove(self, version: int) -> None:

@@ -216,11 +216,6 @@ def versions_in(folder: Path) -> list[int]:
     return sorted({version for version, count, parts in _kept(folder) if len(parts) == count})
 
 
-def has_part(folder: Path, version: int, part: BasePart) -> bool:
-    """Whether just this part of a version is here."""
-    return (version_folder(folder, version, part) / MANIFEST_FILE).is_file()
-
-
 def versions_of_part(folder: Path, part: BasePart) -> list[int]:
     """The versions of which just this part is here, oldest first."""
     return sorted(version for version, count, parts in _kept(folder) if count == part.of and part.number in parts)
@@ -233,7 +228,7 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
 
 def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
     """A version or a part of it, put together from other parts where needed. ValueError if it is not here."""
-    if not has_part(folder, version, part):
+    if version not in versions_of_part(folder, part):
         for own, count, parts in sorted(_kept(folder), key=lambda found: found[1]):
             if own == version and len(parts) == count:
                 pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
