@@ -48,7 +48,7 @@ def test_one_trial_and_then_a_sweep_take_both_nodes(head: Head) -> None:
     assert len(nodes) == len(set(nodes)) == 2
     # Each part is where it is searched. All ended with their trial.
     assert {node for name, _, node in actors if name in ("LeadingActor", "ShardActor")} == set(nodes)
-    beside = [(state, node) for name, state, node in actors if name in ("LeadingActor", "ValidatorActor")]
+    beside = [(state, node) for name, state, node in actors if name in ("LeadingActor", "SplitValidator")]
     assert [state for state, _ in beside] == ["DEAD"] * 2
     assert len({node for _, node in beside}) == 1, "both are beside the first worker"
     (trial,) = RunFolder.open(head.home / "runs" / "one").trials()

@@ -257,7 +257,7 @@ class Space:
     def build(self, choose: Callable[[str], Any], only: Container[str] | None = None) -> Point:
         """A point whose values are chosen path by path, of the paths (`only` these) that exist; variants are chosen first."""
         point: Point = {}
-        for path in self._ordered:
+        for path in [*self._choosers, *(path for path in self.dimensions if path not in self._choosers)]:
             if (only is None or path in only) and self._applies(path, point):
                 point[path] = choose(path)
         return {path: point[path] for path in self.dimensions if path in point}
@@ -331,10 +331,6 @@ class Space:
         if path in self._choosers:
             return True
         return any(path in case.paths for case in self._cases if case.agrees_with(point))
-
-    @cached_property
-    def _ordered(self) -> list[str]:
-        return [*self._choosers, *(path for path in self.dimensions if path not in self._choosers)]
 
     @cached_property
     def _choosers(self) -> list[str]:

@@ -65,8 +65,8 @@ class TrialQueue:
         self._open: list[int] = []  # places of the entries that had not ended when last looked at
         self._proposals = plan.search.proposals(self.history)
         self.waiting: deque[TrialFolder] = deque()
-        for point in recorded_points(run, without_seed=bool(plan.seeds)):
-            self._add(point, retry_failed)
+        for recorded in recorded_trials(run, without_seed=bool(plan.seeds)):
+            self._add(recorded.point, retry_failed)
         if not plan.search.is_adaptive and (plan.num_points is not None or plan.search.is_finite):
             while self._propose():
                 pass
@@ -170,13 +170,10 @@ def status_of(trial: TrialFolder) -> str:
     return FINISHED if trial.is_finished else str(trial.describe()["status"])
 
 
-def recorded_points(run: RunFolder, *, without_seed: bool) -> list[Point]:
-    """The points of a run folder's trials in the order they were proposed; `without_seed` if the sweep gives the seeds."""
-    return [one.point for one in recorded_trials(run, without_seed=without_seed)]
-
-
 def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
-    """The same with each point's trials."""
+    """The points of a run folder, each with its trials, in the order they were proposed; `without_seed` if the sweep gives the
+    seeds.
+    """
     left_out = {*run.info.get("fixed", ()), *(["seed"] if without_seed else [])}
     found: dict[str, tuple[float, PointTrials]] = {}
     for trial in run.trials():

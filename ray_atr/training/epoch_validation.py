@@ -178,7 +178,10 @@ def validate(
 class SplitValidator:
     """Measures what a run has trained, in a process and on a device of its own. Picklable; opens its data at the first call."""
 
-    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
+    def __init__(self, experiment: Experiment, prepared: Prepared, threads: int = 0) -> None:
+        """`threads` that this process computes with; 0: as many as before."""
+        if threads:
+            torch.set_num_threads(threads)
         self.experiment, self.prepared = experiment, prepared
         self._retriever: Retriever | None = None
 
@@ -193,14 +196,6 @@ class SplitValidator:
         retriever.load_trained_state(weights)
         group = WorkerGroup(device=retriever.device)
         return validate(retriever, TextBatcher(retriever), experiment, self.prepared, group)
-
-
-class ValidatorActor(SplitValidator):
-    """Validation beside training in a process that keeps its towers and data, with the threads that it is given CPUs for."""
-
-    def __init__(self, experiment: Experiment, prepared: Prepared) -> None:
-        torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_validation)))
-        super().__init__(experiment, prepared)
 
 
 class ActorValidator:
@@ -230,11 +225,11 @@ def start_validator(experiment: Experiment, prepared: Prepared) -> ActorValidato
 
     scaling = experiment.scaling
     cpus, gpus = scaling.cpus_per_validation * WORKER_CPU_SHARE, scaling.gpus_per_validation
-    actor = ray.remote(ValidatorActor).options(
+    actor = ray.remote(SplitValidator).options(
         num_cpus=cpus,
         num_gpus=gpus,
         max_restarts=-1,
         max_task_retries=-1,
         scheduling_strategy=here_if_there_is_room(cpus, gpus),
     )
-    return ActorValidator(actor.remote(experiment, prepared))
+    return ActorValidator(actor.remote(experiment, prepared, threads=max(1, int(scaling.cpus_per_validation))))

@@ -15,7 +15,7 @@ from ray_atr.papers.sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, T
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import set_by_recipe, split_settings
-from ray_atr.sweep.trial_queue import TrialQueue, recorded_points
+from ray_atr.sweep.trial_queue import TrialQueue, recorded_trials
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
@@ -203,7 +203,7 @@ def test_a_search_applies_what_is_set_below_what_it_chooses(tmp_path: Path) -> N
     for one in found:
         assert one.get("objective.pair.epsilon") == (0.03 if one["objective"] == "m_ltm" else None)
     # The points that the search is told of are its own.
-    assert all("objective.pair.epsilon" not in point for point in recorded_points(run, without_seed=True))
+    assert all("objective.pair.epsilon" not in one.point for one in recorded_trials(run, without_seed=True))
     again = TrialQueue(run, plan, lambda point: None)
     assert [trial.trial_id for trial in again.trials] == [trial.trial_id for trial in queue.trials]
 

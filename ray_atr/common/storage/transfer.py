@@ -124,7 +124,7 @@ class CheckpointSync:
 
         `others` are files that other workers have sent, name -> SHA-256.
         """
-        files = self._sent("")
+        files = self.send("")
         files |= others or {}
         write_text(self.remote / CHECKPOINT_FILE, json.dumps({"files": files}, indent=1))
         for stored in entries_in(self.remote / "objects"):
@@ -133,7 +133,12 @@ class CheckpointSync:
 
     def send(self, folder: str) -> dict[str, str]:
         """Copy the files below `folder`, which the first worker's `put` then lists: name -> SHA-256."""
-        return self._sent(folder)
+        held = set(self._held().values())
+        files = {name: digest for name, digest in self._present() if name.startswith(folder)}
+        for name, digest in files.items():
+            if digest not in held:
+                put(self.local / name, self._object(digest))
+        return files
 
     def share(self, folder: str, *, is_first: bool) -> None:
         """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
@@ -152,14 +157,6 @@ class CheckpointSync:
             for part in (*name.split("/"), digest):
                 safe_name(part, f"{path}: files")
         return held
-
-    def _sent(self, folder: str) -> dict[str, str]:
-        held = set(self._held().values())
-        files = {name: digest for name, digest in self._present() if name.startswith(folder)}
-        for name, digest in files.items():
-            if digest not in held:
-                put(self.local / name, self._object(digest))
-        return files
 
     def _object(self, digest: str) -> UPath:
         return self.remote / "objects" / digest
