@@ -1,7 +1,7 @@
 """A run's checkpoint: what changes while it trains, all of it, in a folder from which a stopped run ends with the same weights.
 
-Written aside and renamed, so a folder with a `state.pt` is a whole one. The file is torch's ZIP archive, which has a checksum of
-each of its entries. Loaded with `weights_only=True`: tensors and plain values only, nothing is
+Written aside and renamed, so a folder with a `state.pt` is a whole one. The file is torch's ZIP archive; its digest is the
+archive's comment, so that both appear at once. Loaded with `weights_only=True`: tensors and plain values only, nothing is
 unpickled.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import random
 import zipfile
@@ -17,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError, atomic_file, disk_errors
+from ray_atr.common.storage.digests import digest_of, digest_of_file, mapped
 from ray_atr.common.storage.transfer import CheckpointSync
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 STATE_FILE = "state.pt"
 SHARDS = "shards"
 """What a state calls the folder that holds its towers' tensors."""
+_END = b"PK\x05\x06"
+_END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
 
 @dataclass
@@ -265,8 +269,10 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     """Write `state` (tensors and plain values) to `folder/state.pt`, replacing an older one only when whole."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STATE_FILE
-    with atomic_file(path, is_synced=True) as file, disk_errors(path):
-        torch.save(state, file)
+    with atomic_file(path, is_synced=True) as file:
+        with disk_errors(path):
+            torch.save(state, file)
+        _seal(file)
     return folder
 
 
@@ -275,22 +281,41 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[st
     path = Path(folder) / STATE_FILE
     if not path.is_file():
         raise ValueError(f"{folder}: no checkpoint here ({STATE_FILE} is missing)")
+    _check(path)
     try:
         require_plain_archive(path)
-        with zipfile.ZipFile(path) as archive:
-            # Of the checksums that torch gives each entry.
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
-        # Every byte was just read: mapped, they are not read a second time. A file here is replaced, never changed.
+        # The digest has read every byte: mapped, they are not read a second time. A file here is replaced, never changed.
         state = torch.load(path, map_location=device, weights_only=True, mmap=True)
-    except DamagedFileError:
-        raise
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not a whole checkpoint ({shortened(str(error))})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")
     return state
+
+
+def _seal(file: IO[bytes]) -> None:
+    """Make the digest of a ZIP archive its comment: the length of the comment is the last thing that the archive says."""
+    file.flush()
+    file.seek(-_LENGTH_BYTES, os.SEEK_END)
+    file.truncate()
+    file.write(_comment(digest_of_file(Path(file.name))))
+
+
+def _check(path: Path) -> None:
+    """DamagedFileError if the archive's digest is not that of its bytes, ValueError if it has none."""
+    with mapped(path) as content:
+        own = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
+        is_sealed = own > 0 and content[own - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
+        is_intact = is_sealed and content[own:] == _comment(digest_of(content[:own]))
+    if is_sealed and not is_intact:
+        raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
+    if not is_sealed:
+        raise ValueError(f"{path}: not a whole checkpoint (its end is missing)")
+
+
+def _comment(digest: str) -> bytes:
+    """The length of an archive's comment and the comment itself."""
+    return len(digest).to_bytes(_LENGTH_BYTES, "little") + digest.encode()
 
 
 def random_state() -> dict[str, Any]:

@@ -79,16 +79,11 @@ def test_checkpoints(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for position in {*range(0, len(whole), 29), *range(len(whole) - 60, len(whole))}:
         flip(file, position)
-        problem = None
-        try:
-            found = load_checkpoint(tmp_path)
-            assert found["weights"].equal(state["weights"]), position
-            assert found["progress"] == state["progress"], position
-        except ValueError as error:
-            problem = str(error)
-            assert "state.pt" in problem
-        ended[file.name, "read as it was" if problem is None else "named and refused"] += 1
+        with pytest.raises(ValueError, match=r"state\.pt"):
+            load_checkpoint(tmp_path)
+        ended[file.name, "named and refused"] += 1
         file.write_bytes(whole)
+    assert load_checkpoint(tmp_path)["weights"].equal(state["weights"])
 
 
 def test_a_loaded_checkpoint_is_its_own(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ray_atr.cli.train import TrainOptions
 from ray_atr.common import runtime
 from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
-from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checkpoint import _seal, load_checkpoint
 from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until
 
 SCRIPT = """
@@ -182,6 +182,8 @@ def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(
         for entry in plain.infolist():
             content = bytes(2**26) if entry.filename.endswith("data/0") else plain.read(entry)
             packed.writestr(entry.filename, content)
+    with (tmp_path / "state.pt").open("r+b") as file:
+        _seal(file)
     assert (tmp_path / "state.pt").stat().st_size < 2**18
     with pytest.raises(ValueError, match=r"state.pt: not a whole checkpoint \(its entries are packed"):
         load_checkpoint(tmp_path)

@@ -43,14 +43,6 @@ def test_half_a_file_is_refused_by_name(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_one_of_version_0_2_is_read(tmp_path: Path) -> None:
-    """Its digest was the comment of the archive, whose length is the last thing that an archive says."""
-    save_checkpoint(tmp_path, {"weights": torch.arange(3.0)})
-    content, comment = (tmp_path / STATE_FILE).read_bytes(), b"xxh3:0123456789abcdef"
-    (tmp_path / STATE_FILE).write_bytes(content[:-2] + len(comment).to_bytes(2, "little") + comment)
-    assert load_checkpoint(tmp_path)["weights"].tolist() == [0, 1, 2]
-
-
 def test_an_absent_one_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no checkpoint here"):
         load_checkpoint(tmp_path / "nowhere")
