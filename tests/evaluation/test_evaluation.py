@@ -506,10 +506,11 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     ]
     for name, clips in (("whole", rows), ("partial", partial)):
         write_clips(tmp_path / name, clips, name=name, licence="none")
-    of = {
-        name: evaluate([world["loose"]], options(data=str(tmp_path / name)), out=tmp_path / f"{name}-out", **quiet).page
+    found = {
+        name: evaluate([world["loose"]], options(data=str(tmp_path / name)), out=tmp_path / f"{name}-out", **quiet)
         for name in ("whole", "partial")
     }
+    of = {name: one.page for name, one in found.items()}
     names = [
         name
         for name in of["whole"].metrics
@@ -519,6 +520,11 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     assert len(names) > 10
     assert {name: of["partial"].metrics[name] for name in names} == {name: of["whole"].metrics[name] for name in names}
     assert of["partial"].metrics["text_to_audio/eng/queries"] == len(rows) / 2
+    # A caption's vector stands in its own row, though those before it have none.
+    there = found["partial"].eval_split.captions.present["eng"]
+    assert 0 < there.sum() == len(there) / 2
+    english = [one.embedded.text["eng"][there] for one in found.values()]
+    np.testing.assert_allclose(*english, atol=1e-6)
     # The prompts of the classes are encoded after all captions.
     accuracy = "classification/eng/accuracy"
     assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]
