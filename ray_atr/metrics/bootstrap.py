@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
@@ -24,6 +24,8 @@ DRAWS = 1000
 LEVEL = 0.95
 WEIGHTS_AT_ONCE = 2**22
 LEAST_TAIL = 1e-12
+FEW_SEEDS = 3
+"""From as many on an interval over seeds holds what it states."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,18 @@ def over_clips_and_seeds(
     p_value = 2 * tail
     width = half((1 - level) / 2)
     return Bounds(float(difference) - width, float(difference) + width, p_value)
+
+
+def warning_of_seeds(seeds: int) -> str:
+    """What to say of intervals over so few seeds; empty from `FEW_SEEDS` on."""
+    if seeds >= FEW_SEEDS:
+        return ""
+    if seeds == 1:
+        return "Careful: an interval of 1 seed is over the clips alone and says nothing of how seeds differ."
+    return (
+        f"Careful: {counted(seeds, 'seed')} tell too little of how seeds differ; such intervals are too narrow, from {FEW_SEEDS} "
+        "seeds on they hold."
+    )
 
 
 def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
