@@ -77,11 +77,13 @@ def evaluate(
     (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
     written.
 
-    The numbers are in `.page.metrics`:
+    The numbers are in `.page.metrics`. `encoding` is where the clips are encoded and in which batches; `progress` and `say` are
+    told how far it is.
+
+    When: a saved retriever is to be scored, or compared, on a prepared data set.
+    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
 
         ray_atr.evaluate(["runs/.../best"], ray_atr.EvaluationOptions(data="data/esc50")).page.metrics
-
-    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
     """
     if not checkpoints:
         raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")

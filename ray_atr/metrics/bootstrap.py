@@ -84,6 +84,12 @@ def bootstrap_runs(
 ) -> dict[Metric, Interval]:
     """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several.
 
+    runs are the queries' scores of each (`retrieval_samples`), trained the languages of the means called `trained`; draws are
+    made of the clips, from the seed.
+
+    When: a number of a test split is to be stated.
+    Related: `compare_runs`, since intervals of two models that overlap say little; `across_seeds`.
+
     >>> import numpy as np
     >>> from ray_atr.metrics import bootstrap_runs, retrieval_samples, retrieve_languages
     >>> scores = retrieve_languages(np.eye(9), {"eng": np.eye(9)[[1, 0, *range(2, 9)]]}, np.arange(9))
@@ -113,6 +119,11 @@ def compare_runs(
     """Second minus first in every metric of the tasks that both have, each the mean over its runs, drawn together.
 
     Raises ValueError if they were not asked the same queries in the same languages.
+
+    The other arguments are those of `bootstrap_runs`.
+
+    When: two models, or one method and another over some seeds, were asked the same queries.
+    Related: `bootstrap_runs` for the interval of each by itself.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import compare_runs, retrieval_samples, retrieve_languages
@@ -218,6 +229,9 @@ def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
 
 def across_seeds(runs: Sequence[Mapping[Metric, float]]) -> dict[Metric, Spread]:
     """Mean and deviation of every metric that all the runs have; the deviation of one run is NaN, not 0.
+
+    When: the spread of a method over its seeds is wanted, whatever the clips.
+    Related: `bootstrap_runs` has the interval of the mean, over clips and seeds.
 
     >>> from ray_atr.metrics import across_seeds
     >>> next(iter(across_seeds([{"accuracy": 0.25}, {"accuracy": 0.75}]).values())).mean
