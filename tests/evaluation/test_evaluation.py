@@ -523,8 +523,8 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     # A caption's vector stands in its own row, though those before it have none.
     there = found["partial"].eval_split.captions.present["eng"]
     assert 0 < there.sum() == len(there) / 2
-    english = [one.embedded.text["eng"][there] for one in found.values()]
-    np.testing.assert_allclose(*english, atol=1e-6)
+    whole, partly = (np.asarray(one.embedded.text["eng"])[there] for one in found.values())
+    np.testing.assert_allclose(partly, whole, atol=1e-6)
     # The prompts of the classes are encoded after all captions.
     accuracy = "classification/eng/accuracy"
     assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]

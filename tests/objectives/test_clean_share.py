@@ -122,9 +122,12 @@ def test_the_share_is_read_from_a_number_or_an_audit(tmp_path: Path) -> None:
     found = {"wrong_share_by_language": {"eng": {"share": 0.1, "at_most": 0.2}, "fra": {"share": 0.4, "at_most": 0.5}}}
     (tmp_path / "audit.json").write_text(json.dumps(found))
     assert wrong_shares(str(tmp_path), ["fra", "eng"]) == [0.4, 0.1]
+    heard = tmp_path / "estimate.json"
+    heard.write_text(json.dumps({"wrong_share": 0.2, "interval_95": [0.1, 0.3]}))
+    assert wrong_shares(str(heard), ["fra", "eng"]) == [0.2, 0.2]
     with pytest.raises(ValueError, match=r"audit.json: got 'no share of deu'"):
         wrong_shares(str(tmp_path), ["deu"])
-    with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, or the folder"):
+    with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, the folder"):
         wrong_shares(str(tmp_path / "none"), ["eng"])
     with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
         DataSettings(wrong_share=1.5)
