@@ -44,8 +44,7 @@ def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
-    if experiment.objective.needs_clean_share:
-        wrong_shares(data.wrong_share, data.languages)
+    wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, Teacher):
         chosen.require_teachers(chosen.teachers)
         for folder in chosen.teachers:

@@ -285,6 +285,8 @@ def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Pa
         audit_data_set(str(data), None, tmp_path / "x", encoding=HERE)
     with pytest.raises(ValueError, match=r"split: got 'trian'.*did you mean train"):
         audit_data_set(str(data), retriever, tmp_path / "x", AuditOptions(split="trian"), encoding=HERE)
+    with pytest.raises(ValueError, match=r"data: got .*; allowed the folder of an audit"):
+        keep_certified(data, 0.05, tmp_path / "x")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(
