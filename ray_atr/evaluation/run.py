@@ -129,6 +129,7 @@ def evaluate(
         draws=options.draws,
         level=options.level,
         seed=options.seed,
+        figures=options.figures,
         named=named,
         notes=eval_split.notes,
         warnings=_warnings(found[0], eval_split),
@@ -138,7 +139,7 @@ def evaluate(
     cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: data_folder("", found[0], say))
     # In this process, wherever the encoders were.
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
-    drift = drift_pictures(found[0], here)
+    drift = drift_pictures(found[0], here) if options.figures else {}
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
         run_id = None
