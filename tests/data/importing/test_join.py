@@ -171,7 +171,10 @@ def test_weights_say_how_often_an_epoch_has_a_part(sets: Path, joined: Manifest)
         assert max(number for name, number in ids.items() if part_of(name) == "sea") == 1
         assert max(number for name, number in ids.items() if part_of(name) == "forest") == 2
         seen.append(frozenset(name for name in ids if part_of(name) == "sea"))
-    assert len(set(seen)) == 3, "a part of which an epoch has a half has another half in each"
+    # Not the same half, of which the batches leave out others.
+    assert len(frozenset.union(*seen)) > round(0.5 * num["sea"]), (
+        "an epoch that has a half of a part has another half each time"
+    )
 
 
 @pytest.mark.parametrize("workers", [2, 4])
