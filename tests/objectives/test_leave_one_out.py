@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
+from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
@@ -139,6 +140,17 @@ def test_captions_that_are_always_confused_with_the_same_other_one_are_told_from
         found = leave_out(audio, np.tile(text, (several, 1)), clip, twice, share=float(truth.mean()), seed=0)
         assert found is not None
         assert low <= found.random <= high
+
+
+@pytest.mark.parametrize("clips", [8, 16])
+def test_a_few_random_captions_are_not_called_confused(clips: int) -> None:
+    """Their estimated share of random ones is .5 at times; its interval's end is what counts, and nothing is said of eight."""
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        audio, text = (random.standard_normal((clips, width)).astype(np.float32) for width in (12, 10))
+        names = np.arange(clips)
+        pairs = Pairs(audio, text, names, np.full(clips, ""), names.astype(str))
+        assert random_share(pairs, 0) >= LEAST_RANDOM
 
 
 def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_so(
