@@ -64,7 +64,7 @@ class TrainingPairs:
     clip_ids   N ids; a checkpoint's state is found again by them, in any order. slots: J. languages: K.
     truth      [N, J, K] bool: whether the caption is the clip's own; None if that is not known.
     seed       of what an estimator draws. device: where the batches are.
-    teaching   the teachers' embeddings, for `teacher`.
+    teacher_embeddings  for `teacher`.
     snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], ids [M]) or None, for `neighbours`.
     needs_clean_share  whether something reads the estimated share of true pairs. wrong_shares: the share of wrong pairs of
                each language, where it is known.
