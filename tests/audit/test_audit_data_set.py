@@ -81,6 +81,14 @@ def test_table_and_page_say_the_same(audited: tuple[Path, Path, set[str]]) -> No
     called = [row for row in table if row["called_wrong"] == "1"]
     assert facts["called_wrong"] == len(called) == sum(facts["called_wrong_by_language"].values())
     assert facts["data_hash"] == read_manifest(data).hash
+    shares = {}
+    for language, found in facts["wrong_share_by_language"].items():
+        p_values = np.array([float(row["p_value"]) for row in table if row["language"] == language])
+        shares[language] = found["share"]
+        assert found["share"] == pytest.approx(min(1, 2 * (p_values > 0.5).mean()), abs=1e-4)
+        assert found["share"] < found["at_most"] <= 1
+    assert shares.keys() == {"eng", "fra"}
+    assert shares["eng"] != shares["fra"]
     # A noise index is what `data.noise.index` reads, caption -> clip; decisions are applied with --apply.
     assert sorted(path.name for path in audit.iterdir()) == [
         "audit.html",
