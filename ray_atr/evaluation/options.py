@@ -64,6 +64,7 @@ class EvaluationOptions(SplitOptions):
         at_least=0,
         at_most=MOST_PLAN_SWEEPS,
     )
+    figures: bool = setting(True, "draw the page's pictures too")
     mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the run folders)")
 
     def ranking_of(self, retriever: Retriever) -> RankingSettings:

@@ -77,11 +77,13 @@ def evaluate(
     (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
     written.
 
-    The numbers are in `.page.metrics`:
+    The numbers are in `.page.metrics`. `encoding` is where the clips are encoded and in which batches; `progress` and `say` are
+    told how far it is.
+
+    When: a saved retriever is to be scored, or compared, on a prepared data set.
+    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
 
         ray_atr.evaluate(["runs/.../best"], ray_atr.EvaluationOptions(data="data/esc50")).page.metrics
-
-    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
     """
     if not checkpoints:
         raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")
@@ -127,6 +129,7 @@ def evaluate(
         draws=options.draws,
         level=options.level,
         seed=options.seed,
+        figures=options.figures,
         named=named,
         notes=eval_split.notes,
         warnings=_warnings(found[0], eval_split),
@@ -136,7 +139,7 @@ def evaluate(
     cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: data_folder("", found[0], say))
     # In this process, wherever the encoders were.
     here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
-    drift = drift_pictures(found[0], here)
+    drift = drift_pictures(found[0], here) if options.figures else {}
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
         run_id = None

@@ -51,6 +51,9 @@ def align_captions(
     relevance  clip: a caption's own clip is relevant to it. label: every clip with one of its clip's `labels`, and captions
                that say the same are one. auto: label if each class has one caption (`is_class_captioned`).
 
+    When: captions come clip by clip, and `evaluate_languages` wants them as one list a language.
+    Related: `evaluate_languages` takes `clip_of_caption` and `present`.
+
     >>> from ray_atr.metrics import align_captions
     >>> found = align_captions({"eng": [["a dog", "it barks"], ["rain"]], "fra": [["un chien"], ["la pluie"]]})
     >>> found.clip_of_caption.tolist(), found.sentences["fra"]

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
@@ -24,6 +24,8 @@ DRAWS = 1000
 LEVEL = 0.95
 WEIGHTS_AT_ONCE = 2**22
 LEAST_TAIL = 1e-12
+FEW_SEEDS = 3
+"""From as many on an interval over seeds holds what it states."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,12 @@ def bootstrap_runs(
 ) -> dict[Metric, Interval]:
     """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several.
 
+    runs are the queries' scores of each (`retrieval_samples`), trained the languages of the means called `trained`; draws are
+    made of the clips, from the seed.
+
+    When: a number of a test split is to be stated.
+    Related: `compare_runs`, since intervals of two models that overlap say little; `across_seeds`.
+
     >>> import numpy as np
     >>> from ray_atr.metrics import bootstrap_runs, retrieval_samples, retrieve_languages
     >>> scores = retrieve_languages(np.eye(9), {"eng": np.eye(9)[[1, 0, *range(2, 9)]]}, np.arange(9))
@@ -111,6 +119,11 @@ def compare_runs(
     """Second minus first in every metric of the tasks that both have, each the mean over its runs, drawn together.
 
     Raises ValueError if they were not asked the same queries in the same languages.
+
+    The other arguments are those of `bootstrap_runs`.
+
+    When: two models, or one method and another over some seeds, were asked the same queries.
+    Related: `bootstrap_runs` for the interval of each by itself.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import compare_runs, retrieval_samples, retrieve_languages
@@ -196,6 +209,18 @@ def over_clips_and_seeds(
     return Bounds(float(difference) - width, float(difference) + width, p_value)
 
 
+def warning_of_seeds(seeds: int) -> str:
+    """What to say of intervals over so few seeds; empty from `FEW_SEEDS` on."""
+    if seeds >= FEW_SEEDS:
+        return ""
+    if seeds == 1:
+        return "Careful: an interval of 1 seed is over the clips alone and says nothing of how seeds differ."
+    return (
+        f"Careful: {counted(seeds, 'seed')} tell too little of how seeds differ; such intervals are too narrow, from {FEW_SEEDS} "
+        "seeds on they hold."
+    )
+
+
 def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
     """The mean of the first, less that of the second if there is one."""
     means = [side.mean(axis=axis) for side in sides]
@@ -204,6 +229,9 @@ def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
 
 def across_seeds(runs: Sequence[Mapping[Metric, float]]) -> dict[Metric, Spread]:
     """Mean and deviation of every metric that all the runs have; the deviation of one run is NaN, not 0.
+
+    When: the spread of a method over its seeds is wanted, whatever the clips.
+    Related: `bootstrap_runs` has the interval of the mean, over clips and seeds.
 
     >>> from ray_atr.metrics import across_seeds
     >>> next(iter(across_seeds([{"accuracy": 0.25}, {"accuracy": 0.75}]).values())).mean

@@ -48,6 +48,7 @@ def evaluate_languages(
     `embedding/fra/modality_gap`; and if English is there, `embedding/fra/language_gap` and `.../language_distance`,
     whose mean is over the other languages. Embedding distances are of unit rows.
 
+    When: the captions of a set are in one language or several, and all its metrics are wanted.
     Related: `retrieve_languages` gives each query's scores, `bootstrap_runs` intervals.
 
     >>> import numpy as np
@@ -79,6 +80,11 @@ def retrieve_languages(
     device: torch.device | str | None = None,
 ) -> dict[str, Retrieval]:
     """The scores of every query in every language; text queries are numbered by caption m in all of them.
+
+    audio [N, D], text, relevant, present, ranking, metric, plan and device are those of `evaluate_languages`.
+
+    When: intervals or a comparison of two models follow, which need each query's scores.
+    Related: `retrieval_samples` takes them to `bootstrap_runs` and `compare_runs`; `evaluate_languages` makes metrics of them.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import retrieve_languages

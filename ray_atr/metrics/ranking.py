@@ -77,6 +77,9 @@ def plan_scores(
     convergence; N makes that many sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The whole
     matrix is held: sets of more than 2^28 pairs are refused with ValueError; rank those by distance.
 
+    When: a model was trained by a transport loss, and all queries of a set are asked at once.
+    Related: `retrieve_by_plan` ranks by it; `ray_atr.objectives.transport.solve` is the plan itself.
+
     >>> import torch
     >>> from ray_atr.metrics import plan_scores
     >>> plan_scores(torch.eye(2), torch.eye(2)).argmax(dim=1).tolist()

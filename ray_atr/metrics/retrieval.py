@@ -48,6 +48,7 @@ def retrieval_metrics(
     scores are all equal gets chance. Ranks are exact, and the whole matrix of scores never exists; `device` defaults to that
     of `audio`.
 
+    When: clips and captions in one language are at hand as vectors.
     Related: `evaluate_languages` for several languages, `retrieve` for the scores of each query.
 
     >>> import numpy as np
@@ -74,6 +75,9 @@ def retrieve(
     `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learned
     `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
 
+    When: the scores of each query are wanted.
+    Related: `retrieve_languages` for several languages, `retrieve_by_plan` for another order.
+
     >>> import numpy as np
     >>> from ray_atr.metrics import retrieve
     >>> retrieve(np.eye(2), np.eye(2), np.array([1, 0])).metrics()["text_to_audio/recall_at_1"]
@@ -95,6 +99,9 @@ def retrieve_by_plan(
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
     """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. See `plan_scores`.
+
+    When: all queries are asked at once, and may be matched to different clips.
+    Related: `retrieve` ranks for each query by itself.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import retrieve_by_plan

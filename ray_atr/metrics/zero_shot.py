@@ -54,6 +54,7 @@ def classify(
 
     `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Equal scores count as chance.
 
+    When: each clip has one of C classes or several, and the classes' texts are at hand.
     Related: `classify_languages` for class texts in several languages.
 
     >>> import numpy as np
@@ -89,6 +90,11 @@ def classify_languages(
     device: torch.device | str | None = None,
 ) -> dict[str, Classification]:
     """`classify` by each language's class texts {language: [C, D]}.
+
+    audio [N, D], classes, labels, metric and device are those of `classify`.
+
+    When: the classes have texts in several languages.
+    Related: `classification_metrics` makes metrics and their means over languages of it.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import classification_metrics, classify_languages

@@ -27,7 +27,7 @@ from ray_atr.evaluation.report.style import DPI, RC
 from ray_atr.evaluation.report.sweep_page import Picture
 from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.report.write import Added
-from ray_atr.metrics.bootstrap import over_clips_and_seeds
+from ray_atr.metrics.bootstrap import over_clips_and_seeds, warning_of_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
@@ -51,7 +51,6 @@ HEADINGS = {
     "detector_calibration_error": "calibration error",
     "clean_pairs_lost": "true pairs lost",
 }
-FEW_SEEDS = 3
 NAMED = 3
 """Differing settings that are named of a run that is left out."""
 COLUMNS = (
@@ -359,11 +358,8 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
             "the true pairs that it would leave out to keep pairs of which 5% are wrong."
         )
-    if (fewest := int(found["seeds"].min())) < FEW_SEEDS:
-        note += (
-            f" Careful: {counted(fewest, 'seed')} tell{'s' if fewest == 1 else ''} too little of how seeds differ; such "
-            f"intervals are too narrow, from {FEW_SEEDS} seeds on they hold."
-        )
+    if warning := warning_of_seeds(int(found["seeds"].min())):
+        note += f" {warning}"
     if left_out:
         note += f" Left out: {'. '.join(left_out)}."
     return Table("Reality check", note, [HEADINGS.get(name, name) for name in columns], blocks)

@@ -47,10 +47,9 @@ def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
     """
     whole, flat = recipe.objective, flatten(recipe.objective)
     parts = {field.name: type(getattr(whole, field.name))() for field in dataclasses.fields(whole)}
-    origins = PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)]
+    origins = map(flatten, PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)])
     changes = min(
-        ({path: value for path, value in flat.items() if flatten(origin).get(path) != value} for origin in origins),
-        key=len,
+        ({path: value for path, value in flat.items() if origin.get(path) != value} for origin in origins), key=len
     )
     found = {f"{OBJECTIVE}.{path}": value for path, value in changes.items()}
     return {path: value for path, value in found.items() if path not in varied and _is_below(path, varied)}

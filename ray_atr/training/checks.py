@@ -24,6 +24,7 @@ from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
+from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.knowledge.moco import Moco
@@ -40,7 +41,8 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads the manifest only (and captions, for a noise index), so that a mistake is found before anything is written or started.
+    Reads the manifest only (and captions, for a noise index or `consensus`), so that a mistake is found before anything is
+    written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
@@ -71,6 +73,10 @@ def check_experiment(experiment: Experiment) -> None:
     if augment.fill == ZERO_AFTER_NORM and not audio.blanks_after_norm:
         raise refuse("model.augment.fill", augment.fill, f"{CLIP_MEAN} with model.audio={audio.name}")
     check_correspondence(experiment)
+    if isinstance(experiment.objective.correspondence, Consensus):
+        experiment.objective.correspondence.require_several(
+            int(_training_counts(experiment).sum(axis=1).max(initial=0))
+        )
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
     if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
@@ -152,10 +158,16 @@ def check_index(experiment: Experiment) -> None:
     data = experiment.data
     if data.noise.index is None:
         return
+    counts = _training_counts(experiment)
+    read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
+
+
+def _training_counts(experiment: Experiment) -> NDArray[np.int64]:
+    """Captions of each training clip in each language, [N, K]."""
+    data = experiment.data
     source = data.soundscapes if data.source == "soundscapes" else data.source
     digest = read_manifest(source).hash if isinstance(source, str) else ""
-    counts = _counts_of(source, digest, data.train_split, data.languages)
-    read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
+    return _counts_of(source, digest, data.train_split, data.languages)
 
 
 # A sweep checks each of its points, which are on the same few sets.

@@ -44,8 +44,7 @@ def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
-    if experiment.objective.needs_clean_share:
-        wrong_shares(data.wrong_share, data.languages)
+    wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, Teacher):
         chosen.require_teachers(chosen.teachers)
         for folder in chosen.teachers:
@@ -83,16 +82,22 @@ def make_estimator(
 def wrong_shares(given: float | str, languages: Sequence[str]) -> list[float] | None:
     """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
 
-    Raises ValueError, naming the file, for an audit that does not say it of each language.
+    The file that `audit --estimate` writes says one share for all. Raises ValueError, naming the file, for an audit that does
+    not say it of each language.
     """
     if given == "auto":
         return None
     if isinstance(given, float | int):
         return [float(given)] * len(languages)
-    file = locate(given) / "audit.json"
+    file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
     if not file_exists(file):
-        raise refuse("data.wrong_share", given, "auto, a share below 1, or the folder of an audit")
-    found = read_json(file).get("wrong_share_by_language", {})
+        raise refuse(
+            "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
+        )
+    said = read_json(file)
+    if "interval_95" in said:
+        return [float(said["wrong_share"])] * len(languages)
+    found = said.get("wrong_share_by_language", {})
     if missing := [language for language in languages if language not in found]:
         raise refuse(
             f"data.wrong_share: {file}", f"no share of {', '.join(missing)}", "an audit of the trained languages"

@@ -50,8 +50,9 @@ class DataSettings(Settings):
     noise: Noise = setting(default_factory=Noise, help="noisy correspondence of the training captions")
     wrong_share: float | str = setting(
         "auto",
-        "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate): auto, estimated in the "
-        "first epochs; a number; or the folder of an audit of these captions, by language",
+        "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate, leave_one_out): auto, "
+        "estimated before the first epochs; a number; the folder of an audit of these captions, by language; or the file that "
+        "its --estimate wrote",
         at_least=0,
         below=1,
         path="always",

@@ -205,6 +205,21 @@ def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     assert (shares[3:] > 0.8).all(), shares
 
 
+@pytest.mark.parametrize("together", [1.0, 4.0])
+def test_the_kept_set_is_the_largest_that_leaves_room_for_one_in_two_hundred(together: float) -> None:
+    """As a loop: of 80 wrong pairs 80 t have a p-value of at most t, and some deviations more, of observations of that many."""
+    random = np.random.default_rng(6)
+    p_value = np.sort(np.concatenate([random.random(80), random.beta(0.2, 8, 320)]))
+    largest = 0
+    for number, t in enumerate(p_value, start=1):
+        wrong = 80 * t + norm.isf(0.005) * np.sqrt(together * 80 * t * (1 - t))
+        largest = number if wrong <= 0.05 * number else largest
+    assert 100 < largest < 400
+    kept = certified(p_value, 0.05, 0.2, together)
+    assert kept.sum() == largest
+    assert kept[:largest].all()
+
+
 def test_a_shifted_block_is_named() -> None:
     owner = np.arange(N)
     owner[100:140] = np.arange(99, 139)  # row i has the caption of row i - 1: its own is one further on

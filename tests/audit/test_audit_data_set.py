@@ -81,6 +81,14 @@ def test_table_and_page_say_the_same(audited: tuple[Path, Path, set[str]]) -> No
     called = [row for row in table if row["called_wrong"] == "1"]
     assert facts["called_wrong"] == len(called) == sum(facts["called_wrong_by_language"].values())
     assert facts["data_hash"] == read_manifest(data).hash
+    shares = {}
+    for language, found in facts["wrong_share_by_language"].items():
+        p_values = np.array([float(row["p_value"]) for row in table if row["language"] == language])
+        shares[language] = found["share"]
+        assert found["share"] == pytest.approx(min(1, 2 * (p_values > 0.5).mean()), abs=1e-4)
+        assert found["share"] < found["at_most"] <= 1
+    assert shares.keys() == {"eng", "fra"}
+    assert shares["eng"] != shares["fra"]
     # A noise index is what `data.noise.index` reads, caption -> clip; decisions are applied with --apply.
     assert sorted(path.name for path in audit.iterdir()) == [
         "audit.html",
@@ -285,6 +293,8 @@ def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Pa
         audit_data_set(str(data), None, tmp_path / "x", encoding=HERE)
     with pytest.raises(ValueError, match=r"split: got 'trian'.*did you mean train"):
         audit_data_set(str(data), retriever, tmp_path / "x", AuditOptions(split="trian"), encoding=HERE)
+    with pytest.raises(ValueError, match=r"data: got .*; allowed the folder of an audit"):
+        keep_certified(data, 0.05, tmp_path / "x")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(

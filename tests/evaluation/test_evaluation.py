@@ -75,11 +75,12 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(**changes: Any) -> EvaluationOptions:
-    return dataclasses.replace(EvaluationOptions(draws=20, mlflow=False), **changes)
+    """Without pictures, which take most of the time."""
+    return dataclasses.replace(EvaluationOptions(draws=20, mlflow=False, figures=False), **changes)
 
 
 def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[str, Path], tmp_path: Path) -> None:
-    got = evaluate([world["runs"] / "seed0"], options(), out=tmp_path / "out", **quiet)
+    got = evaluate([world["runs"] / "seed0"], options(figures=True), out=tmp_path / "out", **quiet)
     assert sorted(path.name for path in tmp_path.glob("out/*")) == [
         "evaluation.html",
         "evaluation.json",
@@ -107,13 +108,6 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     assert got.mlflow_run is None
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without pictures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
-
-
-@pytest.mark.usefixtures("no_pictures")
 def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]
     both = [runs / "seed0", runs / "seed1"]
@@ -141,7 +135,6 @@ def _no_encoding(*arguments: object) -> None:
     raise AssertionError("encoded before the baseline was refused")
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) -> None:
     got = evaluate([world["loose"]], options(data=str(world["classes"])), out=tmp_path / "a", **quiet).page
     assert got.metrics["audio_to_text/eng/recall_at_1"] == got.metrics["classification/eng/accuracy"]
@@ -156,7 +149,6 @@ def test_another_data_set_and_classes(world: dict[str, Path], tmp_path: Path) ->
     )
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_classes_that_were_trained_on_are_not_zero_shot(world: dict[str, Path], tmp_path: Path) -> None:
     """Trained on the prompts' very words: no zero-shot. Trained on other data: zero-shot. Not known: says so."""
 
@@ -175,7 +167,6 @@ def test_classes_that_were_trained_on_are_not_zero_shot(world: dict[str, Path], 
     assert ZeroShot({}, ["dog", "cat"], [], {"dog"}).title == "Text-prompt classification, 1 of 2 trained classes"
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_retriever_that_learnt_nothing_says_so_first(world: dict[str, Path], tmp_path: Path) -> None:
     model = Retriever.from_pretrained(world["loose"])
     for parameter in (model.audio_projection.weight, model.text_projection.weight):
@@ -222,7 +213,6 @@ def test_ray_actors_encode_what_this_process_encodes(
         np.testing.assert_allclose(theirs, mine, atol=1e-6)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]
     got = evaluate([runs / "seed0"], options(mlflow=True), baseline=[runs / "rate"], **quiet)
@@ -252,7 +242,6 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     said: list[str] = []
@@ -299,7 +288,6 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "home" / "runs").exists()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_the_script_says_what_it_found_and_what_was_wrong(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,7 +323,6 @@ def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
     world: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -391,7 +378,6 @@ def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
-@pytest.mark.usefixtures("no_pictures")
 def test_what_was_learnt_ranks_and_the_vectors_say_so(world: dict[str, Path], tmp_path: Path, kind: str) -> None:
     model = Retriever.from_pretrained(world["loose"])
     torch.manual_seed(0)
@@ -435,7 +421,6 @@ def _clips(data: Path) -> list[dict[str, Any]]:
     return [row for split in manifest.splits for row in iterate_rows(manifest, split)]
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
     world: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -473,7 +458,6 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
         ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path], tmp_path: Path) -> None:
     said = {
         split: evaluate([world["runs"] / "seed0"], options(split=split), out=tmp_path / split, **quiet).page.warnings
@@ -484,7 +468,6 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:
     """Same name, split and languages, other captions: the paired differences would pair different queries."""
     rows = [Clip(**row) for row in _clips(world["data"])]
@@ -496,7 +479,6 @@ def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, P
         evaluate([world["loose"]], changed, baseline=[tmp_path / "before"], progress=_no_encoding, **quiet)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str, Path], tmp_path: Path) -> None:
     """Captions of all languages are encoded as one list: those of a partial language must not shift what follows them."""
     rows = [Clip(**row) for row in _clips(world["data"]) if row["split"] == "test"]
@@ -506,10 +488,11 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     ]
     for name, clips in (("whole", rows), ("partial", partial)):
         write_clips(tmp_path / name, clips, name=name, licence="none")
-    of = {
-        name: evaluate([world["loose"]], options(data=str(tmp_path / name)), out=tmp_path / f"{name}-out", **quiet).page
+    found = {
+        name: evaluate([world["loose"]], options(data=str(tmp_path / name)), out=tmp_path / f"{name}-out", **quiet)
         for name in ("whole", "partial")
     }
+    of = {name: one.page for name, one in found.items()}
     names = [
         name
         for name in of["whole"].metrics
@@ -519,6 +502,11 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     assert len(names) > 10
     assert {name: of["partial"].metrics[name] for name in names} == {name: of["whole"].metrics[name] for name in names}
     assert of["partial"].metrics["text_to_audio/eng/queries"] == len(rows) / 2
+    # A caption's vector stands in its own row, though those before it have none.
+    there = found["partial"].eval_split.captions.present["eng"]
+    assert 0 < there.sum() == len(there) / 2
+    whole, partly = (np.asarray(one.embedded.text["eng"])[there] for one in found.values())
+    np.testing.assert_allclose(partly, whole, atol=1e-6)
     # The prompts of the classes are encoded after all captions.
     accuracy = "classification/eng/accuracy"
     assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]

@@ -200,8 +200,7 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-            patch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
-            options = EvaluationOptions(data=str(data), draws=3)
+            options = EvaluationOptions(data=str(data), draws=3, figures=False)
             encoding, out = Encoding(ray="never"), folder / "runs" / "out"
             evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, say=lambda text: None)
 

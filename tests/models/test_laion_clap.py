@@ -154,24 +154,17 @@ def test_without_a_preprocessor_config_it_hears_through_laions_front_end(folders
     assert (end.low_hz, end.high_hz, end.mel_scale, end.mel_norm, end.pad) == (50, 14_000, "slaney", "slaney", "repeat")
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_one_command_evaluates_either(folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(make_data(tmp_path / "tones", num_train=4, num_val=4, languages=1))
     found = {}
     for name, folder in folders._asdict().items():
         words = ["evaluate", "--checkpoint", str(folder), "--data", data, "--out", str(tmp_path / name)]
-        run_command([*words, "--ray", "never", "--no-mlflow", "--draws", "5"])
+        run_command([*words, "--ray", "never", "--no-mlflow", "--no-figures", "--draws", "5"])
         found[name] = json.loads((tmp_path / name / "evaluation.json").read_text())
         assert found[name]["facts"]["trained on"] == "not known: the folder is in no run"
     assert "classification/eng/accuracy" in found["laion"]["metrics"]
     assert found["laion"]["metrics"] == found["clap"]["metrics"]
     assert "Text to audio" in capsys.readouterr().out
-
-
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without pictures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
 
 
 def test_training_starts_from_it(folders: Folders, tmp_path: Path) -> None:

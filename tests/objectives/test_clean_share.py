@@ -14,6 +14,7 @@ from torch.nn import functional
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import TRIES, CleanShares
 from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
 from ray_atr.training.correspondence import wrong_shares
@@ -53,6 +54,11 @@ def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_
         assert estimate.mass == estimate.share
         assert shares.of_language(language) == estimate.share
     assert shares.for_languages(torch.tensor([0, 4])).share == pytest.approx(0.6, abs=0.05)
+
+
+def test_a_mispair_of_the_same_score_counts_against_a_pair() -> None:
+    mispairs = np.array([0.0, 1.0, 1.0, 2.0])
+    assert p_values(np.array([1.0, 2.0, 3.0]), mispairs) == pytest.approx([4 / 5, 2 / 5, 1 / 5])
 
 
 def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_again() -> None:
@@ -116,9 +122,12 @@ def test_the_share_is_read_from_a_number_or_an_audit(tmp_path: Path) -> None:
     found = {"wrong_share_by_language": {"eng": {"share": 0.1, "at_most": 0.2}, "fra": {"share": 0.4, "at_most": 0.5}}}
     (tmp_path / "audit.json").write_text(json.dumps(found))
     assert wrong_shares(str(tmp_path), ["fra", "eng"]) == [0.4, 0.1]
+    heard = tmp_path / "estimate.json"
+    heard.write_text(json.dumps({"wrong_share": 0.2, "interval_95": [0.1, 0.3]}))
+    assert wrong_shares(str(heard), ["fra", "eng"]) == [0.2, 0.2]
     with pytest.raises(ValueError, match=r"audit.json: got 'no share of deu'"):
         wrong_shares(str(tmp_path), ["deu"])
-    with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, or the folder"):
+    with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, the folder"):
         wrong_shares(str(tmp_path / "none"), ["eng"])
     with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
         DataSettings(wrong_share=1.5)

@@ -170,7 +170,7 @@ def test_a_state_is_plain_enough_to_be_loaded_without_unpickling(world: World, t
     torch.testing.assert_close(again.tables["audio"], estimator.tables["audio"])
 
 
-def test_comparisons_of_two_texts_are_left_alone(world: World) -> None:
+def test_comparisons_of_texts_that_were_compared_with_no_audio_are_left_alone(world: World) -> None:
     rows = torch.arange(8)
     case = dataclasses.replace(world.comparison(rows, 0 * rows), u_language=torch.zeros(8, dtype=torch.int64))
     assert method("oracle").estimator(world.pairs()).for_batch(rows, 0 * rows)(case) is case

@@ -12,7 +12,7 @@ import torch
 from test_two_processes import gather_with_gradient, identity
 from torch import Tensor
 
-from ray_atr.objectives import PAIRS
+from ray_atr.objectives import PAIRS, Embeddings, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator, TrainingPairs
 from ray_atr.objectives.pairs import (
     Comparison,
@@ -24,6 +24,7 @@ from ray_atr.objectives.pairs import (
     Triplet,
 )
 from ray_atr.objectives.ranks import Ranks
+from ray_atr.objectives.schemes import Cacl
 from tests.support.processes import run_processes
 
 N, LANGUAGES = 8, 2
@@ -142,3 +143,20 @@ def test_belief_0_is_as_good_as_not_in_the_batch(loss: str, caption: str | None)
     found = LOSSES[loss](Comparison(u=u, v=v, positives=same, sample_weight=sample_weight)).loss
     alone = LOSSES[loss](Comparison(u=u[kept], v=v[kept], positives=part, sample_weight=sample_weight[kept])).loss
     torch.testing.assert_close(found, alone * len(kept) / N, rtol=1e-6, atol=1e-9)
+
+
+def test_a_wrong_translation_is_not_pulled_to_the_right_captions_of_its_clip() -> None:
+    """CACL compares English with another language too. If all captions are another clip's, they belong together."""
+    truth = torch.ones(N, 1, LANGUAGES, dtype=torch.bool)
+    truth[2, 0, 1], truth[5] = False, False
+    pairs = TrainingPairs([str(i) for i in range(N)], 1, LANGUAGES, truth=truth)
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randn(N, LANGUAGES, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    embeddings = Embeddings(torch.randn(N, 6, generator=generator, dtype=torch.float64), text)
+    objective = Objective(scheme=Cacl(), correspondence=CORRESPONDENCES["oracle"]())
+    rows, draw = torch.arange(N), torch.ones(N, dtype=torch.int64)
+    weigh_pairs = objective.correspondence.estimator(pairs).for_batch(rows, 0 * rows)
+    objective(embeddings, draw=draw, weigh_pairs=weigh_pairs).loss.backward()
+    assert text.grad is not None
+    pulled = text.grad.abs().sum(dim=2) > 1e-12
+    assert pulled.tolist() == [[True, row != 2] for row in range(N)]

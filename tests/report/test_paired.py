@@ -10,6 +10,7 @@ import pytest
 
 from ray_atr.evaluation.report import read_runs, summary_table, write_report
 from ray_atr.evaluation.report.tables import paired_table
+from ray_atr.metrics.bootstrap import warning_of_seeds
 from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.training.run_folder import TEST_SCORES, make_trial_id
 from tests.support.fake_runs import write_run
@@ -63,6 +64,14 @@ def test_the_difference_is_that_of_the_same_queries(run: Path) -> None:
 def test_the_page_and_the_terminal_show_the_differences(run: Path) -> None:
     assert "+30.0 (" in summary_table(run)
     assert "R@1 minus that of contrastive" in write_report(run, figures=False).page.read_text()
+
+
+def test_few_seeds_are_warned_of(run: Path) -> None:
+    table = paired_table(read_runs([run]))
+    assert table is not None
+    assert "Careful: 2 seeds tell too little of how seeds differ" in table.note
+    assert "says nothing of how seeds differ" in warning_of_seeds(1)
+    assert [warning_of_seeds(seeds) for seeds in (3, 4)] == ["", ""]
 
 
 def test_a_point_with_a_trial_that_kept_no_scores_is_left_out(run: Path) -> None:

@@ -72,6 +72,18 @@ def test_two_points_over_many_seeds_have_the_interval_of_every_table() -> None:
     assert found.at_least == pytest.approx(values.mean() - half, abs=1e-4)
 
 
+def test_the_interval_is_of_all_points_at_once_and_assumes_a_deviation_of_five_points_worth_four_seeds() -> None:
+    """Two seeds that agree by chance, of two points of six: the assumption is what is left of the seeds' part."""
+    generator, level = np.random.default_rng(4), 0.0125
+    better = generator.random(CLIPS) < 0.9
+    scores = {"a": np.tile(better * 1.0, (2, 1)), "b": np.tile(better * (generator.random(CLIPS) < 0.2), (2, 1))}
+    found = look(scores, 6, level)["b"]
+    gained = (scores["a"] - scores["b"])[0]
+    z, t = (stats.studentized_range.isf(level, 6, freedom) / math.sqrt(2) for freedom in (1e6, 5))
+    half = math.sqrt(z**2 * gained.var(ddof=1) / CLIPS + t**2 * (4 * 0.05**2 / 5) / 2)
+    assert found.at_least == pytest.approx(gained.mean() - half, rel=1e-6)
+
+
 def test_a_look_waits_for_the_seed_of_every_point_that_is_left() -> None:
     sweep = simulated([0.0, 0.4, 0.4], 3, 0.01, np.random.default_rng(3))
     late: Sweep = {**sweep, "point 2": {}}

@@ -77,6 +77,24 @@ def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Pa
         check_experiment(tiny(home / "tones", train__start_from=str(home / "tones")))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__wrong_share": "/nowhere"}, r"data\.wrong_share: got '/nowhere'"),
+        (
+            {"objective__correspondence": "consensus", "data__languages": "eng"},
+            "consensus.*several captions or languages",
+        ),
+    ],
+)
+def test_what_correspondences_lack_is_refused_before_anything_starts(
+    home: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_experiment(tiny(home / "tones", **changes))
+    check_experiment(tiny(home / "tones", **{**changes, "data__wrong_share": "0.3", "data__languages": "eng,fra"}))
+
+
 def test_a_frozen_tower_that_was_encoded_has_the_weights_that_were_encoded(home: Path, tmp_path: Path) -> None:
     frozen = {"model__audio__adapt__is_frozen": True, "train__epochs": 1}
     start = str(home / "first" / BEST)

@@ -148,6 +148,7 @@ def compose_page(
     draws: int = DRAWS,
     level: float = LEVEL,
     seed: int = 0,
+    figures: bool = True,
     named: Sequence[int] = (),
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
@@ -191,7 +192,7 @@ def compose_page(
         trained=trained,
         trained_before=trained_before,
         titles=titles,
-        pictures=_pictures(shown, seed),
+        pictures=_pictures(shown, seed) if figures else {},
         queries=[] if listen is None else _queries(shown, listen),
         notes=own_notes,
     )

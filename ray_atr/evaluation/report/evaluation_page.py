@@ -16,7 +16,7 @@ from ray_atr.common.storage import Location, write_text
 from ray_atr.common.table import Table, markdown_text
 from ray_atr.evaluation.report.evaluation_tables import comparison_tables, metric_tables
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.metrics.bootstrap import Difference, Interval, Spread
+from ray_atr.metrics.bootstrap import Difference, Interval, Spread, warning_of_seeds
 from ray_atr.metrics.measures import ABOUT
 from ray_atr.metrics.metric import Metric
 
@@ -105,8 +105,11 @@ class Page:
         if self.comparison:
             notes.append(
                 "Differences: each interval by itself; among many metrics one or the other leaves out zero by chance. Of single "
-                "runs it measures the choice of test clips alone, of several that of the training seed too; two seeds are few."
+                "runs it measures the choice of test clips alone, of several that of the training seed too."
             )
+            # Of one run the sentence above says it.
+            if self.spreads and (warning := warning_of_seeds(next(iter(self.spreads.values())).runs)):
+                notes.append(warning)
         return notes
 
 

@@ -18,7 +18,7 @@ from ray_atr.common.storage import DamagedFileError, Location, file_exists, read
 from ray_atr.common.table import DISTINGUISHED, MISSING, Cell, Table, number, percent, written
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
-from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs
+from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_of_seeds
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
@@ -216,10 +216,9 @@ def paired_table(runs: Runs) -> Table | None:
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=(
-            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds "
-            f"(of one seed: over clips; of two it is too narrow where seeds differ much). {DISTINGUISHED}: the interval leaves 0 "
-            "out."
-        ),
+            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds. "
+            f"{DISTINGUISHED}: the interval leaves 0 out. {warning_of_seeds(min(map(len, points.values())))}"
+        ).strip(),
         columns=["noise", "objective", *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )

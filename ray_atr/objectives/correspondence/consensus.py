@@ -40,9 +40,13 @@ class Consensus(Correspondence):
     warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        if pairs.slots * pairs.languages < 2:
-            raise refuse("objective.correspondence", self.name, "on clips with several captions or languages")
+        self.require_several(pairs.slots * pairs.languages)
         return _ConsensusEstimator(pairs, self)
+
+    def require_several(self, most: int) -> None:
+        """ValueError if no clip has more captions, over all languages, than one."""
+        if most < 2:
+            raise refuse("objective.correspondence", self.name, "on clips with several captions or languages")
 
 
 class _ConsensusEstimator(MixtureEstimator):

@@ -8,7 +8,11 @@
 
 A pair is a clip with one caption in one language: its place is (row, slot, language), in tables [N, J, K] of N training
 clips with J captions at most in K languages; a comparison has n pairs. Everything is computed from the gathered batch,
-so it is the same on every worker. Comparisons of two texts are left as they are.
+so it is the same on every worker.
+
+Two texts of a clip are true partners if both fit it or neither does, as where all captions are another clip's. In a
+comparison of texts a pair has the sample weight 1 - |b - b'|, b and b' the clean probabilities of the two with the clip:
+the largest chance of that which they allow.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class TrainingPairs:
     clip_ids   N ids; a checkpoint's state is found again by them, in any order. slots: J. languages: K.
     truth      [N, J, K] bool: whether the caption is the clip's own; None if that is not known.
     seed       of what an estimator draws. device: where the batches are.
-    teaching   the teachers' embeddings, for `teacher`.
+    teacher_embeddings  for `teacher`.
     snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], ids [M]) or None, for `neighbours`.
     needs_clean_share  whether something reads the estimated share of true pairs. wrong_shares: the share of wrong pairs of
                each language, where it is known.
@@ -128,12 +132,23 @@ class Estimator:
         self.ranking_scores.fill_(torch.nan)
 
     def for_batch(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
-        """What adds the estimate to the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B]."""
+        """What adds the estimate to the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B].
+
+        Comparisons of two texts come after those of the audio with them.
+        """
+        weighed = torch.full((len(rows), self.pairs.languages), torch.nan, device=self.device)
 
         @torch.no_grad()
         def weigh_pairs(comparison: Comparison) -> Comparison:
-            if comparison.u_language is not None or comparison.v_language is None:
+            if comparison.v_language is None:
                 return comparison
+            if comparison.u_language is not None:
+                one, other = (
+                    weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language)
+                )
+                if bool(one.isnan().any()) or bool(other.isnan().any()):
+                    return comparison
+                return dataclasses.replace(comparison, sample_weight=1 - (one - other).abs().to(comparison.u.dtype))
             chosen = slice(None) if comparison.rows is None else comparison.rows
             index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
@@ -146,7 +161,10 @@ class Estimator:
                 share, found = comparison.clean_share
                 left = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
                 comparison = dataclasses.replace(comparison, clean_share=CleanShare(left, found))
-            self.write_later(self.epoch_probabilities, index, estimate.clean_probability(comparison))
+            clean_probability = estimate.clean_probability(comparison)
+            self.write_later(self.epoch_probabilities, index, clean_probability)
+            if estimate.sample_weight is not None:
+                weighed[comparison.row_numbers, index.languages] = clean_probability
             return dataclasses.replace(comparison, **estimate._asdict())
 
         return weigh_pairs

@@ -58,7 +58,8 @@ def solve(
 
     No gradient flows through the plan; `ray_atr.objectives.transport.log_plan` and `matching_loss` have exact ones.
 
-    When: a matching of all rows with all columns is wanted. Related: `exact_plan`, without entropy.
+    When: a matching of all rows with all columns is wanted, and no gradient.
+    Related: `exact_plan`, without entropy.
 
     >>> import torch
     >>> from ray_atr.objectives.transport import solve
@@ -172,9 +173,20 @@ class _MatchingLoss(torch.autograd.Function):
 def log_plan(
     cost: Tensor, epsilon: float, *, mass: float = 1.0, **options: Unpack[SolveOptions]
 ) -> tuple[Tensor, TransportPlan]:
-    """(log pi [N, M] with an exact gradient to the cost, the plan); `options` are those of `solve`.
+    """(log pi [N, M] with an exact gradient to the cost, the plan).
 
-    Costs one linear solve of size N + M backwards.
+    cost, epsilon, mass and options are those of `solve`. Costs one linear solve of size N + M backwards.
+
+    When: a loss of your own reads the plan.
+    Related: `matching_loss`, where it is a divergence from a known matching.
+
+    >>> import torch
+    >>> from ray_atr.objectives.transport import log_plan
+    >>> cost = (1 - torch.eye(3)).requires_grad_()
+    >>> logarithm, plan = log_plan(cost, 0.1)
+    >>> logarithm.diagonal().sum().backward()
+    >>> bool((cost.grad.diagonal() < 0).all())  # cheaper pairs have more mass
+    True
     """
     plan = solve(cost, epsilon, mass=mass, **options)
     return LogPlan.apply(cost, plan, epsilon, partial(adjoint, plan, mass == 1)), plan
@@ -186,10 +198,19 @@ def matching_loss(
     """(KL(target || pi) = sum target log(target / pi), the plan), with the exact gradient to the cost [N, N].
 
     target   [N, N], any total mass; None is I/N, or diag(rows) if marginals are given.
-    options  those of `solve`.
+    options  those of `solve`, as are cost, epsilon and mass.
 
     The envelope theorem gives the gradient if the plan is balanced and the target has its marginals, the active-set solve
     otherwise. Luong et al. 2024, Eq. 6, 13.
+
+    When: costs of a batch are at hand, and which of its pairs belong together.
+    Related: the pair loss `LearningToMatch` makes the costs too; `log_plan`.
+
+    >>> import torch
+    >>> from ray_atr.objectives.transport import matching_loss
+    >>> right, wrong = (matching_loss(cost, 0.1)[0] for cost in (1 - torch.eye(3), torch.eye(3)))
+    >>> bool(right < 0.01 < wrong)
+    True
     """
     plan = solve(cost, epsilon, mass=mass, **options)
     rows, columns = options.get("rows"), options.get("columns")

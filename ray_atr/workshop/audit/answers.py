@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,14 @@ def sample_of(posteriors: PairPosteriors, count: int, seed: int) -> ListeningSam
     return ListeningSample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))
 
 
+def read_facts(audit: Path) -> Mapping[str, Any]:
+    """What an audit says of itself. ValueError for a folder of something else."""
+    if not (audit / FACTS_FILE).is_file():
+        raise refuse("data", str(audit), f"the folder of an audit, which has {FACTS_FILE}")
+    facts: Mapping[str, Any] = read_json(audit / FACTS_FILE)
+    return facts
+
+
 def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     """The share of wrong pairs of an audit's split by the answers, also written to a new JSON file.
 
@@ -47,7 +55,7 @@ def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     """
     if out.exists() or not out.parent.is_dir():
         raise refuse("out", str(out), "a new file in a folder that exists")
-    facts = read_json(audit / FACTS_FILE)
+    facts = read_facts(audit)
     listed = {(clip, language, int(slot)): int(stratum) for clip, language, slot, stratum in facts["listen"]["pairs"]}
     given = read_answers(answers, listed)
     sizes = np.array(facts["listen"]["sizes"], np.int64)

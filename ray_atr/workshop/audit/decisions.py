@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ray_atr.common.settings import refuse, shortened
-from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
-from ray_atr.workshop.audit.answers import FACTS_FILE, Key
+from ray_atr.workshop.audit.answers import Key, read_facts
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.run import TABLE_FILE
 
@@ -119,7 +119,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
 
 def audited(audit: Path) -> tuple[Mapping[str, Any], Manifest]:
     """What an audit says, and the data set that it is of. ValueError if that is another one by now."""
-    facts = read_json(audit / FACTS_FILE)
+    facts = read_facts(audit)
     manifest = read_manifest(facts["data"])
     if manifest.hash != facts["data_hash"]:
         raise refuse(f"{audit}: data", facts["data"], "the data set as it was when it was audited")

@@ -1,4 +1,4 @@
-"""One audit of a data set's split: encode, cross-fit, judge, and write a folder with the page, the table and the index."""
+"""One audit of a data set's split: encode, cross-fit, judge, and write a folder with the pages and the table."""
 
 from __future__ import annotations
 

@@ -116,3 +116,12 @@ def test_tables_of_audiocaps_2_are_read_as_published(tmp_path: Path) -> None:
         write_tone(tmp_path / name)
     entries = [entry for entry in AudioCaps(source=str(tmp_path)).entries() if isinstance(entry, Entry)]
     assert {entry.clip_id: len(entry.captions["eng"]) for entry in entries} == {"r1nicOVtvkQ": 2, "vfY_TJq7n_U": 5}
+
+
+def test_two_segments_of_one_video_are_not_taken_for_one_clip(tmp_path: Path) -> None:
+    head = "audiocap_id,youtube_id,start_time,caption"
+    rows = ("1,r1nicOVtvkQ,130,A woman talks", "2,r1nicOVtvkQ,30,A dog barks")
+    write_table(tmp_path / "train.csv", head, *rows)
+    write_tone(tmp_path / "audio" / "r1nicOVtvkQ.wav")
+    with pytest.raises(ValueError, match=r"train\.csv, line 3, start_time: got .*30.*; allowed 130"):
+        list(AudioCaps(source=str(tmp_path)).entries())

@@ -188,7 +188,7 @@ def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
     import_vectors(VectorImport(**files), tmp_path / "data")
     retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
     retriever.save_pretrained(tmp_path / "saved")
-    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False)
+    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False, figures=False)
     found = evaluate(
         [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
     )
@@ -204,7 +204,6 @@ def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
 ) -> None:
     """Labelled vectors are retrieved; classified too only if the prompts happen to be captions."""
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
     lines = ["audio_row,caption,text_row,language,split,clip_id,label"]
     for row in range(CLIPS):
         kind = f"kind {row % 6}"
@@ -214,7 +213,7 @@ def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
     Path(files["table"]).write_text("\n".join(lines) + "\n")
     import_vectors(VectorImport(**files), tmp_path / "data")
     build_retriever(on_vectors(tmp_path / "data").model, seed=0).save_pretrained(tmp_path / "saved")
-    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False)
+    options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False, figures=False)
     found = evaluate(
         [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
     )

@@ -22,6 +22,7 @@ from ray_atr.workshop.importing.sources.source import (
     Entry,
     Source,
     captions_of,
+    cell_of,
     entry_of,
     is_audio,
     list_files,
@@ -61,6 +62,7 @@ class AudioCaps(Source):
 @dataclass
 class _YouTubeClip:
     youtube_id: str
+    start: str = ""
     captions: list[str] = field(default_factory=list)
     audiocap_ids: list[str] = field(default_factory=list)
 
@@ -108,7 +110,10 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
         clip_id = str(row["youtube_id"]) if is_original else youtube_id(str(row["file_name"]))
         if clip_id in clips and not is_original:
             raise ValueError(f"{at}: file {row['file_name']} occurs twice")
-        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id))
+        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, cell_of(row, "start_time")))
+        if clip.start != cell_of(row, "start_time"):
+            # Its captions would be put on the other segment's audio.
+            raise refuse(f"{at}, start_time", row["start_time"], f"{clip.start}, as the row of {clip_id} before has it")
         clip.captions += captions
         if row.get("audiocap_id"):
             clip.audiocap_ids.append(str(row["audiocap_id"]))
