@@ -81,7 +81,13 @@ class LearningToMatch(PairLoss):
         return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
-        return comparison.is_shared(self.shared_from)
+        """Whether workers share the plan's rows: of `shared_from` pairs or more where `Ranks.share` states no number.
+
+        Not if the comparison holds a matrix [N, N] of its own anyway. One worker alone takes the same way: the result does not
+        depend on how many there are.
+        """
+        N, has_matrix = comparison.size, comparison.similarity is not None or comparison.gain is not None
+        return 0 < Ranks.share_from(self.shared_from) <= N and Ranks.sharing().size <= N and not has_matrix
 
     def match(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
         """(KL of the true matching and the plan, scalars); the mean of a pair's two weights multiplies its term."""
