@@ -7,9 +7,8 @@
 
 Forward and backward of the loss with respect to the process's own float32 embeddings, interleaved, median of 9, on the
 first process. Ours is what a training step does: each worker keeps its own pairs, and the texts go around; `tiles` is the same
-where a worker does not hold its similarities. `gathered` is a gather, then the pair loss, whose similarities the workers share,
-and `whole` the same with all similarities on each. Gradients are compared with those of one float64 process that holds the
-batch.
+where a worker does not hold its similarities. `gathered` is a gather, then the pair loss, with all similarities on each.
+Gradients are compared with those of one float64 process that holds the batch.
 
 With --frames it is a whole training step of small towers, wall time on the first process, median of 4. `ours` waits for the
 gradients of its texts when the audio tower has been back-propagated, `waits` before; both are to leave the same gradients. With
@@ -145,9 +144,8 @@ def compare(rank: int, B: int, D: int) -> None:
     peer = ClipLoss(local_loss=True, gather_with_grad=True, cache_labels=True, rank=rank, world_size=WORKERS)
     group = WorkerGroup(rank, WORKERS)
 
-    def of_settings(u: Tensor, v: Tensor, shared_from: int) -> Tensor:
-        with group.ranks.share(at_least=shared_from):
-            return Contrastive(temperature=TEMPERATURE)(Comparison(group.gather(u), group.gather(v))).loss
+    def gathered(u: Tensor, v: Tensor) -> Tensor:
+        return Contrastive(temperature=TEMPERATURE)(Comparison(group.gather(u), group.gather(v))).loss
 
     def around(u: Tensor, v: Tensor, memory: float) -> Tensor:
         nothing = u.new_zeros(B, 0)
@@ -158,8 +156,7 @@ def compare(rank: int, B: int, D: int) -> None:
     contenders: dict[str, Step] = {
         "ours": lambda: step(lambda u, v: around(u, v, math.inf)),
         "tiles": lambda: step(lambda u, v: around(u, v, 0)),
-        "gathered": lambda: step(lambda u, v: of_settings(u, v, shared_from=1)),
-        "whole": lambda: step(lambda u, v: of_settings(u, v, shared_from=0)),
+        "gathered": lambda: step(gathered),
         "open_clip": lambda: step(lambda u, v: peer(u, v, 1 / TEMPERATURE)),
     }
     found = {name: run() for name, run in contenders.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import resource
 import subprocess
@@ -20,6 +19,7 @@ from ray_atr.cli.parse import declared_settings, parse_with_settings, read_confi
 from ray_atr.cli.running import start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
 from ray_atr.common.override import flatten, override
+from ray_atr.common.storage import write_json
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.sources import SOURCES
 from tests.support.every_setting import every_setting
@@ -188,7 +188,8 @@ def test_a_configuration_is_yaml_or_json(tmp_path: Path, name: str) -> None:
 
 def test_a_run_folders_experiment_is_a_configuration(tmp_path: Path) -> None:
     experiment = override(RECIPES["clotho_ced_sonar_kcl"](), {"train.epochs": 3})
-    (tmp_path / "experiment.json").write_text(json.dumps(flatten(experiment)))
+    write_json(tmp_path / "experiment.json", flatten(experiment))
+    assert "xxh3:" in (tmp_path / "experiment.json").read_text()
     assert start_of(ExperimentOptions(config=str(tmp_path / "experiment.json"))) == experiment
 
 

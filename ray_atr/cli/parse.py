@@ -37,6 +37,7 @@ from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
 from ray_atr.common.storage import locate
+from ray_atr.common.storage.digests import unsealed
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
 
@@ -228,7 +229,7 @@ def read_config(place: str) -> dict[str, Any]:
         raise ValueError(f"--config: {file}: not YAML or JSON ({shortened(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"--config: {file}: allowed settings by name, such as train: {{epochs: 20}}")
-    return dict(_flat(content, str(file)))
+    return dict(_flat(unsealed(content), str(file)))
 
 
 class _OnceLoader(yaml.SafeLoader):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from ray_atr.common.override import flatten
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
+from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.evaluation.run import Evaluated
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import DIRECTIONS, Metric
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 
 MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_10")
-HEADS = ("R@1", "R@5", "R@10", "mAP@10")
-TASKS = {"text_to_audio": "text to audio", "audio_to_text": "audio to text"}
 
 
 def write_card(evaluated: Evaluated) -> Location:
@@ -53,21 +52,11 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
 
 
 def score_table(evaluated: Evaluated) -> str:
-    """R@1, R@5, R@10 and mAP@10 in percent by direction and language, with their intervals, as Markdown."""
+    """R@1, R@5, R@10 and mAP10 of both directions by language in percent, with their intervals, as Markdown."""
     page = evaluated.page
-    rows = [["task", "language", *HEADS], ["---", "---", *("---:" for _ in HEADS)]]
-    for task, title in TASKS.items():
-        for language in (*evaluated.eval_split.languages, "mean"):
-            cells = []
-            for measure in MEASURES:
-                metric = Metric(task, language, measure)
-                if metric not in page.metrics:
-                    break
-                interval = page.intervals.get(metric)
-                between = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-                cells.append(f"{100 * page.metrics[metric]:.1f}{between}")
-            if cells:
-                rows.append([title, language, *cells])
+    metrics = {metric: page.metrics[metric] for metric in map(Metric.parse, page.metrics)}
+    shown = {one: value for one, value in metrics.items() if one.task in DIRECTIONS and one.name in MEASURES}
+    tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, trained=page.trained)]
     levels = {interval.level for interval in page.intervals.values()}
-    said = f"\n\nPercent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "\n\nPercent."
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + said
+    said = f"Percent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "Percent."
+    return "\n".join([*tables, said])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -15,26 +15,36 @@ MEAN, TRAINED, UNSEEN = "mean", "trained", "unseen"
 MEANS = (TRAINED, UNSEEN, MEAN)
 
 
-class Metric(str):
-    """A metric's name `task/language/name`, with its parts. Being text, it is its own key in JSON, MLflow and a table.
+class NamedParts(str):
+    """Text of some parts, `task/language/last`, that has them too. Being text, it is its own key in JSON, MLflow and a table."""
+
+    __slots__ = ("language", "last", "task")
+    task: str
+    language: str
+    last: str
+
+    def __new__(cls, task: str, language: str, last: str = "") -> Self:
+        self = super().__new__(cls, "/".join(part for part in (task, language, last) if part))
+        self.task, self.language, self.last = task, language, last
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+        return self.task, self.language, self.last
+
+
+class Metric(NamedParts):
+    """A metric's name `task/language/name`.
 
     task      `text_to_audio`, `audio_to_text` (of the ranking that was asked for), `text_to_audio_by_plan`, `classification`, ...
     language  an ISO 639-3 code, one of `MEANS`, or "" for a number that has no language.
     name      a key of `MEASURES`.
     """
 
-    __slots__ = ("language", "name", "task")
-    task: str
-    language: str
-    name: str
+    __slots__ = ()
 
-    def __new__(cls, task: str, language: str, name: str) -> Metric:
-        self = super().__new__(cls, "/".join(part for part in (task, language, name) if part))
-        self.task, self.language, self.name = task, language, name
-        return self
-
-    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
-        return self.task, self.language, self.name
+    @property
+    def name(self) -> str:
+        return self.last
 
     @classmethod
     def parse(cls, text: str, path: str = "metric") -> Metric:
@@ -51,24 +61,10 @@ class Metric(str):
         return Metric(self.task, language, self.name)
 
 
-class QueryGroup(str):
-    """The queries of a task in a language, `task/language`, with its parts. Being text, it is its own key, as `Metric` is.
+class QueryGroup(NamedParts):
+    """The queries of a task in a language, `task/language`; last `classes` for those of the classes of a classification."""
 
-    part  "" for the clips' own queries, `classes` for those of the classes of a classification.
-    """
-
-    __slots__ = ("language", "part", "task")
-    task: str
-    language: str
-    part: str
-
-    def __new__(cls, task: str, language: str, part: str = "") -> QueryGroup:
-        self = super().__new__(cls, "/".join((task, language, part) if part else (task, language)))
-        self.task, self.language, self.part = task, language, part
-        return self
-
-    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
-        return self.task, self.language, self.part
+    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str, path: str = "queries") -> QueryGroup:

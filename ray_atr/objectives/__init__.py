@@ -5,32 +5,21 @@ terms = objective(Embeddings(audio=a, text=t), learned=Learned(metric=m))      #
 terms.loss.backward()
 """
 
-from ray_atr.data.positives import caption_groups, same_group
-from ray_atr.objectives.embeddings import Embeddings
-from ray_atr.objectives.knowledge import KNOWLEDGE
-from ray_atr.objectives.learned import Learned, LearnedParameters, LearnedSettings, metric_scalars, project_metric
-from ray_atr.objectives.objective import Objective
-from ray_atr.objectives.pairs import PAIRS, Comparison, PairLoss, Terms
-from ray_atr.objectives.presets import PRESETS, preset
-from ray_atr.objectives.schemes import SCHEMES, Scheme
-
-__all__ = [
-    "KNOWLEDGE",
-    "PAIRS",
-    "PRESETS",
-    "SCHEMES",
-    "Comparison",
-    "Embeddings",
-    "Learned",
-    "LearnedParameters",
-    "LearnedSettings",
-    "Objective",
-    "PairLoss",
-    "Scheme",
-    "Terms",
-    "caption_groups",
-    "metric_scalars",
-    "preset",
-    "project_metric",
-    "same_group",
-]
+from ray_atr.data.positives import caption_groups as caption_groups
+from ray_atr.data.positives import same_group as same_group
+from ray_atr.objectives.embeddings import Embeddings as Embeddings
+from ray_atr.objectives.knowledge import KNOWLEDGE as KNOWLEDGE
+from ray_atr.objectives.learned import Learned as Learned
+from ray_atr.objectives.learned import LearnedParameters as LearnedParameters
+from ray_atr.objectives.learned import LearnedSettings as LearnedSettings
+from ray_atr.objectives.learned import metric_scalars as metric_scalars
+from ray_atr.objectives.learned import project_metric as project_metric
+from ray_atr.objectives.objective import Objective as Objective
+from ray_atr.objectives.pairs import PAIRS as PAIRS
+from ray_atr.objectives.pairs import Comparison as Comparison
+from ray_atr.objectives.pairs import PairLoss as PairLoss
+from ray_atr.objectives.pairs import Terms as Terms
+from ray_atr.objectives.presets import PRESETS as PRESETS
+from ray_atr.objectives.presets import preset as preset
+from ray_atr.objectives.schemes import SCHEMES as SCHEMES
+from ray_atr.objectives.schemes import Scheme as Scheme

@@ -16,14 +16,12 @@ from ray_atr.objectives import PAIRS, Embeddings, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator, TrainingPairs
 from ray_atr.objectives.pairs import (
     Comparison,
-    Contrastive,
     ContrastiveEntropic,
     LearningToMatch,
     PairLoss,
     PartialLearningToMatch,
     Triplet,
 )
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.schemes import Cacl
 from tests.support.processes import run_processes
 
@@ -37,10 +35,8 @@ LOSSES: dict[str, PairLoss] = {name: loss() for name, loss in PAIRS.items()} | {
     # The largest cost of a batch, by which all are divided, has a gradient of its own, whoever's it is.
     "learning_to_match": LearningToMatch(metric="euclidean", detach_maximum=True),
     "partial_learning_to_match": PartialLearningToMatch(metric="euclidean", detach_maximum=True),
-    "contrastive shared": Contrastive(),
     # The entropic term alone spreads every row over all of it.
     "contrastive_entropic": ContrastiveEntropic(epsilon=1e-9),
-    "contrastive_entropic shared": ContrastiveEntropic(epsilon=1e-9),
 }
 JUDGING = [name for name in CORRESPONDENCES if name not in ("none", "teacher")]
 """The others believe every pair."""
@@ -80,15 +76,14 @@ def pulls(case: tuple[str, str, str | None, int], gather: Callable[[Tensor], Ten
         comparison = Comparison(u=u, v=v, v_language=torch.full((N,), language))
         if caption is not None:
             comparison = Comparison(u=u, v=v, v_language=comparison.v_language, positives=TWINS[:, None] == TWINS)
-        with Ranks.here().share(at_least=2 if loss.endswith("shared") else None):
-            judged = judging(correspondence).for_batch(rows, 0 * rows)(comparison)
-            assert judged.sample_weight is not None
-            if correspondence == "transport":
-                # One batch's plan leaves a little to everybody.
-                judged = dataclasses.replace(
-                    judged, sample_weight=judged.sample_weight.masked_fill(judged.sample_weight < 0.2, 0.0)
-                )
-            LOSSES[loss](judged).loss.backward()
+        judged = judging(correspondence).for_batch(rows, 0 * rows)(comparison)
+        assert judged.sample_weight is not None
+        if correspondence == "transport":
+            # One batch's plan leaves a little to everybody.
+            judged = dataclasses.replace(
+                judged, sample_weight=judged.sample_weight.masked_fill(judged.sample_weight < 0.2, 0.0)
+            )
+        LOSSES[loss](judged).loss.backward()
         assert leaf.grad is not None
         found.append(leaf.grad)
     return torch.cat(found, dim=1)

@@ -144,7 +144,7 @@ def test_the_best_point_is_chosen_on_validation_at_each_noise_ratio(noise_run):
         metrics({"objective": "m_ltm_pot", "seed": seed}, 3)["text_to_audio/mean/recall_at_1"] for seed in (0, 1, 2)
     ]
     assert best[0].mean == pytest.approx(statistics.mean(values))
-    assert best[0].command.startswith("uv run python pipelines/train.py --recipe ")
+    assert best[0].command.startswith(f"uv run python pipelines/train.py --config {noise_run}/experiment.json ")
     assert "--objective m_ltm_pot" in best[0].command
     assert f"--seed {values.index(max(values))}" in best[0].command
 

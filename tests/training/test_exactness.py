@@ -61,11 +61,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "plans that workers share": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2},
     "plans by tiles": {"objective": "m_ltm_pot", "scaling__share_losses_from": 2, "scaling__loss_memory": 0},
-    "similarities that workers share": {
-        "objective": "kcl",
-        "objective__pair": "contrastive_entropic",
-        "scaling__share_losses_from": 2,
-    },
     "texts that go around": {"objective": "kcl", "scaling__share_losses_from": 2},
     "texts that go around, by tiles": {
         "objective": "cacl",

@@ -12,13 +12,7 @@ from torch import Tensor, distributed
 from torch.nn import functional
 
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs import (
-    Comparison,
-    Contrastive,
-    ContrastiveEntropic,
-    LearningToMatch,
-    PartialLearningToMatch,
-)
+from ray_atr.objectives.pairs import Comparison, LearningToMatch, PartialLearningToMatch
 from ray_atr.objectives.pairs.pair_loss import CleanShare
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
@@ -44,10 +38,8 @@ LOSSES = {
     "partial": PartialLearningToMatch(transport_mass=0.7, metric="euclidean"),
     "followed": PartialLearningToMatch(transport_mass=0.7, target="followed", metric="euclidean"),
     "estimated mass": PartialLearningToMatch(transport_mass="auto", metric="euclidean"),
-    "contrastive": Contrastive(),
-    "contrastive_entropic": ContrastiveEntropic(epsilon=0.3),
 }
-WITH_EVERY_CHANGE = ("balanced", "partial", "contrastive", "contrastive_entropic")
+WITH_EVERY_CHANGE = ("balanced", "partial")
 CHANGES = ("plain", "positives", "sample_weight", "weights", "targets")
 CASES = [(name, change) for name in LOSSES for change in CHANGES if change == "plain" or name in WITH_EVERY_CHANGE]
 
@@ -147,7 +139,7 @@ def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
             found[2, name, outer] = plan_of(name, outer, Ranks.here(pairs[rank // 2]))
     if rank == 0:
         # By itself, without `share`: a loss is a function of its pairs, whatever processes there are.
-        found["alone"] = Contrastive()(Comparison(*unit_pairs())).loss
+        found["alone"] = LearningToMatch(metric="euclidean")(Comparison(*unit_pairs())).loss
     found["tiled"] = tiled_sums(Ranks.here())
     cost = some_cost()[Ranks.here().own(N)]
     try:
@@ -203,7 +195,7 @@ def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
 
 
 def test_a_loss_asks_no_other_process_unless_it_is_told_to(by_two: Any) -> None:
-    torch.testing.assert_close(by_two[0]["alone"], Contrastive()(Comparison(*unit_pairs())).loss)
+    torch.testing.assert_close(by_two[0]["alone"], LearningToMatch(metric="euclidean")(Comparison(*unit_pairs())).loss)
 
 
 def test_rows_held_as_a_kernel_as_they_are_or_not_at_all_have_the_same_sums(by_four: Any) -> None:
@@ -236,13 +228,10 @@ def test_a_plan_is_shared_from_a_size_on() -> None:
     with Ranks().share(at_least=2):
         assert LearningToMatch().is_shared(pairs)
         assert PartialLearningToMatch(transport_mass="auto").is_shared(pairs), "its mass is the same on all workers"
-        assert Contrastive().is_shared(pairs)
-        for more in ({"gain": pairs.u @ pairs.v.T}, {"targets": torch.eye(N)}, {"extra_v": pairs.v}):
-            assert not Contrastive().is_shared(dataclasses.replace(pairs, **more))
+        assert not LearningToMatch().is_shared(dataclasses.replace(pairs, gain=pairs.u @ pairs.v.T))
 
 
-@pytest.mark.parametrize(("loss", "usual"), [(Contrastive(), 1024), (LearningToMatch(metric="euclidean"), 4096)])
-def test_a_large_loss_is_shared_without_being_told_to(loss: Contrastive | LearningToMatch, usual: int) -> None:
-    for size in (usual - 1, usual):
+def test_a_large_plan_is_shared_without_being_told_to() -> None:
+    for size in (4095, 4096):
         side = torch.ones(size, 1)
-        assert loss.is_shared(Comparison(side, side)) is (size == usual)
+        assert LearningToMatch().is_shared(Comparison(side, side)) is (size == 4096)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from ray_atr.common.storage import Location, atomic_file, file_exists, hold, rem
 from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.common.storage.digests import digest_of
 from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
-from ray_atr.data.arrow_arrays import binary_array, caption_array, list_array, number_array, numbers_of, string_array
-from ray_atr.data.schema import captions_by_language
+from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.layout import (
@@ -37,6 +36,8 @@ from ray_atr.deploy.index.layout import (
     IndexManifest,
     check_files,
     mapped_table,
+    number_array,
+    numbers_of,
     read_index_manifest,
     remove_other_states,
     write_index_manifest,
@@ -52,8 +53,8 @@ from ray_atr.training.run_folder import saved_retriever
 UNFINISHED = "unfinished"
 PART_SECONDS = 20.0
 """What is encoded is put on the disk this often: a kill costs no more work than that."""
-SOUNDS_IN_A_TABLE = 100_000
-"""Of more, the columns are in several parts: a part's strings may take 2 GiB."""
+ROWS_TOGETHER = 10_000
+"""Of a table that is made: as objects of Python they take ten times the memory."""
 SHOWN = 20
 """Broken files that are named; the others are counted. `files.arrow` has all."""
 
@@ -305,22 +306,10 @@ def _sound(row: Mapping[str, Any]) -> ArchivedSound:
     return ArchivedSound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
 
 
-def _columns(sounds: Sequence[EncodedSound]) -> dict[str, pa.Array]:
-    """The columns of what is known of sounds, by name."""
-    own = [one.sound for one in sounds]
-    return {
-        "path": string_array([sound.path for sound in own]),
-        "size": number_array(np.array([sound.size for sound in own], np.int64)),
-        "modified_ns": number_array(np.array([sound.modified_ns for sound in own], np.int64)),
-        "digest": string_array([one.digest for one in sounds]),
-        "error": string_array([one.error for one in sounds]),
-        "clip_id": string_array([sound.clip_id for sound in own]),
-        "captions": caption_array([sound.captions for sound in own]),
-    }
-
-
-def _table(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
-    return pa.table([columns[name] for name in schema.names], schema=schema)
+def _row(one: EncodedSound, **more: Any) -> dict[str, Any]:
+    """What is known of a sound as a row of a table; of the columns that are not the table's it takes none."""
+    captions = caption_rows({code: texts for code, texts in one.sound.captions.items() if texts})
+    return {**vars(one), **vars(one.sound), "captions": captions, **more}
 
 
 def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
@@ -330,19 +319,17 @@ def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
         raise ValueError(f"nothing to index: of {counted(len(sounds), 'sound')} none can be encoded")
     counts = np.array([len(one.starts) for one in sounds], np.int64)
     first = np.cumsum(counts) - counts
-    files = [
-        _table(
-            {**_columns(sounds[own]), "first": number_array(first[own]), "count": number_array(counts[own])},
-            FILE_SCHEMA,
-        )
-        for own in (slice(start, start + SOUNDS_IN_A_TABLE) for start in range(0, len(sounds), SOUNDS_IN_A_TABLE))
-    ]
+    own = list(zip(sounds, first.tolist(), counts.tolist(), strict=True))
+    files = pa.concat_tables(
+        pa.Table.from_pylist([_row(one, first=place, count=n) for one, place, n in some], schema=FILE_SCHEMA)
+        for some in (own[start : start + ROWS_TOGETHER] for start in range(0, len(own), ROWS_TOGETHER))
+    )
     times = (
         np.array([time for one in sounds for time in getattr(one, name)], np.float64) for name in ("starts", "ends")
     )
     file_of = np.repeat(np.arange(len(sounds), dtype=np.int64), counts)
     windows = pa.table([number_array(column) for column in (file_of, *times)], schema=WINDOW_SCHEMA)
-    return pa.concat_tables(files), windows, np.concatenate(rows)
+    return files, windows, np.concatenate(rows)
 
 
 def _tell(broken: Mapping[str, str], say: Say) -> None:
@@ -388,14 +375,8 @@ class _Parts:
         if not self.held:
             return
         self.folder.mkdir(exist_ok=True)
-        held, times = self.held, PART_SCHEMA.field("starts").type
-        counts = [len(one.starts) for one in held]
-        columns = _columns(held)
-        for name in ("starts", "ends"):
-            flat = np.array([time for one in held for time in getattr(one, name)], np.float64)
-            columns[name] = list_array(counts, number_array(flat), times)
-        columns["vectors"] = binary_array([one.vectors.tobytes() for one in held if one.vectors is not None])
-        table = _table(columns, PART_SCHEMA.with_metadata({"model": self.model}))
+        rows = [_row(one, vectors=one.vectors.tobytes()) for one in self.held if one.vectors is not None]
+        table = pa.Table.from_pylist(rows, schema=PART_SCHEMA.with_metadata({"model": self.model}))
         with atomic_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
             pq.write_table(table, output, write_page_checksum=True)
         self.number += 1

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ray_atr.common.settings import refuse
@@ -40,7 +41,6 @@ from ray_atr.common.storage import (
     write_json,
 )
 from ray_atr.common.storage.digests import digest_of_file
-from ray_atr.data.arrow_arrays import number_array
 from ray_atr.data.schema import CAPTIONS
 from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
 
@@ -214,3 +214,17 @@ def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Sc
         vectors = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("vector").type)
         columns = [vectors, sounds["path"], some["start"], some["end"], sounds["clip_id"], sounds["captions"]]
         yield pa.table(columns, schema=schema)
+
+
+def number_array(values: NDArray[np.generic]) -> pa.Array:
+    """The Arrow array of numbers [N], which shares their memory if they are contiguous.
+
+    `pyarrow.array` would import pandas, a third of a second for which no query should wait.
+    """
+    kept = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(kept.dtype), len(kept), [None, pa.py_buffer(kept)])
+
+
+def numbers_of(column: pa.ChunkedArray) -> NDArray[np.generic]:
+    """The numbers [N] of a column without nulls: not copied if it is in one piece, and then not to be written to."""
+    return np.from_dlpack(column.combine_chunks())

@@ -19,7 +19,6 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
 from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of, mark_used
 from ray_atr.common.storage.transfer import get
-from ray_atr.data.arrow_arrays import number_array, numbers_of
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows, is_fast
@@ -33,6 +32,8 @@ from ray_atr.deploy.index.layout import (
     IndexManifest,
     check_files,
     mapped_table,
+    number_array,
+    numbers_of,
     read_index_manifest,
     write_index_manifest,
 )

@@ -281,7 +281,7 @@ def _pictures(shown: _Shown, seed: int) -> dict[str, Figure]:
     if len(few) > 1:
         own = {language: _rows(text[language], few) for language in text}
         pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
-    language = _shcode(text)
+    language = _shown_language(text)
     few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
     if len(few):
         ranks, shared = ranks_by_language(retrievals)
@@ -307,7 +307,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
     """What one query in each language in turn finds, so that every language is heard from."""
     chosen, num_named, embedded, captions, retrievals, ids = shown
     text, pairs = embedded.text, captions.relevance
-    usual = _shcode(text)
+    usual = _shown_language(text)
     first_of = {
         (language, int(clip)): captions.sentences[language][m]
         for language in text
@@ -349,5 +349,5 @@ def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:
     return matrix[torch.from_numpy(rows).to(matrix.device)].cpu()
 
 
-def _shcode(text: Mapping[str, Array]) -> str:
+def _shown_language(text: Mapping[str, Array]) -> str:
     return ENGLISH if ENGLISH in text else next(iter(text))

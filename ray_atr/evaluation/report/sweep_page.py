@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.common.override import as_typed, flatten
+from ray_atr.common.override import as_typed
 from ray_atr.common.runtime import code_name, command_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate
@@ -20,7 +20,6 @@ from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
-from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import metric_chosen_by
 
 PLURALS = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
@@ -160,7 +159,6 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
-    recipes = {name: flatten(recipe()) for name, recipe in RECIPES.items()}
     found = []
     for point in (frame.loc[frame[column].idxmax()] for frame in frames):
         trials = runs.finished
@@ -175,31 +173,18 @@ def best_points(runs: Runs) -> list[Best]:
                 mean=float(point[column]),
                 deviation=float(point[f"{column} (sd)"]),
                 num_seeds=int(point[NUM_SEEDS]),
-                command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"]), recipes),
+                command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"])),
             )
         )
     return found
 
 
-def rerun_command(runs: Runs, run: str, trial_id: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The shell command that trains one trial again: its recipe (of `recipes`, settings by path), what the base changed in it,
-    what the trial varied.
-    """
-    experiment, overrides = runs.experiments[runs.names.index(run)], runs.overrides[trial_id]
-    differing = {
-        name: {
-            path: value
-            for path, value in experiment.items()
-            if recipe.get(path, value) != value and not path.startswith(("tracking.", "scaling."))
-        }
-        for name, recipe in recipes.items()
-    }
-    nearest = min(differing, key=lambda name: len(differing[name]))
-    changed = {path: value for path, value in differing[nearest].items() if not path.startswith("objective")}
-    settings = {SEED: experiment.get(SEED, 0)} | (changed if OBJECTIVE in overrides else differing[nearest]) | overrides
-    words = [*command_words("train"), "--recipe", nearest]
+def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
+    """The shell command that trains one trial again: its run folder's settings, and what the trial varied."""
+    folder, seed = runs.folders[runs.names.index(run)], runs.experiments[runs.names.index(run)].get(SEED, 0)
+    settings = {**runs.overrides[trial_id], SEED: runs.overrides[trial_id].get(SEED, seed)}
+    words = [*command_words("train"), "--config", str(folder / "experiment.json")]
     for path in sorted(settings, key=lambda path: (path.count("."), path == SEED)):
         value = as_typed(settings[path])
-        text = f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
-        words += [f"--{path}", text]
+        words += [f"--{path}", "none" if value is None else str(value)]
     return shlex.join(words)

@@ -114,7 +114,7 @@ class SoftmaxTiles(TileLoss):
     def competing(self, tile: Tensor, rows: slice, owner: int) -> Tensor:
         """The logits of what competes, with the logarithms of both pairs' weights; a new tensor if anything differs.
 
-        A row's sum is then too large by its own weight, and a column's by its own, as in `shared_rows`.
+        A row's sum is then too large by its own weight, and a column's by its own: one tile serves both.
         """
         positives = self.positives(rows, owner)
         if self.log_weights is not None:

@@ -23,7 +23,6 @@ from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.around_ring import SoftmaxTiles, losses_around_ring
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, OwnPairs, PairLoss, Terms, without
-from ray_atr.objectives.pairs.shared_rows import RowLogits, shared_losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,27 +51,17 @@ class Contrastive(PairLoss):
         return LearnedSettings(temperature=self.temperature)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        row_losses, column_losses = self.both_losses(comparison, learned.tau(self.temperature))
+        tau = learned.tau(self.temperature)
+        rows, columns = comparison.directions()
+        for_rows, for_columns = comparison.extra_logits(tau)
+        row_losses, column_losses = sample_losses(rows, tau, for_rows), sample_losses(columns, tau, for_columns)
         scalars = {"loss_rows": row_losses.detach().mean(), "loss_columns": column_losses.detach().mean()}
         return Terms(comparison.both_directions(row_losses, column_losses), scalars)
-
-    def is_shared(self, comparison: Comparison) -> bool:
-        """Whether the workers share the similarities."""
-        needs_all = comparison.targets is not None or comparison.has_extra_negatives
-        return comparison.is_shared(self.shared_from) and not needs_all
 
     def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
         rows, columns, _ = losses_around_ring(pairs, SoftmaxTiles, learned.tau(self.temperature))
         scalars = {"loss_rows": pairs.mean(rows.detach()), "loss_columns": pairs.mean(columns.detach())}
         return Terms(pairs.both_directions(rows, columns), scalars)
-
-    def both_losses(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The losses [N] of every u_i and of every v_j."""
-        if self.is_shared(comparison):
-            return shared_losses(RowLogits.from_comparison(comparison, tau))
-        rows, columns = comparison.directions()
-        for_rows, for_columns = comparison.extra_logits(tau)
-        return sample_losses(rows, tau, for_rows), sample_losses(columns, tau, for_columns)
 
 
 def sample_losses(direction: Direction, tau: float | Tensor, extra: Tensor | None = None) -> Tensor:

@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from ray_atr.common.settings import setting
 from ray_atr.objectives.learned import Learned
-from ray_atr.objectives.pairs.contrastive import Contrastive, RowLogits
+from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
 
 
@@ -46,26 +44,11 @@ class ContrastiveEntropic(Contrastive):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         contrastive = super().score(comparison, learned)
-        term = comparison.both_directions(*self.negative_entropies(comparison, learned.tau(self.temperature)))
+        tau = learned.tau(self.temperature)
+        # sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N].
+        rankings = [one.competing(one.similarity / tau).log_softmax(dim=1) for one in comparison.directions()]
+        rows, columns = ((one.exp() * one).sum(dim=1) for one in rankings)
+        term = comparison.both_directions(rows, columns)
         sign = 1.0 if self.entropy == "encourage" else -1.0
         scalars = {**contrastive.scalars, "ranking_entropy": -term.detach()}
         return Terms(contrastive.loss + sign * self.epsilon * term, scalars)
-
-    def negative_entropies(self, comparison: Comparison, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-        """sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N]."""
-        if not self.is_shared(comparison):
-            rows, columns = (
-                negative_entropy(one.competing(one.similarity / tau).log_softmax(dim=1), 1)
-                for one in comparison.directions()
-            )
-            return rows, columns
-        shared = RowLogits.from_comparison(comparison, tau)
-        rows, columns = shared.log_sum_exps(shared.values)
-        competing, own, weight = shared.competing(shared.values)
-        of_rows = negative_entropy(competing - (rows + own)[:, None], 1)
-        return shared.whole(of_rows), shared.ranks.total(negative_entropy(competing - (columns + weight), 0))
-
-
-def negative_entropy(log_ranking: Tensor, dim: int) -> Tensor:
-    """sum R log R along one dimension."""
-    return (log_ranking.exp() * log_ranking).sum(dim=dim)

@@ -24,11 +24,11 @@ from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.objectives.pairs.tiled_matching import Costs, Matching, TrueMatching, tile_rows
 from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.transport import TransportPlan, log_plan, log_plan_across_ranks, matching_loss
+from ray_atr.objectives.transport import log_plan, log_plan_across_ranks, matching_loss
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis, WeighedRows, shape_of, squared_distances
-from ray_atr.objectives.transport.problem import marginal_of
+from ray_atr.objectives.transport.problem import SolvedPlan, marginal_of
 from ray_atr.objectives.transport.solve import SolveOptions
-from ray_atr.objectives.transport.tiled_plan import TiledPlan, solve_by_tiles
+from ray_atr.objectives.transport.tiled_plan import solve_by_tiles
 
 FLOATS_HELD = 4.4
 """Numbers that a worker holds for each entry of its rows of a shared plan, at the most (`benchmarks/bench_plan_rows.py`)."""
@@ -81,7 +81,13 @@ class LearningToMatch(PairLoss):
         return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
-        return comparison.is_shared(self.shared_from)
+        """Whether workers share the plan's rows: of `shared_from` pairs or more where `Ranks.share` states no number.
+
+        Not if the comparison holds a matrix [N, N] of its own anyway. One worker alone takes the same way: the result does not
+        depend on how many there are.
+        """
+        N, has_matrix = comparison.size, comparison.similarity is not None or comparison.gain is not None
+        return 0 < Ranks.share_from(self.shared_from) <= N and Ranks.sharing().size <= N and not has_matrix
 
     def match(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
         """(KL of the true matching and the plan, scalars); the mean of a pair's two weights multiplies its term."""
@@ -181,7 +187,7 @@ def own_mass(log_matrix: Tensor) -> Tensor:
     return log_matrix.detach().diagonal().exp().sum()
 
 
-def plan_scalars(plan: TransportPlan | TiledPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
+def plan_scalars(plan: SolvedPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
     """How the solver fared and how much of the mass is on the true pairs."""
     return {
         "transport_residual": own.new_tensor(plan.residual),

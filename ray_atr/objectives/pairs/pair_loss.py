@@ -17,7 +17,6 @@ from torch import Tensor
 from ray_atr.common.settings import Settings, refuse
 from ray_atr.data.positives import same_group
 from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.ring import Ring
 
 LEAST_SAMPLE_WEIGHT = 1e-6
@@ -134,16 +133,6 @@ class Comparison:
     def row_numbers(self) -> Tensor:
         """`rows`, or all of them in order: int64 [N]."""
         return torch.arange(self.size, device=self.u.device) if self.rows is None else self.rows
-
-    def is_shared(self, usual: int) -> bool:
-        """Whether workers share the rows of this comparison, of `usual` pairs or more where `Ranks.share` states no number.
-
-        Not if it holds a matrix [N, N] of its own anyway.
-
-        One worker alone takes the same way: the result does not depend on how many there are.
-        """
-        has_matrix = self.similarity is not None or self.gain is not None
-        return 0 < Ranks.share_from(usual) <= self.size and Ranks.sharing().size <= self.size and not has_matrix
 
     def cross_similarity(self, *, keep: bool = False) -> Tensor:
         """The realigned similarity S' = G * S, [N, N]. An estimate asks to `keep` the product u v^T for the loss."""

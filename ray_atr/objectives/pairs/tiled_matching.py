@@ -122,7 +122,7 @@ class Matching(torch.autograd.Function):
         outer = _Outer(target, by_rows, by_columns)
         row_sums, column_sums = outer.sums(plan.tiles)
         everywhere = row_sums, ranks.sum(column_sums), ranks.sum(row_sums.sum())
-        x, y = multipliers(plan, plan.row_active, plan.column_active, marginals, everywhere, ranks)
+        x, y = multipliers(plan.rows, plan.row_active, plan.column_active, marginals, everywhere, ranks)
         x, y = x.to(left), None if y is None else y.to(left)
         gradient, of_maximum = _Gradient(costs), _Gradient(costs)
         product, ties = left.new_zeros((), dtype=torch.float64), left.new_zeros(())

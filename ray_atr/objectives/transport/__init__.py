@@ -8,16 +8,10 @@ In use:
     log_rows, plan = log_plan_across_ranks(own_rows, 0.05, N, ranks)
 """
 
-from ray_atr.objectives.transport.across_ranks import log_plan_across_ranks
-from ray_atr.objectives.transport.problem import Problem, TransportPlan
-from ray_atr.objectives.transport.solve import exact_plan, log_plan, matching_loss, solve
-
-__all__ = [
-    "Problem",
-    "TransportPlan",
-    "exact_plan",
-    "log_plan",
-    "log_plan_across_ranks",
-    "matching_loss",
-    "solve",
-]
+from ray_atr.objectives.transport.across_ranks import log_plan_across_ranks as log_plan_across_ranks
+from ray_atr.objectives.transport.problem import Problem as Problem
+from ray_atr.objectives.transport.problem import TransportPlan as TransportPlan
+from ray_atr.objectives.transport.solve import exact_plan as exact_plan
+from ray_atr.objectives.transport.solve import log_plan as log_plan
+from ray_atr.objectives.transport.solve import matching_loss as matching_loss
+from ray_atr.objectives.transport.solve import solve as solve

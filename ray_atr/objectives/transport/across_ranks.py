@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.transport.active_set import HeldPlan, PlanRows, solve_active_set_across_ranks
+from ray_atr.objectives.transport.active_set import PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.partial import Pace, shared_blocks
-from ray_atr.objectives.transport.problem import Problem, TransportPlan, marginal_of, require_marginal
+from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan, marginal_of, require_marginal
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS, LogPlan
 
@@ -67,38 +66,20 @@ def solve_across_ranks(
     tolerance = problem.default_tolerance if tolerance is None else tolerance
     scores = problem.cost / -epsilon
     domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
-    row, column, level, residual, sweeps = potentials(block, a, b, mass, tolerance, most)
-    return TransportPlan.of(
-        scores, row, column, level, residual=residual, iterations=sweeps, tolerance=tolerance, domain=domain
-    )
+    return TransportPlan.of_scores(scores, potentials(block, a, b, mass, tolerance, most), tolerance, domain)
 
 
-class Potentials(NamedTuple):
-    """Of a plan exp(-c_ij/epsilon + row_i + column_j + level): own rows' [n], columns' [M], the level of a partial plan or None,
-    the residual, and the sweeps made.
-    """
-
-    row: Tensor
-    column: Tensor
-    level: Tensor | None
-    residual: float
-    sweeps: int
-
-
-def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int) -> Potentials:
-    """Potentials of the plan with marginals a [N] and b [M], however its rows are held."""
+def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int) -> Solution:
+    """Those of the own rows and of the columns of the plan with marginals a [N] and b [M], however its rows are held."""
     own = block.ranks.own(len(a))
     if mass == 1:
-        row, column, residual, sweeps = balanced_sweeps(block, a[own], b, tolerance, most)
-        return Potentials(row, column, None, residual, sweeps)
-    u, column, level, residual, sweeps = shared_blocks(block, torch.zeros_like(b), mass, Pace(tolerance), most, a, b)
-    return Potentials(u[own], column, level, residual, sweeps)
+        return balanced_sweeps(block, a[own], b, tolerance, most)
+    found = shared_blocks(block, torch.zeros_like(b), mass, Pace(tolerance), most, a, b)
+    return found._replace(u=found.u[own])
 
 
-def balanced_sweeps(
-    block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float, most: int
-) -> tuple[Tensor, Tensor, float, int]:
-    """(own rows' potentials [n], columns' [M], the rows' summed error over all processes, sweeps made)."""
+def balanced_sweeps(block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float, most: int) -> Solution:
+    """The residual is the rows' summed error over all processes."""
     log_a, log_b = own_a.log(), b.log()
     inflow, outflow = block.sweep(torch.zeros_like(b), log_a)
     iterations, residual = 0, math.inf
@@ -110,7 +91,7 @@ def balanced_sweeps(
         # as on one process, which so stops after as many sweeps.
         if iterations % CHECK_EVERY == 0 or iterations == most:
             residual = float(block.ranks.sum(((row + inflow).exp() - own_a).abs().sum()))
-    return row, column, residual, iterations
+    return Solution(row, column, None, residual, iterations)
 
 
 def adjoint_across_ranks(
@@ -122,7 +103,8 @@ def adjoint_across_ranks(
     """
     matrix, row_sums = plan.matrix, outer.sum(dim=1)
     right = row_sums, ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
-    of_rows, of_columns = multipliers(HeldPlan(matrix), plan.row_active, plan.column_active, marginals, right, ranks)
+    held = PlanRows(lambda rows: matrix[rows], [slice(0, len(matrix))])
+    of_rows, of_columns = multipliers(held, plan.row_active, plan.column_active, marginals, right, ranks)
     if of_columns is None:
         return matrix.mul_(-of_rows.to(matrix)[:, None]).add_(outer)
     return outer - matrix.mul_(of_rows.to(matrix)[:, None] + of_columns.to(matrix))

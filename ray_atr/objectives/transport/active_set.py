@@ -12,8 +12,8 @@ H is symmetric and positive semi-definite; the diagonal row block is eliminated,
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,45 +75,49 @@ def _solve_semi_definite(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.lstsq(matrix, right[:, None]).solution.squeeze(1)
 
 
-class PlanRows(ABC):
-    """Rows of a plan pi, [n, M], that one process answers for: what conjugate gradients ask of them."""
+class PlanRows:
+    """Rows of a plan pi, [n, M], that one process answers for, a tile of them at a time: what conjugate gradients ask of them.
 
-    @abstractmethod
+    matrix  gives pi [t, M] of a slice of the own rows. tiles: the slices; rows that are held are one tile.
+    """
+
+    def __init__(self, matrix: Callable[[slice], Tensor], tiles: Sequence[slice]) -> None:
+        self.matrix, self.tiles = matrix, tiles
+
     def sums(self, row_active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(row sums [n], own part of the column sums [M], that of sum_i pi_ij^2 / row sum_i over active rows [M]), float64."""
+        row_sums = torch.empty(len(row_active), dtype=torch.float64, device=row_active.device)
+        column_sums: Any = 0
+        squares: Any = 0
+        for rows in self.tiles:
+            matrix = self.matrix(rows)
+            row_sums[rows] = matrix.sum(dim=1).double()
+            column_sums = column_sums + matrix.sum(dim=0).double()
+            weight = inverse(row_sums[rows], row_active[rows]).to(matrix)
+            squares = squares + torch.mv(matrix.square().T, weight).double()
+        return row_sums, column_sums, squares
 
-    @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
         """pi @ vector, [n] of [M]; float64, as all that follow."""
+        matrices = map(self.matrix, self.tiles)
+        return torch.cat([torch.mv(matrix, vector.to(matrix)).double() for matrix in matrices])
 
-    @abstractmethod
     def transposed_times(self, vector: Tensor) -> Tensor:
         """pi^T @ vector, [M] of [n]: the own rows' part."""
+        total: Any = 0
+        for rows in self.tiles:
+            matrix = self.matrix(rows)
+            total = total + torch.mv(matrix.T, vector[rows].to(matrix)).double()
+        return torch.as_tensor(total)
 
-    @abstractmethod
     def there_and_back(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """pi^T @ between(pi @ vector), [M]; `between` gets the products of a slice of the own rows, and the slice."""
-
-
-class HeldPlan(PlanRows):
-    """Rows that are held."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
-
-    def sums(self, row_active: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        row_sums = self.matrix.sum(dim=1).double()
-        squares = torch.mv(self.matrix.square().T, inverse(row_sums, row_active).to(self.matrix))
-        return row_sums, self.matrix.sum(dim=0).double(), squares.double()
-
-    def times(self, vector: Tensor) -> Tensor:
-        return torch.mv(self.matrix, vector.to(self.matrix)).double()
-
-    def transposed_times(self, vector: Tensor) -> Tensor:
-        return torch.mv(self.matrix.T, vector.to(self.matrix)).double()
-
-    def there_and_back(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        return self.transposed_times(between(self.times(vector), slice(None)))
+        total: Any = 0
+        for rows in self.tiles:
+            matrix = self.matrix(rows)
+            values = between(torch.mv(matrix, vector.to(matrix)).double(), rows)
+            total = total + torch.mv(matrix.T, values.to(matrix)).double()
+        return torch.as_tensor(total)
 
 
 def inverse(row_sums: Tensor, row_active: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.objectives.transport.newton import ascend
-from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
 
 # A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
@@ -61,9 +61,7 @@ def solve_balanced(
             row, column, residual, steps = ascend(scores, column, tolerance / 10, left, a, b)
             iterations, domain = iterations + steps, "newton"
             break
-    return TransportPlan.of(
-        scores, row, column, None, residual=residual, iterations=iterations, tolerance=tolerance, domain=domain
-    )
+    return TransportPlan.of_scores(scores, Solution(row, column, None, residual, iterations), tolerance, domain)
 
 
 def log_sweeps(

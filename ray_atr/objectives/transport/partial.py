@@ -10,7 +10,7 @@ nearly isolated and fill row and column together, blocks go on.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.newton import ascend_projected
-from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
 from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock
 
 CHECK_EVERY = 5
@@ -52,36 +52,17 @@ def solve_partial(
 
     best = blocks(v, pace, max_iterations)
     iterations = best.iterations
-    if best.violation > tolerance and iterations < max_iterations:
+    if best.residual > tolerance and iterations < max_iterations:
         most = min(NEWTON_MOST, max_iterations - iterations)
         ascended = Solution(*ascend_projected(scores, best.u, best.v, problem.mass, tolerance, most, rows, columns))
         iterations += ascended.iterations
-        if ascended.violation < best.violation:
+        if ascended.residual < best.residual:
             best, domain = ascended, "newton"
-    if best.violation > tolerance and iterations < max_iterations:
+    if best.residual > tolerance and iterations < max_iterations:
         again = blocks(best.v, Pace(tolerance), max_iterations - iterations)
         iterations += again.iterations
-        best = min(best, again, key=lambda solution: solution.violation)
-    return TransportPlan.of(
-        scores,
-        best.u,
-        best.v,
-        best.level,
-        residual=best.violation,
-        iterations=iterations,
-        tolerance=tolerance,
-        domain=domain,
-    )
-
-
-class Solution(NamedTuple):
-    """Potentials u [N] and v [M] and log level l of a partial plan, the violation of its bounds, and how many sweeps or steps."""
-
-    u: Tensor
-    v: Tensor
-    level: Tensor
-    violation: float
-    iterations: int
+        best = min(best, again, key=lambda solution: solution.residual)
+    return TransportPlan.of_scores(scores, best._replace(iterations=iterations), tolerance, domain)
 
 
 class Pace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -97,11 +98,22 @@ def require_marginal(name: str, marginal: Tensor, size: int) -> None:
         raise refuse(name, f"marginals of at least {least:g} that sum to {total:g}", "positive ones that sum to 1")
 
 
-@dataclass(frozen=True, eq=False)
-class TransportPlan:
-    """The plan pi between N rows and M columns, log pi_ij = -c_ij / epsilon + row_i + column_j, and its evidence.
+class Solution(NamedTuple):
+    """Potentials u [N] and v [M] and the log level of a partial plan (None: it is balanced), by how much its conditions fail, and
+    the sweeps or steps made.
+    """
 
-    log_matrix         [N, M]: log pi, finite where pi itself would underflow.
+    u: Tensor
+    v: Tensor
+    level: Tensor | None
+    residual: float
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedPlan:
+    """A plan log pi_ij = -c_ij / epsilon + row_i + column_j between N rows and M columns by its potentials, and its evidence.
+
     row_potential      [N]: scaled potentials (f / epsilon); for a partial plan they hold the mass multiplier too.
     column_potential   [M].
     row_active         [N] bool: rows whose constraint holds with equality and pushes; all True for a balanced plan.
@@ -110,10 +122,8 @@ class TransportPlan:
                        column constraints and of complementary slackness, in units of mass.
     iterations         sweeps, a Newton step counting as one.
     tolerance          the residual that was asked for.
-    domain             `kernel`, `log` or `newton`: where the last step was made.
     """
 
-    log_matrix: Tensor
     row_potential: Tensor
     column_potential: Tensor
     row_active: Tensor
@@ -121,34 +131,43 @@ class TransportPlan:
     residual: float
     iterations: int
     tolerance: float
-    domain: str
 
     @classmethod
-    def of(
-        cls,
-        scores: Tensor,
-        u: Tensor,
-        v: Tensor,
-        level: Tensor | None,
-        *,
-        residual: float,
-        iterations: int,
-        tolerance: float,
-        domain: str,
-    ) -> TransportPlan:
-        """exp(scores_ij + u_i + v_j + level), in the scores' memory: a balanced plan has no level, a partial one u, v <= 0."""
-        log_matrix, evidence = scores.add_(u[:, None]).add_(v), (residual, iterations, tolerance, domain)
+    def of(cls, found: Solution, tolerance: float, **more: Any) -> Self:
+        """The plan of a solution; a balanced one has no level, a partial one u, v <= 0. `more` are the subclass's own fields."""
+        u, v, level, residual, iterations = found
         if level is None:
-            everywhere = torch.ones(1, dtype=torch.bool, device=scores.device)
-            return cls(log_matrix, u, v, everywhere.expand(len(u)), everywhere.expand(len(v)), *evidence)
-        return cls(log_matrix.add_(level), u + level, v, u < 0, v < 0, *evidence)
-
-    @property
-    def matrix(self) -> Tensor:
-        """pi, [N, M]."""
-        return self.log_matrix.exp()
+            everywhere = torch.ones(1, dtype=torch.bool, device=u.device)
+            active = everywhere.expand(len(u)), everywhere.expand(len(v))
+            return cls(u, v, *active, residual, iterations, tolerance, **more)
+        return cls(u + level, v, u < 0, v < 0, residual, iterations, tolerance, **more)
 
     @property
     def is_converged(self) -> bool:
         """Whether the residual met the tolerance before the cap on iterations."""
         return self.residual <= self.tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class TransportPlan(SolvedPlan):
+    """A plan pi that is held.
+
+    log_matrix   [N, M]: log pi, finite where pi itself would underflow.
+    domain       `kernel`, `log` or `newton`: where the last step was made.
+    """
+
+    log_matrix: Tensor
+    domain: str
+
+    @classmethod
+    def of_scores(cls, scores: Tensor, found: Solution, tolerance: float, domain: str) -> TransportPlan:
+        """exp(scores_ij + u_i + v_j + level), in the scores' memory."""
+        log_matrix = scores.add_(found.u[:, None]).add_(found.v)
+        if found.level is not None:
+            log_matrix.add_(found.level)
+        return cls.of(found, tolerance, log_matrix=log_matrix, domain=domain)
+
+    @property
+    def matrix(self) -> Tensor:
+        """pi, [N, M]."""
+        return self.log_matrix.exp()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -245,12 +246,8 @@ def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:
 def location_in(folder: Location, relative: str, at: str) -> AudioLocation:
     """The file at a path written in a table of captions. ValueError, beginning with `at`, if it leaves the folder."""
     path = PurePosixPath(relative.replace("\\", "/"))
-    depth = 0
-    for part in path.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            break
-    if path.is_absolute() or depth < 0 or (path.parts and path.parts[0].endswith(":")):
+    leaves = posixpath.normpath(path).split("/")[0] == ".."
+    if path.is_absolute() or leaves or (path.parts and path.parts[0].endswith(":")):
         raise refuse(f"{at}, path", relative, f"a path inside {folder}")
     return AudioLocation(f"{folder}/{path}")
 
