@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +65,9 @@ class Pairs:
 class Fold:
     """Clips [n] of one fold as the others' regressions see them, and the captions of these clips, [m].
 
-    audio  [K, n, E]: the caption expected of each clip in each language, of unit norm, centred over the fold.
-    text   [M, E]: every caption of the set, centred within its language, of unit norm, divided by the deviation of its products
-           with the fold's clips: an inner product is the similarity less what clip and caption have with everything.
+    audio  [K, n, V]: what fits each clip in each language. By `OneWay` the caption expected, of unit norm, centred over the fold.
+    text   [M, V]: every caption of the set. By `OneWay` centred within its language, of unit norm, divided by the deviation of
+           its products with the fold's clips: an inner product is the similarity less what clip and caption have with everything.
 
     """
 
@@ -81,19 +82,53 @@ class Fold:
         return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
 
     def mispairs(self, pairs: Pairs, count: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
+        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`; all if
+        there are no more.
 
         The regressions saw neither, so that a wrong pair is a random mispair to them.
         """
-        place = random.integers(0, len(self.clips), count)
-        caption = random.choice(self.captions, count)
+        possible = len(self.clips) * len(self.captions)
+        chosen = np.arange(possible) if possible <= count else random.integers(0, possible, count)
+        place, which = np.divmod(chosen, len(self.captions))
+        caption = self.captions[which]
         own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
         clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
         differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
         return place[differs], caption[differs]
 
 
-def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None) -> Iterator[Fold]:
+class Judge(Protocol):
+    """What says how captions [m] of one language fit clips: vectors of both, of equal width, whose inner product is the fit."""
+
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+        """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
+
+    def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
+        """Of the clips [n] held out and of all captions [m], by what is said of the other clips; zeros if that is nothing."""
+
+
+class OneWay:
+    """The caption that a regression of captions on clips expects."""
+
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+        self.audio, self.clip = audio, clip
+        self.text = of_unit_norm(text - text.mean(axis=0))
+
+    def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
+        seen = ~np.isin(self.clip, held_out)
+        clips, captions = mean_caption(self.clip[seen], self.text[seen])
+        one = np.zeros((len(held_out), self.text.shape[1]))
+        if len(clips) > 1:
+            ridge = Ridge(self.audio[clips])
+            ridge.fit(captions)
+            one = of_unit_norm(ridge.predicted(self.audio[held_out]))
+        one -= one.mean(axis=0)
+        return one, self.text / deviations(self.text, one)[:, None]
+
+
+def cross_fit(
+    pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None, judge: type[Judge] = OneWay
+) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
 
     Raises ValueError if there are fewer clips with captions than two folds need.
@@ -102,26 +137,17 @@ def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | Non
     if len(captioned) < 2 * folds:
         raise refuse("folds", folds, f"at most half of the {len(captioned)} clips that have captions")
     names, language = np.unique(pairs.language, return_inverse=True)
-    audio = of_unit_norm(pairs.audio)
-    text = _centred(pairs.text.astype(np.float64), language)
+    audio, text = of_unit_norm(pairs.audio.astype(np.float64)), pairs.text.astype(np.float64)
+    rows_of = [np.flatnonzero(language == k) for k in range(len(names))]
+    judges = [judge(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        is_held_out = np.isin(pairs.clip, held_out)
-        expected, scaled = [], text.copy()
-        for k in range(len(names)):
-            seen = np.flatnonzero(~is_held_out & (language == k))
-            clips, captions = mean_caption(pairs.clip[seen], text[seen])
-            one = np.zeros((len(held_out), text.shape[1]))
-            if len(clips) > 1:
-                ridge = Ridge(audio[clips])
-                ridge.fit(captions)
-                one = of_unit_norm(ridge.predicted(audio[held_out]))
-            one -= one.mean(axis=0)
-            rows = np.flatnonzero(language == k)
-            scaled[rows] /= deviations(text[rows], one)[:, None]
-            expected.append(one)
-        yield Fold(held_out, np.flatnonzero(is_held_out), np.stack(expected), scaled, language)
+        clips, captions = zip(*(one.vectors(held_out) for one in judges), strict=True)
+        in_order = np.empty((len(text), captions[0].shape[1]))
+        in_order[np.concatenate(rows_of)] = np.concatenate(captions)
+        own = np.flatnonzero(np.isin(pairs.clip, held_out))
+        yield Fold(held_out, own, np.stack(clips), in_order, language)
         if progress is not None:
             progress(number, folds)
 
@@ -153,11 +179,3 @@ def random_share(doubted: Pairs, seed: int) -> float:
     p_value = cross_fitted_p_values(doubted, RANDOM_FOLDS, RANDOM_MISPAIRS, seed)
     told = ~np.isnan(p_value)
     return wrong_share(p_value[told], doubted.clip[told]).most if told.any() else 1.0
-
-
-def _centred(text: Floats, language: Integers) -> Floats:
-    """Captions [M, E] less the mean of their language, of unit norm."""
-    centred = text.copy()
-    for k in np.unique(language):
-        centred[language == k] -= text[language == k].mean(axis=0)
-    return of_unit_norm(centred)
