@@ -82,15 +82,12 @@ class Fold:
         return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
 
     def mispairs(self, pairs: Pairs, count: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`; all if
-        there are no more.
+        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
 
         The regressions saw neither, so that a wrong pair is a random mispair to them.
         """
-        possible = len(self.clips) * len(self.captions)
-        chosen = np.arange(possible) if possible <= count else random.integers(0, possible, count)
-        place, which = np.divmod(chosen, len(self.captions))
-        caption = self.captions[which]
+        place = random.integers(0, len(self.clips), count)
+        caption = random.choice(self.captions, count)
         own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
         clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
         differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
@@ -137,7 +134,7 @@ def cross_fit(
     if len(captioned) < 2 * folds:
         raise refuse("folds", folds, f"at most half of the {len(captioned)} clips that have captions")
     names, language = np.unique(pairs.language, return_inverse=True)
-    audio, text = of_unit_norm(pairs.audio.astype(np.float64)), pairs.text.astype(np.float64)
+    audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]
     judges = [judge(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
     shuffled = np.random.default_rng(seed).permutation(captioned)
