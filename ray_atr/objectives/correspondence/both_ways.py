@@ -8,10 +8,10 @@ Of the other clips and their captions in one language, as vectors of encoders th
     d_ic   log density of clip i in a normal distribution around a_c, with the covariance of the regression's left-out errors
     fit    log p_s(c | i) / p(c) + log p_d(c | i) / p(c), p(c | i) = p(c) exp(x_ic / tau) / sum over d of p(d) exp(x_id / tau)
 
-each tau the most likely one. The first regression is robust to wrong captions, and cannot tell captions apart whose sounds lie
-in directions of little variance; the second can, and is not robust, so it is fitted to the pairs that the first believes.
-Neither saw a held-out clip or which caption it has, so that a wrong pair is a random mispair to both. The covariance has three
-times its mean variance added in each direction, as there are fewer pairs than directions.
+each tau the most likely one. The first regression is robust to wrong captions. The second knows how clips of a caption spread,
+and is not robust, so it is fitted to the pairs that the first believes. Neither saw a held-out clip or which caption it has, so
+that a wrong pair is a random mispair to both. The covariance has three times its mean variance added in each direction, as there
+are fewer pairs than directions.
 """
 
 from __future__ import annotations

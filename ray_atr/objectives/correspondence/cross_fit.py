@@ -4,7 +4,7 @@ A model that was trained on a wrong pair has memorised it. So of all folds but o
 clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
 to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
 random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
-loss, in a thirtieth of the time.
+loss, in a thirtieth of the time. An audit has another judge beside this one (`both_ways`).
 """
 
 from __future__ import annotations

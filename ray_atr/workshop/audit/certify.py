@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import Floats, WrongShare
 
-DEVIATIONS = 1.8
-"""Standard deviations that are allowed for. One in twenty is 1.645; the rest is for taking the largest such t."""
+DEVIATIONS = 2.0
+"""Standard deviations that are allowed for. One in twenty is 1.645, and the largest such t takes more: of sets with uniform
+p-values the share holds in 97 to 99% with 2, in 94 to 98% with 1.645."""
 
 
 def certified(p_value: Floats, rate: float, wrong: WrongShare) -> NDArray[np.bool_]:
