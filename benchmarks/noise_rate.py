@@ -39,7 +39,7 @@ def one_set(
     heard = draw(strata, HEARD, seed)
     of_strata = (strata, strata[heard], strata[heard[is_wrong[heard]]])
     interval_ = interval(*(np.bincount(some, minlength=STRATA) for some in of_strata))
-    kept = certified(p_value, rate, found.most, found.together)
+    kept = certified(p_value, rate, found)
     wrong_kept = float(is_wrong[kept].mean()) if kept.any() else 0.0
     return [
         truth,

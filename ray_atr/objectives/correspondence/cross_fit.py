@@ -4,13 +4,14 @@ A model that was trained on a wrong pair has memorised it. So of all folds but o
 clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
 to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
 random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
-loss, in a thirtieth of the time.
+loss, in a thirtieth of the time. An audit has another judge beside this one (`both_ways`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +65,9 @@ class Pairs:
 class Fold:
     """Clips [n] of one fold as the others' regressions see them, and the captions of these clips, [m].
 
-    audio  [K, n, E]: the caption expected of each clip in each language, of unit norm, centred over the fold.
-    text   [M, E]: every caption of the set, centred within its language, of unit norm, divided by the deviation of its products
-           with the fold's clips: an inner product is the similarity less what clip and caption have with everything.
+    audio  [K, n, V]: what fits each clip in each language. By `OneWay` the caption expected, of unit norm, centred over the fold.
+    text   [M, V]: every caption of the set. By `OneWay` centred within its language, of unit norm, divided by the deviation of
+           its products with the fold's clips: an inner product is the similarity less what clip and caption have with everything.
 
     """
 
@@ -93,7 +94,38 @@ class Fold:
         return place[differs], caption[differs]
 
 
-def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None) -> Iterator[Fold]:
+class Judge(Protocol):
+    """What says how captions [m] of one language fit clips: vectors of both, of equal width, whose inner product is the fit."""
+
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+        """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
+
+    def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
+        """Of the clips [n] held out and of all captions [m], by what is said of the other clips; zeros if that is nothing."""
+
+
+class OneWay:
+    """The caption that a regression of captions on clips expects."""
+
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+        self.audio, self.clip = audio, clip
+        self.text = of_unit_norm(text - text.mean(axis=0))
+
+    def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
+        seen = ~np.isin(self.clip, held_out)
+        clips, captions = mean_caption(self.clip[seen], self.text[seen])
+        one = np.zeros((len(held_out), self.text.shape[1]))
+        if len(clips) > 1:
+            ridge = Ridge(self.audio[clips])
+            ridge.fit(captions)
+            one = of_unit_norm(ridge.predicted(self.audio[held_out]))
+        one -= one.mean(axis=0)
+        return one, self.text / deviations(self.text, one)[:, None]
+
+
+def cross_fit(
+    pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None, judge: type[Judge] = OneWay
+) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
 
     Raises ValueError if there are fewer clips with captions than two folds need.
@@ -102,26 +134,17 @@ def cross_fit(pairs: Pairs, folds: int, seed: int, progress: CountProgress | Non
     if len(captioned) < 2 * folds:
         raise refuse("folds", folds, f"at most half of the {len(captioned)} clips that have captions")
     names, language = np.unique(pairs.language, return_inverse=True)
-    audio = of_unit_norm(pairs.audio)
-    text = _centred(pairs.text.astype(np.float64), language)
+    audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
+    rows_of = [np.flatnonzero(language == k) for k in range(len(names))]
+    judges = [judge(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        is_held_out = np.isin(pairs.clip, held_out)
-        expected, scaled = [], text.copy()
-        for k in range(len(names)):
-            seen = np.flatnonzero(~is_held_out & (language == k))
-            clips, captions = mean_caption(pairs.clip[seen], text[seen])
-            one = np.zeros((len(held_out), text.shape[1]))
-            if len(clips) > 1:
-                ridge = Ridge(audio[clips])
-                ridge.fit(captions)
-                one = of_unit_norm(ridge.predicted(audio[held_out]))
-            one -= one.mean(axis=0)
-            rows = np.flatnonzero(language == k)
-            scaled[rows] /= deviations(text[rows], one)[:, None]
-            expected.append(one)
-        yield Fold(held_out, np.flatnonzero(is_held_out), np.stack(expected), scaled, language)
+        clips, captions = zip(*(one.vectors(held_out) for one in judges), strict=True)
+        in_order = np.empty((len(text), captions[0].shape[1]))
+        in_order[np.concatenate(rows_of)] = np.concatenate(captions)
+        own = np.flatnonzero(np.isin(pairs.clip, held_out))
+        yield Fold(held_out, own, np.stack(clips), in_order, language)
         if progress is not None:
             progress(number, folds)
 
@@ -153,11 +176,3 @@ def random_share(doubted: Pairs, seed: int) -> float:
     p_value = cross_fitted_p_values(doubted, RANDOM_FOLDS, RANDOM_MISPAIRS, seed)
     told = ~np.isnan(p_value)
     return wrong_share(p_value[told], doubted.clip[told]).most if told.any() else 1.0
-
-
-def _centred(text: Floats, language: Integers) -> Floats:
-    """Captions [M, E] less the mean of their language, of unit norm."""
-    centred = text.copy()
-    for k in np.unique(language):
-        centred[language == k] -= text[language == k].mean(axis=0)
-    return of_unit_norm(centred)

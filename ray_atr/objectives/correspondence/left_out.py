@@ -89,7 +89,7 @@ def leave_out(
     if len(clips) < 20 or len(keys) < 2:
         return None
     prior = counts / len(key)
-    captions = _main_directions(text.astype(np.float64), first, prior)
+    captions = main_directions(text.astype(np.float64), first, prior)
     bank = np.sort(random.permutation(len(keys))[:BANK])
     competing, log_prior = captions[first[bank]], np.log(prior[bank] / prior[bank].sum())
     clips_of_unit_norm = of_unit_norm(audio.astype(np.float64))
@@ -100,7 +100,7 @@ def leave_out(
     ridge = Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
     row = place[clip[own]]
-    others = _mispairs(row, of_key[own], len(keys), random)
+    others = mispairs(row, of_key[own], len(keys), random)
     targets = captions[own]
     true_share, found = share or 0.0, 0.0
     for step in range(ROUNDS):
@@ -113,16 +113,16 @@ def leave_out(
             p_value = p_values(np.einsum("mw,mw->m", predicted[row], scaled[own]), mispaired)
             wrong = wrong_share(p_value).share if share is None else 1 - share
             true_share, found = max(LEAST_SHARE, 1 - wrong), found_share(p_value, wrong)
-        tau = _likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
-        totals, mean = _competition(predicted / tau, scaled[first[bank]], log_prior, competing)
-        clean = _clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
+        tau = likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
+        totals, mean = competition(predicted / tau, scaled[first[bank]], log_prior, competing)
+        clean = clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
         targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), captions.shape[1]))
     everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
     everything[is_fitted] = predicted
     everything /= tau
-    totals, _ = _competition(everything, scaled[first[bank]], log_prior, competing)
-    clean = _clean_probability(everything, scaled, clip, totals, true_share)
+    totals, _ = competition(everything, scaled[first[bank]], log_prior, competing)
+    clean = clean_probability(everything, scaled, clip, totals, true_share)
     doubted = np.sort(random.permutation(np.flatnonzero(clean < 0.5))[:FITTED])
     pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
     return LeftOut(
@@ -137,7 +137,7 @@ def leave_out(
     )
 
 
-def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
+def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     """Captions [M, E] less their mean, of unit norm, along the main directions of the distinct ones, [M, W]."""
     text = of_unit_norm(text - prior @ text[first])
     distinct = text[first]
@@ -145,14 +145,14 @@ def _main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
 
 
-def _mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
     """Random rows, and places of captions that are not the row's own: at most MISPAIRS."""
     rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
     differs = ~np.isin(rows * keys + key[others], row * keys + key)
     return rows[differs], others[differs]
 
 
-def _likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
+def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
     """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
     some = slice(None, None, -(-len(row) // ROWS))
     row = row[some]
@@ -162,7 +162,7 @@ def _likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_
     return float(TAUS[int(np.argmax(likelihoods))])
 
 
-def _competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
+def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
     """Of rows [n, W] the logarithm of the sum over the bank's captions [n], and their mean under p_i, [n, W]."""
     totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
     for start in range(0, len(predicted), ROWS_AT_A_TIME):
@@ -173,7 +173,7 @@ def _competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: F
     return totals, means
 
 
-def _clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+def clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
     log_ratio = np.einsum("mw,mw->m", predicted[row], own) - totals[row]
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

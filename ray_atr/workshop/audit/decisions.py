@@ -109,7 +109,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     p_value = np.array([float(row["p_value"]) for row in rows])
     _, clip = np.unique([row["clip_id"] for row in rows], return_inverse=True)
     found = wrong_share(p_value, clip)
-    kept = certified(p_value, rate, found.most, found.together)
+    kept = certified(p_value, rate, found)
     if not kept.any():
         raise refuse("keep", rate, "a larger share: of no set of pairs can so little be promised")
     dropped = [row for row, is_kept in zip(rows, kept, strict=True) if not is_kept]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.progress import CountProgress
+from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
 from ray_atr.workshop.audit.options import TELLING, CrossFit
@@ -62,7 +63,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None
     first = _first_captions(pairs)
     shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
     mispairs: list[NDArray[np.float64]] = []
-    for fold in cross_fit(pairs, settings.folds, settings.seed, progress):
+    for fold in cross_fit(pairs, settings.folds, settings.seed, progress, BothWays):
         place = np.full(len(pairs.audio), -1)
         place[fold.clips] = np.arange(len(fold.clips))
         own = np.flatnonzero(place[pairs.clip] >= 0)

@@ -1,0 +1,86 @@
+"""Two regressions judge clips that neither saw, whichever captions these have, and tell more than the first alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ray_atr.objectives.correspondence.both_ways import BothWays
+from ray_atr.objectives.correspondence.cross_fit import Judge, OneWay, Pairs, cross_fit
+from ray_atr.objectives.correspondence.noise_rate import p_values
+from ray_atr.objectives.correspondence.ridge import of_unit_norm
+
+N, CAPTIONS = 240, 24
+
+
+def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
+    """Noisy clips of 24 sounds, and whether each has a wrong caption."""
+    random = np.random.default_rng(seed)
+    sounds, sound = random.normal(size=(CAPTIONS, 10)), np.arange(N) % CAPTIONS
+    audio = 0.5 * sounds[sound] @ random.normal(size=(10, 40)) + 2 * random.normal(size=(N, 40))
+    text = sounds @ random.normal(size=(10, 16))
+    said = np.where(random.random(N) < wrong, random.integers(0, CAPTIONS, N), sound)
+    clip = np.arange(N)
+    return Pairs(audio.astype(np.float32), text[said], clip, np.full(N, "eng"), said.astype(str)), said != sound
+
+
+def judged(judge: type[Judge], of: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """The score of each pair, and those of mispairs."""
+    score, null, random = np.empty(N), [], np.random.default_rng(0)
+    for fold in cross_fit(of, 10, 0, judge=judge):
+        score[fold.captions] = fold.score(np.searchsorted(fold.clips, of.clip[fold.captions]), fold.captions)
+        null.append(fold.score(*fold.mispairs(of, 20_000, random)))
+    return score, np.concatenate(null)
+
+
+def area(judge: type[Judge], of: Pairs, is_wrong: np.ndarray) -> float:
+    score, _ = judged(judge, of)
+    return float((score[~is_wrong][:, None] > score[is_wrong]).mean())
+
+
+class FirstAlone(BothWays):
+    """Without the regression of clips on captions."""
+
+    def _backwards(self, held_out: np.ndarray, *about: object) -> tuple[np.ndarray, np.ndarray]:
+        width = self.audio.shape[1] + 1
+        return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width))
+
+
+def test_both_ways_tell_more_than_the_first_alone_and_competition_more_than_none() -> None:
+    one, first, both = (
+        np.mean([area(judge, *pairs(0.4, seed)) for seed in range(3)]) for judge in (OneWay, FirstAlone, BothWays)
+    )
+    assert both > first + 0.01, (one, first, both)
+    assert first > one + 0.01, (one, first, both)
+
+
+def test_which_captions_the_held_out_clips_have_changes_nothing() -> None:
+    """So that a wrong pair, whose caption is a random one, is a random mispair."""
+    of, _ = pairs(0.2)
+    audio, held_out = of_unit_norm(of.audio.astype(np.float64)), np.arange(0, N, 10)
+    one = BothWays(audio, of.text, of.clip, of.key).vectors(held_out)
+    exchanged = of.clip.copy()
+    exchanged[held_out] = np.random.default_rng(1).permutation(held_out)
+    other = BothWays(audio, of.text, exchanged, of.key).vectors(held_out)
+    np.testing.assert_array_equal(one[0] @ one[1].T, other[0] @ other[1].T)
+    exchanged[1::10] = np.random.default_rng(1).permutation(exchanged[1::10])
+    assert not np.allclose(one[0], BothWays(audio, of.text, exchanged, of.key).vectors(held_out)[0])
+
+
+def test_wrong_captions_have_uniform_p_values() -> None:
+    found = []
+    for seed in range(6):
+        of, is_wrong = pairs(0.5, seed)
+        found.append(p_values(*judged(BothWays, of))[is_wrong])
+    p_value = np.concatenate(found)
+    for t in (0.1, 0.3, 0.6):
+        assert (p_value <= t).mean() == pytest.approx(t, abs=3 * np.sqrt(t / len(p_value))), t
+
+
+def test_a_language_with_too_few_clips_tells_nothing_beside_the_others() -> None:
+    of, _ = pairs(0.0)
+    language = np.where(np.arange(N) < N - 1, "eng", "deu")
+    two = Pairs(of.audio, of.text, of.clip, language, of.key)
+    for fold in cross_fit(two, 2, 0, judge=BothWays):
+        assert fold.audio.shape[2] == fold.text.shape[1]
+        assert not fold.audio[0].any()
