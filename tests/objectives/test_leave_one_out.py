@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
-from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, PairVectors
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.training import correspondence
@@ -150,10 +150,10 @@ def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_s
     confused = outputs._replace(
         text=np.concatenate([outputs.text[:600], text]), key=np.concatenate([outputs.key[:600], given + CLASSES])
     )
-    monkeypatch.setattr(correspondence, "_tower_outputs", lambda *of: confused)
+    monkeypatch.setattr(correspondence, "_readings", lambda *of: [confused])
     frozen: Any = SimpleNamespace(audio_tower=torch.nn.Identity(), text_tower=torch.nn.Identity())
     captions: Any = SimpleNamespace(languages=["eng", "fra"])
-    correspondence.read_towers(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
+    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
     assert "captions in fra that look wrong" in caplog.text
     assert float(estimator.tables["left_out"][:, 0, 0].min()) < 0.1
     assert bool((estimator.tables["left_out"][:, 0, 1] == 1).all())
@@ -168,7 +168,7 @@ def estimator_of(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple
     audio, text, given, truth = noisy_set(clips, wrong)
     _, right, own, _ = noisy_set(clips, 0.0)
     rows, both = np.arange(clips), np.repeat([0, 1], clips)
-    outputs = TowerOutputs(
+    outputs = PairVectors(
         audio=audio,
         text=np.concatenate([text, right]),
         places=(np.tile(rows, 2), np.zeros(2 * clips, int), both),
@@ -180,7 +180,7 @@ def estimator_of(clips: int = 240, wrong: float = 0.5, **settings: Any) -> tuple
     return estimator, outputs, torch.from_numpy(truth)
 
 
-def batch_of(estimator: LeaveOneOutEstimator, outputs: TowerOutputs, rows: Any, languages: Any) -> tuple[Any, Any]:
+def batch_of(estimator: LeaveOneOutEstimator, outputs: PairVectors, rows: Any, languages: Any) -> tuple[Any, Any]:
     """A comparison of random embeddings of these clips in these languages, before and after it was weighed."""
     torch.manual_seed(0)
     u, v = torch.nn.functional.normalize(torch.randn(2, len(rows), 8), dim=2)

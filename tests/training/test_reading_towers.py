@@ -12,7 +12,7 @@ import torch
 from ray_atr.objectives.correspondence import leave_one_out
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.correspondence import _tower_outputs
+from ray_atr.training.correspondence import _readings
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import first_state
@@ -43,7 +43,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
     chosen = experiment(home)
     data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
     state = first_state(data, tmp_path)
-    outputs = _tower_outputs(state.retriever, data.captions, ("eng", "fra"))
+    (outputs,) = _readings("towers", state.retriever, data.captions, ("eng", "fra"))
     rows, slots, languages = outputs.places
     pairs = set(zip(rows.tolist(), slots.tolist(), languages.tolist(), strict=True))
     assert pairs == {(row, 0, k) for row in range(24) for k in range(2)}
@@ -60,7 +60,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
             own = torch.nn.functional.normalize(tower(ids, torch.ones_like(ids, dtype=torch.bool)).pooled, dim=1)[0]
         torch.testing.assert_close(torch.from_numpy(outputs.text[a]), own, atol=1e-5, rtol=1e-5)
     assert outputs.audio.shape == (24, retriever.audio_tower.width)
-    only = _tower_outputs(state.retriever, data.captions, ("fra",))
+    (only,) = _readings("towers", state.retriever, data.captions, ("fra",))
     assert set(only.places[2].tolist()) == {1}
 
 
