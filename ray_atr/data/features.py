@@ -196,8 +196,8 @@ class FeatureSet:
 
     @property
     def holds_frames(self) -> bool:
-        """Whether the features are log-mel frames: no waveforms, and no vectors."""
-        return self.front_end.get("kind") in FRAMES
+        """Whether the features are log-mel frames: no samples, and no vectors, which a frozen tower made of frames, too."""
+        return self.front_end.get("kind") in FRAMES and self.dtype == np.float16
 
     @cached_property
     def statistics(self) -> np.ndarray:

@@ -265,6 +265,35 @@ def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -
     assert weighed.targets is not None
 
 
+def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
+    estimator, outputs, _ = estimator_of()
+    random = np.random.default_rng(0).standard_normal(outputs.text.shape)
+    first, second = outputs.places[2] == 0, outputs.places[2] == 1
+    # Each knows one of the languages, and they have vectors of other widths.
+    one = outputs._replace(text=np.where(first[:, None], outputs.text, random))
+    two = outputs._replace(
+        audio=np.pad(outputs.audio, ((0, 0), (0, 9))),
+        text=np.pad(np.where(second[:, None], outputs.text, random), ((0, 0), (0, 5))),
+    )
+    each, taken = [estimator.estimate_from(reading) for reading in (one, two)], estimator.estimate_from(one, two)
+    assert [bool(tables["found"][k] > 0.5) for tables in each for k in range(2)] == [True, False, False, True]
+    for k, alone in enumerate(each):
+        for name in ("left_out", "log_total", "log_prior", "found"):
+            torch.testing.assert_close(taken[name][..., k], alone[name][..., k], rtol=0, atol=0)
+        rows = torch.arange(20)
+        weighed = []
+        for tables in (alone, taken):
+            estimator.take(tables)
+            weighed.append(batch_of(estimator, outputs, rows, 0 * rows + k)[1])
+        torch.testing.assert_close(weighed[0].sample_weight, weighed[1].sample_weight)
+        torch.testing.assert_close(weighed[0].targets, weighed[1].targets)
+
+
+def test_recordings_say_the_same_again_and_are_asked_once() -> None:
+    estimator, *_ = estimator_of(reads="recordings")
+    assert [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(3)] == [True, False, False]
+
+
 def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:
     estimator, outputs, _ = estimator_of()
     estimator.take(estimator.estimate_from(outputs))
