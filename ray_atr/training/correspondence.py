@@ -205,7 +205,7 @@ def _words(texts: Sequence[str], language: NDArray[np.int64]) -> NDArray[np.floa
     found = np.zeros((len(texts), WORD_DIRECTIONS), np.float32)
     for k in np.unique(language):
         of = np.flatnonzero(language == k)
-        vectors = word_vectors([texts[place] for place in of])
+        vectors = word_vectors([texts[place] for place in of.tolist()])
         found[of, : vectors.shape[1]] = vectors
     return found
 
