@@ -48,10 +48,15 @@ from ray_atr.common.storage.digests import (
     seal_folder,
 )
 from ray_atr.data import sampling
+from ray_atr.data.frame_statistics import frame_statistics
 from ray_atr.data.padding import padded
 
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
+FRAMES = ("power_db", "kaldi")
+"""Kinds of a front end that makes log-mel frames."""
+READ_TOGETHER = 64
+"""Windows in memory at a time, where statistics go through all."""
 STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
 STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
@@ -188,6 +193,24 @@ class FeatureSet:
             place = (table[name][row].as_py() for name in ("start", "size", "digest"))
             places.append((self.shard_files[shard], *place))
         return read_stored_rows(locate(self.store, keeps_links=True), places)
+
+    @property
+    def holds_frames(self) -> bool:
+        """Whether the features are log-mel frames: no samples, and no vectors, which a frozen tower made of frames, too."""
+        return self.front_end.get("kind") in FRAMES and self.dtype == np.float16
+
+    @cached_property
+    def statistics(self) -> np.ndarray:
+        """What the log-mel frames of each clip say by themselves, [N, S]: the mean of its windows' `frame_statistics`."""
+        assert self.holds_frames, "statistics of log-mel frames"
+        counts, of_windows = self.num_windows, []
+        clips = np.repeat(np.arange(len(self)), counts)
+        windows = np.arange(len(clips)) - np.repeat(self._first_windows, counts)
+        for start in range(0, len(clips), READ_TOGETHER):
+            part = slice(start, start + READ_TOGETHER)
+            found, frames = self.features(clips[part], windows[part])
+            of_windows += [frame_statistics(one[:size]) for one, size in zip(found, frames, strict=True)]
+        return np.asarray(np.add.reduceat(np.stack(of_windows), self._first_windows) / counts[:, None], np.float32)
 
     def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from ray_atr.common.storage import read_json, write_json
@@ -21,6 +24,8 @@ from ray_atr.models.tower import Encoded, TextTower, pad_tokens
 WORDS_FILE = "words.json"
 LEAST = 2
 """Texts that a word of a vocabulary is in."""
+MOST_WORDS, WORD_DIRECTIONS = 2048, 128
+"""The most frequent words that vectors of words know, and the main directions that are left of them."""
 _WORD = re.compile(r"(?=\w)[\u2e80-\U0010ffff]|[^\W\d_\u2e80-\U0010ffff]+|\d+")
 
 
@@ -37,6 +42,26 @@ def frequent_words(texts: Iterable[str], most: int) -> list[str]:
     """The words that most texts have, at most `most`; none that a single text has."""
     counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
     return [word for word, count in counts.most_common(most) if count >= LEAST]
+
+
+def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+    """The words of texts [M, W], W at most WORD_DIRECTIONS: products of two are nearly those of their bags of words, each word by
+    the logarithm of how rare it is among the texts.
+
+    >>> a, b, c = word_vectors(["a dog barks", "a dog howls", "a bell barks"])
+    >>> bool(a @ b > 0), bool(abs(b @ c) < 1e-5)
+    (True, True)
+    """
+    vocabulary = {word: number for number, word in enumerate(frequent_words(texts, MOST_WORDS))}
+    if not vocabulary:
+        return np.zeros((len(texts), 1), np.float32)
+    of_texts = [sorted({vocabulary[word] for word in words_of(text) if word in vocabulary}) for text in texts]
+    ends = np.cumsum([0, *map(len, of_texts)])
+    columns = np.fromiter(chain.from_iterable(of_texts), np.int64, ends[-1])
+    rarity = np.log(len(texts) / np.bincount(columns))
+    bags = csr_array((rarity[columns], columns, ends), shape=(len(texts), len(vocabulary)))
+    _, directions = np.linalg.eigh((bags.T @ bags).toarray())
+    return np.asarray(bags @ directions[:, ::-1][:, :WORD_DIRECTIONS], np.float32)
 
 
 def beside(text: Tensor, words: Tensor) -> Tensor:

@@ -19,15 +19,17 @@ from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
-from ray_atr.data.features import open_features
+from ray_atr.data.features import FRAMES, open_features
 from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs
-from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator, PairVectors
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
+from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -36,6 +38,8 @@ from ray_atr.training.run_folder import saved_retriever
 logger = logging.getLogger(__name__)
 SAMPLE, CLIPS = 2048, 64
 """Clips by which the share of true pairs is estimated, and how many are encoded at a time."""
+LEAST_DEVIATION = 1e-6
+"""Of a statistic over the clips; one that is the same in all says nothing."""
 CAPTIONS = 4096
 """Captions of the training set that are embedded at a time."""
 
@@ -45,6 +49,11 @@ def check_correspondence(experiment: Experiment) -> None:
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
     wrong_shares(data.wrong_share, data.languages)
+    if isinstance(chosen, LeaveOneOut) and chosen.reads == "recordings":
+        audio = experiment.model.audio
+        if encodes_once(experiment, "audio") or audio.front_end.kind not in FRAMES:
+            allowed = "auto or towers: no log-mel frames of the clips are read, but vectors or samples"
+            raise refuse("objective.correspondence.reads", chosen.reads, allowed)
     if isinstance(chosen, Teacher):
         chosen.require_teachers(chosen.teachers)
         for folder in chosen.teachers:
@@ -134,7 +143,7 @@ def estimate_clean_shares(
 
 
 @torch.no_grad()
-def read_towers(
+def read_pairs(
     estimator: Estimator,
     retriever: Retriever,
     captions: TrainingCaptions,
@@ -142,14 +151,18 @@ def read_towers(
     group: WorkerGroup,
     epoch: int,
 ) -> None:
-    """Before an epoch, give an estimator that asks for them the towers' outputs of all clips and captions. The first worker
-    does it, so that no worker rounds to another probability.
+    """Before an epoch, give an estimator that asks for them all clips and captions as vectors: the towers' outputs, what the
+    recordings and the words say, or both. The first worker does it, so that no worker rounds to another probability.
     """
     towers = (*retriever.audio_tower.parameters(), *retriever.text_tower.parameters())
     trains_towers = any(parameter.requires_grad for parameter in towers)
     if not isinstance(estimator, LeaveOneOutEstimator) or not estimator.is_wanted(epoch, trains_towers=trains_towers):
         return
-    found = estimator.estimate_from(_tower_outputs(retriever, captions, trained)) if group.is_first else {}
+    found = (
+        estimator.estimate_from(*_readings(estimator.settings.reads, retriever, captions, trained))
+        if group.is_first
+        else {}
+    )
     estimator.take(group.gather_objects(found)[0])
     is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
     if kept := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
@@ -161,24 +174,45 @@ def read_towers(
 
 
 @torch.no_grad()
-def _tower_outputs(retriever: Retriever, captions: TrainingCaptions, trained: Sequence[str]) -> TowerOutputs:
-    """What the towers make of a training split's clips, and of the captions that these have in the trained languages."""
+def _readings(
+    reads: str, retriever: Retriever, captions: TrainingCaptions, trained: Sequence[str]
+) -> list[PairVectors]:
+    """A training split's clips, and the captions that these have in the trained languages, as what is read makes vectors of
+    them.
+    """
     N, J, _ = captions.assigned.owner.shape
     rows, is_trained = np.arange(N), np.isin(captions.languages, list(trained))
     of_slots = [captions.batch(rows, 0, np.full(N, slot)) for slot in range(J)]
     masks = [batch.mask & is_trained for batch in of_slots]
-    places, keys = [], []
+    places, texts = [], []
     for slot, (batch, mask) in enumerate(zip(of_slots, masks, strict=True)):
         clip, language = np.nonzero(mask)
         places.append((clip, np.full(len(clip), slot), language))
-        keys += [folded(batch.texts[i][k]) for i, k in zip(clip, language, strict=True)]
+        texts += [batch.texts[i][k] for i, k in zip(clip, language, strict=True)]
     clips, slots, languages = (np.concatenate(part) for part in zip(*places, strict=True))
-    return TowerOutputs(
-        audio=_tower_clips(retriever, captions, rows),
-        text=_tower_texts(retriever, [batch.texts for batch in of_slots], masks, captions.languages),
-        places=(clips, slots, languages),
-        key=np.unique(np.array(keys), return_inverse=True)[1],
-    )
+    where = (clips, slots, languages)
+    key = np.unique(np.array([folded(text) for text in texts]), return_inverse=True)[1]
+    found = []
+    if reads != "recordings":
+        text = _tower_texts(retriever, [batch.texts for batch in of_slots], masks, captions.languages)
+        found.append(PairVectors(_tower_clips(retriever, captions, rows), text, where, key))
+    # Vectors are no recordings: there are the towers alone.
+    if reads != "towers" and captions.features.holds_frames:
+        statistics = captions.features.statistics
+        centred = statistics - statistics.mean(axis=0)
+        audio = centred / np.maximum(centred.std(axis=0), LEAST_DEVIATION)
+        found.append(PairVectors(audio, _words(texts, languages), where, key))
+    return found
+
+
+def _words(texts: Sequence[str], language: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The words of the captions, each language with a vocabulary of its own, [M, WORD_DIRECTIONS]."""
+    found = np.zeros((len(texts), WORD_DIRECTIONS), np.float32)
+    for k in np.unique(language):
+        of = np.flatnonzero(language == k)
+        vectors = word_vectors([texts[place] for place in of.tolist()])
+        found[of, : vectors.shape[1]] = vectors
+    return found
 
 
 def _tower_clips(retriever: Retriever, captions: TrainingCaptions, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
-from ray_atr.training.correspondence import estimate_clean_shares, read_towers
+from ray_atr.training.correspondence import estimate_clean_shares, read_pairs
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
@@ -144,7 +144,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
                 estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
-    read_towers(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
+    read_pairs(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
     state.estimator.begin_epoch(epoch)
 
 

@@ -209,7 +209,8 @@ def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
 @pytest.mark.parametrize("together", [1.0, 4.0])
 def test_the_kept_set_is_the_largest_that_leaves_room_for_chance(together: float) -> None:
     """As a loop: of 80 wrong pairs 80 t have a p-value of at most t. That and twice its deviation from the count above 1/2, which
-    80 is estimated by, in observations of that many, are at most the stated share."""
+    80 is estimated by, in observations of that many, are at most the stated share.
+    """
     random = np.random.default_rng(6)
     p_value = np.sort(np.concatenate([random.random(80), random.beta(0.2, 8, 320)]))
     largest = 0

@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import pad_tokens
-from ray_atr.models.words import WORDS_FILE, WithWords, frequent_words, with_saved_words, words_of
+from ray_atr.models.words import (
+    WORD_DIRECTIONS,
+    WORDS_FILE,
+    WithWords,
+    frequent_words,
+    with_saved_words,
+    word_vectors,
+    words_of,
+)
 from tests.support.archives import save_retriever
 
 WORDS = ["a", "dog", "barks", "犬", "tone"]
@@ -76,3 +85,16 @@ def test_a_saved_retriever_knows_its_words_again(tower: WithWords, tmp_path: Pat
     file.write_text(re.sub("dog", "cat", file.read_text()))
     with pytest.raises(ValueError, match=WORDS_FILE):
         Retriever.from_pretrained(tmp_path / "words")
+
+
+def test_vectors_of_words_have_the_products_of_weighted_bags() -> None:
+    texts = ["a dog barks", "a dog, a DOG", "the bell rings", "the bell barks", "unheard", ""]
+    found = word_vectors(texts)
+    rarity = {"a": np.log(3), "dog": np.log(3), "the": np.log(3), "bell": np.log(3), "barks": np.log(3)}
+    for a, one in enumerate(texts):
+        for b, other in enumerate(texts):
+            shared = {*words_of(one)} & {*words_of(other)} & set(rarity)
+            assert float(found[a] @ found[b]) == pytest.approx(sum(rarity[word] ** 2 for word in shared), abs=1e-5)
+    assert word_vectors(["all", "texts", "differ"]).tolist() == [[0.0]] * 3
+    many = [f"word{number % 300} other{number % 7}" for number in range(900)]
+    assert word_vectors(many).shape == (900, WORD_DIRECTIONS)

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
-from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, TowerOutputs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, PairVectors
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.training import correspondence
@@ -162,10 +162,10 @@ def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_s
     confused = outputs._replace(
         text=np.concatenate([outputs.text[:600], text]), key=np.concatenate([outputs.key[:600], given + CLASSES])
     )
-    monkeypatch.setattr(correspondence, "_tower_outputs", lambda *of: confused)
+    monkeypatch.setattr(correspondence, "_readings", lambda *of: [confused])
     frozen: Any = SimpleNamespace(audio_tower=torch.nn.Identity(), text_tower=torch.nn.Identity())
     captions: Any = SimpleNamespace(languages=["eng", "fra"])
-    correspondence.read_towers(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
+    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
     assert "captions in fra that look wrong" in caplog.text
     assert float(estimator.tables["left_out"][:, 0, 0].min()) < 0.1
     assert bool((estimator.tables["left_out"][:, 0, 1] == 1).all())
@@ -184,7 +184,7 @@ def estimator_of(
     audio, text, given, truth = noisy_set(clips, wrong)
     _, right, own, _ = noisy_set(clips, 0.0)
     rows, both = np.arange(clips), np.repeat([0, 1], clips)
-    outputs = TowerOutputs(
+    outputs = PairVectors(
         audio=audio,
         text=np.concatenate([text, right]),
         places=(np.tile(rows, 2), np.zeros(2 * clips, int), both),
@@ -196,7 +196,7 @@ def estimator_of(
     return estimator, outputs, torch.from_numpy(truth)
 
 
-def batch_of(estimator: LeaveOneOutEstimator, outputs: TowerOutputs, rows: Any, languages: Any) -> tuple[Any, Any]:
+def batch_of(estimator: LeaveOneOutEstimator, outputs: PairVectors, rows: Any, languages: Any) -> tuple[Any, Any]:
     """A comparison of random embeddings of these clips in these languages, before and after it was weighed."""
     torch.manual_seed(0)
     u, v = torch.nn.functional.normalize(torch.randn(2, len(rows), 8), dim=2)
@@ -280,6 +280,35 @@ def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -
     assert not any(estimator.is_wanted(epoch, trains_towers=True) for epoch in (1, 2, 3))
     _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
     assert weighed.targets is not None
+
+
+def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
+    estimator, outputs, _ = estimator_of()
+    random = np.random.default_rng(0).standard_normal(outputs.text.shape)
+    first, second = outputs.places[2] == 0, outputs.places[2] == 1
+    # Each knows one of the languages, and they have vectors of other widths.
+    one = outputs._replace(text=np.where(first[:, None], outputs.text, random))
+    two = outputs._replace(
+        audio=np.pad(outputs.audio, ((0, 0), (0, 9))),
+        text=np.pad(np.where(second[:, None], outputs.text, random), ((0, 0), (0, 5))),
+    )
+    each, taken = [estimator.estimate_from(reading) for reading in (one, two)], estimator.estimate_from(one, two)
+    assert [bool(tables["found"][k] > 0.5) for tables in each for k in range(2)] == [True, False, False, True]
+    for k, alone in enumerate(each):
+        for name in ("left_out", "log_total", "log_prior", "found"):
+            torch.testing.assert_close(taken[name][..., k], alone[name][..., k], rtol=0, atol=0)
+        rows = torch.arange(20)
+        weighed = []
+        for tables in (alone, taken):
+            estimator.take(tables)
+            weighed.append(batch_of(estimator, outputs, rows, 0 * rows + k)[1])
+        torch.testing.assert_close(weighed[0].sample_weight, weighed[1].sample_weight)
+        torch.testing.assert_close(weighed[0].targets, weighed[1].targets)
+
+
+def test_recordings_say_the_same_again_and_are_asked_once() -> None:
+    estimator, *_ = estimator_of(reads="recordings")
+    assert [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(3)] == [True, False, False]
 
 
 def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:

@@ -1,4 +1,4 @@
-"""What a run gives to a correspondence that reads the towers' outputs, and that it trains by what comes of it."""
+"""What a run gives to a correspondence that reads towers or recordings, and that it trains by what comes of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives.correspondence import leave_one_out
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
+from ray_atr.training import correspondence
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.correspondence import _tower_outputs
+from ray_atr.training.correspondence import _readings, check_correspondence
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import first_state
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import NOTES, make_data, prepared_for, tiny
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
     chosen = experiment(home)
     data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
     state = first_state(data, tmp_path)
-    outputs = _tower_outputs(state.retriever, data.captions, ("eng", "fra"))
+    (outputs,) = _readings("towers", state.retriever, data.captions, ("eng", "fra"))
     rows, slots, languages = outputs.places
     pairs = set(zip(rows.tolist(), slots.tolist(), languages.tolist(), strict=True))
     assert pairs == {(row, 0, k) for row in range(24) for k in range(2)}
@@ -60,8 +62,44 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
             own = torch.nn.functional.normalize(tower(ids, torch.ones_like(ids, dtype=torch.bool)).pooled, dim=1)[0]
         torch.testing.assert_close(torch.from_numpy(outputs.text[a]), own, atol=1e-5, rtol=1e-5)
     assert outputs.audio.shape == (24, retriever.audio_tower.width)
-    only = _tower_outputs(state.retriever, data.captions, ("fra",))
+    (only,) = _readings("towers", state.retriever, data.captions, ("fra",))
     assert set(only.places[2].tolist()) == {1}
+
+
+def test_recordings_and_words_tell_wrong_pairs_before_any_tower_does(tmp_path: Path) -> None:
+    make_data(tmp_path / "tones", num_train=80, languages=1)
+    chosen = experiment(tmp_path, data__languages="eng", objective="contrastive")
+    data = TrainingData(chosen, prepared_for(chosen, tmp_path), WorkerGroup())
+    state = first_state(data, tmp_path)
+    assert isinstance(state.estimator, LeaveOneOutEstimator)
+    towers, recordings = _readings("auto", state.retriever, data.captions, ("eng",))
+    rows, slots, languages = recordings.places
+    np.testing.assert_allclose(recordings.audio.mean(axis=0), 0, atol=1e-4)
+    assert recordings.audio.std(axis=0).max() == pytest.approx(1, abs=1e-4)
+    # A wrong caption may be of a clip of the same note: but for the number in it, it is right.
+    texts = [row[0] for row in data.captions.batch(rows, 0).texts]
+    is_right = np.array([text.startswith(f"{NOTES[row % 4]} tone") for row, text in zip(rows, texts, strict=True)])
+    assert 30 < is_right.sum() < 60
+    areas = []
+    for read in (towers, recordings):
+        state.estimator.take(state.estimator.estimate_from(read))
+        areas.append(roc_auc_score(is_right, state.estimator.left_out[rows, slots, languages]))
+    assert areas[1] > max(0.95, areas[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(correspondence, "_tower_clips", lambda *of: pytest.fail("towers are not read"))
+        (again,) = _readings("recordings", state.retriever, data.captions, ("eng",))
+    np.testing.assert_array_equal(again.text, recordings.text)
+
+
+def test_where_vectors_stand_for_recordings_there_are_the_towers_alone(home: Path, tmp_path: Path) -> None:
+    frozen = experiment(home, model__audio__adapt__is_frozen=True)
+    data = TrainingData(frozen, prepared_for(frozen, home), WorkerGroup())
+    assert len(_readings("auto", first_state(data, tmp_path).retriever, data.captions, ("eng",))) == 1
+    words = "correspondence.reads: got 'recordings'; allowed auto or towers: no log-mel frames"
+    for change in ({"model__audio__adapt__is_frozen": True}, {"model__audio": "vectors", "model__audio__width": 8}):
+        with pytest.raises(ValueError, match=words):
+            check_correspondence(experiment(home, objective__correspondence__reads="recordings", **change))
+    check_correspondence(experiment(home, objective__correspondence__reads="recordings"))
 
 
 def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp_path: Path) -> None:
@@ -96,3 +134,27 @@ def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp
     with pytest.raises(KeyboardInterrupt):
         losses(tmp_path / "stopped", is_preempted=preempted)
     assert losses(tmp_path / "stopped") == expected
+
+
+def test_one_worker_reads_and_the_others_take_what_it_found(home: Path, tmp_path: Path) -> None:
+    """Whatever another one would have computed: it may round otherwise."""
+    chosen = experiment(home)
+    data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
+    first, second = (first_state(data, tmp_path / name) for name in ("first", "second"))
+    sent: list[Any] = []
+
+    class Group:
+        def __init__(self, rank: int) -> None:
+            self.is_first = rank == 0
+
+        def gather_objects(self, own: Any) -> list[Any]:
+            sent.append(own)
+            return sent
+
+    for rank, state in enumerate((first, second)):
+        group: Any = Group(rank)
+        correspondence.read_pairs(state.estimator, state.retriever, data.captions, ("eng", "fra"), group, 0)
+    assert sent[1] == {}
+    for name, table in first.estimator.tables.items():
+        torch.testing.assert_close(second.estimator.tables[name], table, rtol=0, atol=0, equal_nan=True)
+    assert not bool(second.estimator.left_out.isnan().any())  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """A pair is clean if a regression that has not seen it predicts its caption; a wrong pair takes what is predicted. This is ours.
 
-Before the first epoch the regression reads the towers' outputs of all clips and captions, language by language (`left_out`):
-what comes of it is a clean probability b_i and p_i(c), how well each caption fits the clip. The partners of pair i of a batch are
+Before the first epoch the regression reads all clips and captions as vectors, language by language (`left_out`): the towers'
+outputs, or statistics of the recordings and the words of the captions, which know something before any tower does. What comes of
+it is a clean probability b_i and p_i(c), how well each caption fits the clip. The partners of pair i of a batch are
 
     q_i(c) = b_i [c = y_i] + (1 - b_i) p_i(c),   c a caption of the batch, y_i the clip's own
 
@@ -13,8 +14,8 @@ Where a class is always called by the same wrong name, the regression learns tha
 takes for wrong show this: a regression on these alone predicts their captions (`random_share`). Then every pair of the
 language is kept.
 
-Towers that know nothing yet find too few of the true pairs. While they are trained they are read again before each of the next
-epochs, and small loss is used until a quarter is found.
+Of the two readings the one is taken that finds more of the true pairs. Where neither finds half, towers that are trained are
+read again before each of the next epochs, and small loss is used until a quarter is found.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.clean_share import TRIES
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Integers
-from ray_atr.objectives.correspondence.left_out import leave_out
+from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.pair_loss import FOUNDED
@@ -41,7 +42,7 @@ LEAST_FOUND = 0.25
 """Share of the true pairs, as estimated, below which a regression is not relied on."""
 
 
-class TowerOutputs(NamedTuple):
+class PairVectors(NamedTuple):
     """Of a training split: clips [N, D]; M captions [M, E], the places of their pairs, and equal numbers for equal texts [M]."""
 
     audio: NDArray[np.floating[Any]]
@@ -52,9 +53,9 @@ class TowerOutputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveOneOut(SmallLoss):
-    """Clean probabilities and soft targets of a regression on the towers' outputs that leaves the clip itself out.
+    """Clean probabilities and soft targets of a regression on the clips' vectors that leaves the clip itself out.
 
-    When: the towers know something of the data before training, as pretrained ones do, however many pairs are wrong.
+    When: more pairs than a few are wrong, by chance; the towers know something of the data, or the clips are recordings.
     Related: `small_loss` takes its place where the regression finds too little.
 
     >>> from ray_atr.objectives import Objective
@@ -66,6 +67,13 @@ class LeaveOneOut(SmallLoss):
     name: ClassVar[str] = "leave_one_out"
     relabels: bool = setting(
         True, "whether a doubtful pair takes the captions of its batch that are predicted for the clip"
+    )
+
+    reads: str = setting(
+        "auto",
+        "what the regression reads: towers, their outputs; recordings, statistics of the log-mel frames and the words of the "
+        "captions; auto, of each language the one that finds more of the true pairs",
+        choices=("auto", "towers", "recordings"),
     )
 
     def estimator(self, pairs: TrainingPairs) -> LeaveOneOutEstimator:
@@ -84,41 +92,53 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         """Each pair's clean probability by the regression; NaN where there is none."""
 
     def is_wanted(self, epoch: int, *, trains_towers: bool) -> bool:
-        """Whether the towers are to be read before this epoch, from 0."""
-        return epoch == 0 or (trains_towers and not self.is_final and epoch < TRIES)
+        """Whether the pairs are to be read before this epoch, from 0. Only towers that are trained ever say something else."""
+        changes = trains_towers and self.settings.reads != "recordings"
+        return epoch == 0 or (changes and not self.is_final and epoch < TRIES)
 
-    def estimate_from(self, outputs: TowerOutputs) -> dict[str, Tensor]:
-        """What towers say, for `take`: tables by name; by language, [K], how much was found and how random wrong captions are."""
+    def estimate_from(self, *readings: PairVectors) -> dict[str, Tensor]:
+        """What vectors of the same captions say, for `take`: tables by name; by language, [K], how much was found and how random
+        wrong captions are. Of several readings, of each language the one that finds most of the true pairs.
+        """
         N, J, K = self.left_out.shape
-        rows, slots, languages = outputs.places
+        rows, slots, languages = readings[0].places
+        key = readings[0].key
         tables = {name: torch.full((N, J, K), value) for name, value in (("left_out", torch.nan), ("log_prior", 0.0))}
         tables["caption"] = torch.zeros(N, J, K, dtype=torch.int64)
         tables["log_total"] = torch.full((N, 1, K), torch.nan)
         found, random = torch.ones(K), torch.ones(K)
         shares = self.pairs.wrong_shares
+        taken: dict[int, LeftOut] = {}
         for k in np.unique(languages).tolist():
             of = np.flatnonzero(languages == k)
             share = None if shares is None else 1 - shares[k]
-            one = leave_out(
-                outputs.audio, outputs.text[of], rows[of], outputs.key[of], share=share, seed=self.pairs.seed
-            )
-            found[k] = 0.0 if one is None else one.found
-            if one is None or one.found < LEAST_FOUND:
-                continue
+            each = [
+                leave_out(one.audio, one.text[of], rows[of], key[of], share=share, seed=self.pairs.seed)
+                for one in readings
+            ]
+            best = max((one for one in each if one is not None), key=lambda one: one.found, default=None)
+            found[k] = 0.0 if best is None else best.found
+            if best is not None and best.found >= LEAST_FOUND:
+                taken[k] = best
+        if taken:
+            width = max(one.predicted.shape[1] for one in taken.values())
+            tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
+        for k, one in taken.items():
+            of = np.flatnonzero(languages == k)
             random[k] = one.random
             place = rows[of], slots[of], np.full(len(of), k)
             for name, values in (
                 ("left_out", one.clean_probability if one.random >= LEAST_RANDOM else np.ones(len(of))),
                 ("log_prior", one.log_prior),
-                ("caption", outputs.key[of]),
+                ("caption", key[of]),
             ):
                 tables[name][place] = torch.from_numpy(values).to(tables[name].dtype)
             tables["log_total"][:, 0, k] = torch.from_numpy(one.log_total).float()
-            if "predicted" not in tables:
-                width = one.predicted.shape[1]
-                tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
-            tables["predicted"][:, 0, k] = torch.from_numpy(one.predicted).float()
-            tables["wanted"][place] = torch.from_numpy(one.wanted).float()
+            own = slice(one.predicted.shape[1])
+            tables["predicted"][:, 0, k, own] = torch.from_numpy(one.predicted).float()
+            wanted = torch.zeros(len(of), width)
+            wanted[:, own] = torch.from_numpy(one.wanted).float()
+            tables["wanted"][place] = wanted
         return {**tables, "found": found, "random": random}
 
     def take(self, found: Mapping[str, Tensor]) -> None:

@@ -5,6 +5,7 @@ from ray_atr.workshop.importing.sources.clotho import Clotho
 from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
 from ray_atr.workshop.importing.sources.freesound_labels import Arca23k, FsdNoisy18k
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
+from ray_atr.workshop.importing.sources.multilingual import Multilingual
 from ray_atr.workshop.importing.sources.source import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps
@@ -17,6 +18,7 @@ SOURCES: dict[str, type[Source]] = {
         Esc50Clotho,
         AudioCaps,
         Clotho,
+        Multilingual,
         WavCaps,
         FsdNoisy18k,
         Arca23k,

@@ -1,0 +1,158 @@
+"""AudioCaps and Clotho Multilingual: the test splits with their captions in 34 languages, machine-translated from English.
+
+P. S. Pasi, "Multilingual-To-Multimodal (M2M): Unlocking New Languages with Monolingual Text", arXiv 2601.10096, 2026. Two
+layouts, a row for each English caption with its translations in columns:
+
+    test/metadata.csv   file_name, audio_name or youtube_id, caption, and a column a language, beside the audio: as published
+    *_cleaned.csv       youtube_id (of Clotho: the name of the file), caption, and the columns of the code that made them
+
+A column's language is told by its name: a language's English one (`Hebrew`), a tag of FLORES-200 (`hin_Deva`), or one with more
+before and after it (`aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned`). The authors do not use Aya's Hindi beside
+`hin_Deva`: of several columns of a language the one that is called by it alone is read, else the cleaned one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ray_atr.common.settings import counted, setting, shortened
+from ray_atr.common.storage import Location, locate
+from ray_atr.data.language_codes import ENGLISH
+from ray_atr.data.schema import check_language
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import (
+    SPLIT_OF,
+    Absent,
+    AudioLocation,
+    Entry,
+    ListedClip,
+    Remark,
+    Source,
+    audio_below,
+    cell_of,
+    entry_of,
+    list_files,
+    location_in,
+    stem,
+)
+
+METADATA = "metadata.csv"
+NAMED = ("audio_name", "youtube_id")
+"""Columns that name a clip."""
+OWN = {*NAMED, "file_name", "caption", "audiocap_id", "start_time", ""}
+NAMES = {
+    "Arabic": "arb_Arab", "Bengali": "ben_Beng", "Chinese (Simplified)": "zho_Hans", "Chinese (Traditional)": "zho_Hant",
+    "Czech": "ces_Latn", "Dutch": "nld_Latn", "English": "eng_Latn", "French": "fra_Latn", "German": "deu_Latn",
+    "Greek": "ell_Grek", "Gujarati": "guj_Gujr", "Hebrew": "heb_Hebr", "Hindi": "hin_Deva",
+    "Indonesian": "ind_Latn", "Italian": "ita_Latn", "Japanese": "jpn_Jpan", "Kannada": "kan_Knda",
+    "Korean": "kor_Hang", "Malayalam": "mal_Mlym", "Marathi": "mar_Deva", "Nepali": "npi_Deva", "Persian": "pes_Arab",
+    "Polish": "pol_Latn", "Portuguese": "por_Latn", "Punjabi": "pan_Guru", "Romanian": "ron_Latn",
+    "Russian": "rus_Cyrl", "Spanish": "spa_Latn", "Tamil": "tam_Taml", "Telugu": "tel_Telu",
+    "Turkish": "tur_Latn", "Ukrainian": "ukr_Cyrl", "Urdu": "urd_Arab", "Vietnamese": "vie_Latn",
+}  # fmt: skip
+"""The 34 languages, Chinese in two scripts, by their FLORES-200 tags."""
+CLEANED = "_cleaned"
+_TAG_AT_END = re.compile(rf".*?([a-z]{{3}}_[A-Z][a-z]{{3}})({CLEANED})?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multilingual(Source):
+    """AudioCaps Multilingual or Clotho Multilingual (M2M): the test clips with captions in 34 languages."""
+
+    name: ClassVar[str] = "m2m"
+    licence: ClassVar[str] = (
+        "captions: CC BY-NC 4.0 (M2M; of AudioCaps, MIT, or Clotho, non-commercial research); audio: per clip"
+    )
+
+    audio: str = setting(
+        "", "folder or URL of the audio of a table without file_name; unset: anywhere below --source", path="always"
+    )
+    chinese: str = setting("Hans", "script of the Chinese captions; the other is left out", choices=("Hans", "Hant"))
+
+    def entries(self) -> Iterator[Entry | Absent | Remark]:
+        folder = locate(self.source, keeps_links=True)
+        tables = [path for path in list_files(folder) if path.endswith(".csv")]
+        tables = [path for path in tables if path.rsplit("/", 1)[-1] == METADATA] or tables
+        if not tables:
+            raise ValueError(f"{folder}: no {METADATA}, nor another table of M2M's captions")
+        for path in tables:
+            yield from self._of_table(folder, path)
+
+    def _of_table(self, folder: Location, path: str) -> Iterator[Entry | Absent | Remark]:
+        clips: dict[str, ListedClip] = {}
+        rows: dict[str, list[dict[str, str]]] = {}
+        columns: dict[str, str] = {}
+        split = next((SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in SPLIT_OF), "test")
+        for at, row in read_table(f"{folder}/{path}", required=("caption",)):
+            if not columns:
+                columns = self._columns(row, at)
+                if unread := [name for name in row if name not in OWN and name not in columns.values()]:
+                    yield Remark(f"columns that were not read: {shortened(', '.join(unread), 200)}")
+            clip_id, file = _named(row), cell_of(row, "file_name")
+            if not clip_id:
+                raise ValueError(f"{at}: the row names no clip; its columns are {shortened(', '.join(row))}")
+            texts = {language: cell_of(row, column) for language, column in columns.items()}
+            if not texts[ENGLISH]:
+                raise ValueError(f"{at}: caption is blank")
+            clips.setdefault(clip_id, ListedClip(file, clip_id, split, at))
+            rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
+        if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
+            yield Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
+        find = self._audio(folder, path)
+        for clip_id, clip in clips.items():
+            # Caption j is the same sentence in every language that has it: rows that lack a translation are the last ones.
+            of_clip = sorted(rows[clip_id], key=len, reverse=True)
+            each = {code: tuple(texts[code] for texts in of_clip if code in texts) for code in columns}
+            yield entry_of(clip_id, find(clip), {code: texts for code, texts in each.items() if texts}, split)
+
+    def _audio(self, folder: Location, path: str) -> Callable[[ListedClip], AudioLocation | None]:
+        """What finds the audio of a clip of a table: at its path beside the table, or by its name."""
+        below, there = path.rpartition("/")[0], frozenset(list_files(folder))
+        by_name = audio_below(locate(self.audio or self.source, keeps_links=True))
+
+        def find(clip: ListedClip) -> AudioLocation | None:
+            own = f"{below}/{clip.place}".removeprefix("/")
+            if clip.place and own in there:
+                return location_in(folder, own, clip.at)
+            return by_name.get(f"Y{clip.given_id}") or by_name.get(clip.given_id)
+
+        return find
+
+    def _columns(self, row: Mapping[str, Any], at: str) -> dict[str, str]:
+        """The column of each language, English first. ValueError where no other language has one, or one has several."""
+        of: dict[str, list[str]] = {}
+        for column in row:
+            tag = "" if column in OWN else tag_of(column)
+            if tag and tag != NAMES["English"] and (not tag.startswith("zho") or tag.endswith(self.chinese)):
+                of.setdefault(check_language(tag, f"{at}, {column}"), []).append(column)
+        if not of:
+            raise ValueError(f"{at}: no column of a language but English; it has {shortened(', '.join(row))}")
+        found = {ENGLISH: "caption"}
+        for code, columns in of.items():
+            alone = [column for column in columns if column in NAMES or len(column) == len("eng_Latn")]
+            chosen = alone or [column for column in columns if column.endswith(CLEANED)] or columns
+            if len(chosen) > 1:
+                raise ValueError(f"{at}: the columns {' and '.join(chosen)} are of one language, {code}")
+            found[code] = chosen[0]
+        return found
+
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        return _named(row) or super().id_of(row)
+
+
+def tag_of(column: str) -> str:
+    """The FLORES-200 tag of the language that a column's name tells; empty if it tells none.
+
+    >>> tag_of("Greek"), tag_of("npi_Deva"), tag_of("aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned")
+    ('ell_Grek', 'npi_Deva', 'fra_Latn')
+    """
+    found = _TAG_AT_END.fullmatch(column.strip())
+    return found[1] if found else NAMES.get(column.strip(), "")
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The id of a row's clip: AudioCaps' video, Clotho's file."""
+    return stem(next((cell_of(row, name) for name in (*NAMED, "file_name") if cell_of(row, name)), ""))

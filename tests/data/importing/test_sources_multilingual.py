@@ -1,0 +1,106 @@
+"""M2M's captions in 34 languages, in the layout that is published and in that of the code that made them, with small audio."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from ray_atr.data.shards import iterate_rows
+from ray_atr.workshop.importing.plan import Import, import_data_set
+from ray_atr.workshop.importing.sources.multilingual import NAMES, Multilingual
+from ray_atr.workshop.importing.sources.source import Absent, Entry, Remark
+from tests.support.clips_on_disk import write_tone
+
+LANGUAGES = [name for name in NAMES if name != "English"]
+
+
+def write_table(file: Path, header: list[str], rows: list[list[str]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="", encoding="utf-8") as content:
+        csv.writer(content).writerows([header, *rows])
+
+
+def published(root: Path, *, blank: str = "") -> Path:
+    """Two clips with five captions each in every language; the audio of one is there; `blank` lacks its second caption."""
+    rows = [
+        [f"{clip}.wav", clip, f"{clip} {number}"]
+        + ["" if (name, number) == (blank, 1) else f"{clip} {number} in {name}" for name in LANGUAGES]
+        for clip in ("Rain (1)", "Dog")
+        for number in range(5)
+    ]
+    write_table(root / "test" / "metadata.csv", ["file_name", "audio_name", "caption", *LANGUAGES], rows)
+    write_tone(root / "test" / "Rain (1).wav")
+    return root
+
+
+def test_the_published_layout_becomes_a_data_set_in_all_languages(tmp_path: Path) -> None:
+    source = Multilingual(source=str(published(tmp_path / "clotho-multilingual")), chinese="Hant")
+    manifest = import_data_set(source, tmp_path / "data", options=Import(ray="never"))
+    assert len(manifest.languages) == 33
+    (clip,) = iterate_rows(manifest, "test")
+    assert clip["clip_id"] == "Rain (1)"
+    assert clip["captions"]["eng"] == [f"Rain (1) {number}" for number in range(5)]
+    assert clip["captions"]["ell"] == [f"Rain (1) {number} in Greek" for number in range(5)]
+    assert clip["captions"]["zho"][0] == "Rain (1) 0 in Chinese (Traditional)"
+
+
+def test_a_caption_stands_at_one_place_in_every_language_though_a_translation_is_blank(tmp_path: Path) -> None:
+    found = list(Multilingual(source=str(published(tmp_path, blank="Hindi"))).entries())
+    (entry,) = [one for one in found if isinstance(one, Entry)]
+    assert [one.clip_id for one in found if isinstance(one, Absent)] == ["Dog"]
+    assert any("2 translations are blank" in one.text for one in found if isinstance(one, Remark))
+    assert [text[9] for text in entry.captions["eng"]] == ["0", "2", "3", "4", "1"]
+    assert [text[9] for text in entry.captions["deu"]] == ["0", "2", "3", "4", "1"]
+    assert [text[9] for text in entry.captions["hin"]] == ["0", "2", "3", "4"]
+
+
+def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_uses(tmp_path: Path) -> None:
+    aya = "aya_translated_eng_Latn-{0}-sentence_{0}"
+    header = [
+        "youtube_id",
+        "caption",
+        "hin_Deva",
+        aya.format("hin_Deva") + "_cleaned",
+        "eng_Latn-fra_Latn-sentence_fra_Latn",
+    ]
+    header += [
+        aya.format("fra_Latn"),
+        aya.format("fra_Latn") + "_cleaned",
+        aya.format("zho_Hant") + "_cleaned",
+        "score",
+    ]
+    rows = [["r1nicOVtvkQ", "a dog", "own", "of Aya", "flores", "Le voici : un chien", "un chien", "traditional", "3"]]
+    write_table(tmp_path / "audiocaps_test_33_language_translation_cleaned.csv", header, rows)
+    write_tone(tmp_path / "audio" / "Yr1nicOVtvkQ.wav")
+    remark, entry = Multilingual(source=str(tmp_path)).entries()
+    assert isinstance(entry, Entry)
+    assert (entry.clip_id, entry.split) == ("r1nicOVtvkQ", "test")
+    assert entry.captions == {"eng": ("a dog",), "hin": ("own",), "fra": ("un chien",)}
+    assert isinstance(remark, Remark)
+    assert "score" in remark.text
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        (
+            ["file_name", "caption", "score"],
+            ["a.wav", "a dog", "3"],
+            "no column of a language but English; it has file_name",
+        ),
+        (["caption", "German"], ["a dog", "ein Hund"], "the row names no clip; its columns are caption, German"),
+        (["file_name", "caption", "German"], ["a.wav", " ", "ein Hund"], "line 2: caption is blank"),
+        (
+            ["file_name", "caption", "German", "deu_Latn"],
+            ["a.wav", "a", "b", "c"],
+            "German and deu_Latn are of one language",
+        ),
+        (["file_name", "German"], ["a.wav", "ein Hund"], "column caption is missing"),
+    ],
+)
+def test_another_table_is_refused_in_words(tmp_path: Path, header: list[str], row: list[str], words: str) -> None:
+    write_table(tmp_path / "test" / "metadata.csv", header, [row])
+    with pytest.raises(ValueError, match=words):
+        list(Multilingual(source=str(tmp_path)).entries())
