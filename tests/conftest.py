@@ -77,6 +77,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations whose pages have no pictures, which take most of the time."""
+    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data beside the repository; skips where there is none."""

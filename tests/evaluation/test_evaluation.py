@@ -107,12 +107,6 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     assert got.mlflow_run is None
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without pictures, which take most of the time."""
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_seeds_and_baseline(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]

@@ -25,7 +25,7 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from tests.support.crash_points import ALL_POINTS
 from tests.support.every_setting import every_setting
-from tests.support.tiny import tiny
+from tests.support.tiny import make_data, tiny
 
 ENDS = {
     "int": (0, -1, 10**12, 2**63 - 1, 2**70),
@@ -91,9 +91,9 @@ def trained(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("section", SECTIONS if ALL_POINTS else ("train", "seed"))
-def test_a_setting_at_its_ends_trains_or_is_named(home: Path, tmp_path: Path, section: str) -> None:
+def test_a_setting_at_its_ends_trains_or_is_named(tmp_path: Path, section: str) -> None:
     torch.set_num_threads(1)
-    base = tiny(home / "tones", train__epochs=1)
+    base = tiny(make_data(tmp_path / "tones", num_train=16, num_val=4, num_test=0), train__epochs=1)
     # What is imported on the way is imported here, and not by every fork.
     for warm in ({}, {"objective": "ask"}, {"objective": "m_ltm_pot", "objective.correspondence": "small_loss"}):
         experiment = override(base, warm)

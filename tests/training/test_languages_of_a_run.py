@@ -44,6 +44,7 @@ def of(data: Path, **changes: str) -> Experiment:
     return override(tiny(data, **changes), {"data.languages": "", "scaling.workers": 0, "scaling.ray_data": False})
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("languages", "scheme", "codes"),
     [

@@ -144,6 +144,7 @@ def test_what_needs_one_embedding_a_clip_is_refused(home: Path, change: dict[str
     check_interaction(replace(experiment, model=replace(experiment.model, interaction="global")))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_an_evaluation_ranks_as_training_does(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ranked pooled embeddings instead: another model's numbers."""
     monkeypatch.setenv("RAY_ATR_HOME", str(home))

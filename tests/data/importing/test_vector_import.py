@@ -198,13 +198,13 @@ def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
     assert "<audio" not in page
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("words", ["{} ({})", "This is a sound of {}."], ids=["captions", "prompts"])
 def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     """Labelled vectors are retrieved; classified too only if the prompts happen to be captions."""
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
     lines = ["audio_row,caption,text_row,language,split,clip_id,label"]
     for row in range(CLIPS):
         kind = f"kind {row % 6}"
