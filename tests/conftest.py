@@ -110,7 +110,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     # Rarely: what tests leave behind is small beside what they import.
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 100)
     gc.enable()
     if not session.config.option.collectonly and any(uses(item, *FORKING, "run_program") for item in session.items):
         start_server()

@@ -31,6 +31,8 @@ ENDS = {
     "int": (0, -1, 10**12, 2**63 - 1, 2**70),
     "float": (0.0, -1.0, 1e-300, 1e-38, 1e10, 1e300, math.inf, -math.inf, math.nan),
 }
+NEAR = (10**12, 1e-38, 1e10)
+"""Ends that others are beyond: tried with RAY_ATR_ALL_POINTS=1."""
 SECTIONS = ("data", "model.audio", "model.text", "model", "objective", "train", "scaling", "evaluation", "seed")
 CPU_SECONDS, MORE_BYTES = 20, 3 * 2**30
 """What one training may take: a hang ends by the first; a matrix beyond the second is refused, as on a full machine."""
@@ -46,7 +48,7 @@ def cases(base: Experiment, section: str) -> Iterator[tuple[dict[str, str], str,
         kind = "float" if "float" in words else "int" if "int" in words else None
         if kind and names and max(names, key=len) == section and not one.path.startswith("data.soundscapes."):
             for value in ENDS[kind]:
-                if one.path not in RUNS_LONG or not value > 1000:
+                if (ALL_POINTS or value not in NEAR) and (one.path not in RUNS_LONG or not value > 1000):
                     yield choice, one.path, value
 
 

@@ -172,8 +172,11 @@ def test_a_batch_of_another_shape_and_a_loss_that_is_not_finite_are_refused() ->
         ray_atr.train(*modules(), preset("kcl"), Other(), batch_size=8)
     audio, text = modules()
     audio.weight.register_hook(lambda gradient: gradient * torch.nan)
-    with pytest.raises(NonFiniteError, match="gradient norm is not finite"):
+    with pytest.raises(NonFiniteError, match=r"^gradient norm is not finite"):
         ray_atr.train(audio, text, preset("kcl"), Numbers(), batch_size=8)
+    too_cold = Objective(scheme=Kcl(), pair=Contrastive(temperature=1e-39))
+    with pytest.raises(NonFiniteError, match=r"^loss is not finite"):
+        ray_atr.train(*modules(), too_cold, Numbers(), batch_size=8)
 
 
 def test_neither_ray_nor_transformers_is_loaded_and_faiss_by_what_searches_alone() -> None:
