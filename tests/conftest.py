@@ -107,7 +107,6 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     # What is imported and collected stays: each full collection of garbage would look at all of it again, and each fork of a
     # crash point would copy what it touches.
-    gc.collect()
     gc.freeze()
     # Rarely: what tests leave behind is small beside what they import.
     gc.set_threshold(100_000, 20, 100)

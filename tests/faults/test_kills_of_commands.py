@@ -111,7 +111,7 @@ def test_an_upload_sends_each_thing_once(tmp_path: Path, database: Path) -> None
     """Killed before each of its calls that write: MLflow then has the trials, epochs and files of an upload never killed."""
     from mlflow import MlflowClient
 
-    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, epochs=2)
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, epochs=2, languages=FEW)
     (run / "report").mkdir()
     (run / "report" / "report.html").write_text("<p>")
 
