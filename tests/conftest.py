@@ -25,6 +25,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A test that asks a server which is away has no reason to ask again.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
 # POT imports every library of arrays that it finds, and tests give it NumPy's and torch's alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_JAX", "1")
 
