@@ -32,9 +32,9 @@ SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.nois
 AWAY = "http://127.0.0.1:9"
 FEW = ("eng", "fra")
 """Languages: MLflow takes as long as there are metrics."""
-metrics, write_run, write_trial = (
-    partial(one, languages=FEW) for one in (fake_runs.metrics, fake_runs.write_run, fake_runs.write_trial)
-)
+metrics = partial(fake_runs.metrics, languages=FEW)
+write_run = partial(fake_runs.write_run, languages=FEW)
+write_trial = partial(fake_runs.write_trial, languages=FEW)
 
 
 @pytest.fixture(scope="module")

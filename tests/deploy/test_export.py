@@ -109,7 +109,7 @@ IN_FORKS = ("clap", "mlflow")
 def _in_forks(request, monkeypatch):
     """Loaders run in forks that know neither this package nor what may know it: a process takes seconds to import torch."""
 
-    def run(command: list[str], *, cwd: str, **_: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], *, cwd: str, **options: Any) -> subprocess.CompletedProcess[str]:
         _, isolated, check, *arguments = command
         assert isolated == "-I"
         program = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -278,7 +278,7 @@ def encode_text(texts, languages):
 """
     load = tmp_path / "load.py"
     load.write_text(body)
-    asked = ExportInputs([np.zeros(1), np.zeros(3)], ["a", "four"], ["eng", "fr"])
+    asked = ExportInputs([np.zeros(1, np.float32), np.zeros(3, np.float32)], ["a", "four"], ["eng", "fr"])
     with pytest.raises(ValueError, match=r"a failure of load\.py.*ray_atr was imported"):
         loaded_vectors(tmp_path, asked)
     load.write_text(body.replace("import ray_atr\n", ""))

@@ -50,7 +50,7 @@ WEIGHTS: dict[str, Tensor | None] = {
     "weighed": torch.tensor([1.0, 0.3, 0.8, 0.0, 0.6, 1.0, 0.2], dtype=torch.float64),
 }
 MEMORY = {"held": math.inf, "tiles": 0.0}
-AXES = (LOSSES, GROUPS, WEIGHTS, MEMORY)
+AXES: tuple[dict[str, Any], ...] = (LOSSES, GROUPS, WEIGHTS, MEMORY)
 # The half of the product that holds, with each loss, every choice of two of the others.
 PRODUCT = [
     case
