@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ray_atr.common.runtime import RayStartError, start_ray
+from tests.support.fork_server import start_server
 from tests.support.mlflow_tables import copy_tables
 from tests.support.own_ray import SWITCHES
 from tests.support.shared_folder import SHARED
@@ -23,8 +25,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A test that asks a server which is away has no reason to ask again.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
 # POT imports every library of arrays that it finds, and tests give it NumPy's and torch's alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_JAX", "1")
+
+# Tests write files that are synced to the disk, again and again; in memory that takes no time.
+MEMORY, ROOM = Path("/dev/shm"), 4 * 2**30
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 for variable, value in SWITCHES.items():
     os.environ.setdefault(variable, value)
@@ -51,8 +61,10 @@ def ray_session() -> Iterator[None]:
 _ray_error: str | None = None
 
 
+copy_tables()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    copy_tables()
     # A Ray that does not start is one error, not one for every test that needs it.
     if _ray_error is not None and "ray_session" in getattr(item, "fixturenames", ()):
         pytest.skip(f"the session's Ray did not start: {_ray_error}")
@@ -89,14 +101,15 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     # What is imported and collected stays: each full collection of garbage would look at all of it again, and each fork of a
     # crash point would copy what it touches.
-    gc.collect()
     gc.freeze()
     # Rarely: what tests leave behind is small beside what they import.
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 100)
     gc.enable()
+    if not session.config.option.collectonly and any(uses(item, *FORKING, "run_program") for item in session.items):
+        start_server()
 
 
 @pytest.hookimpl(tryfirst=True)

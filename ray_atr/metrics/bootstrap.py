@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 from scipy.optimize import brentq
 
 from ray_atr.common.settings import counted, refuse
@@ -192,8 +192,9 @@ def over_clips_and_seeds(
 
     def half(tail: float) -> float:
         """Half of the interval that leaves out `tail` on each side."""
-        squares = stats.norm.isf(tail) ** 2 * of_clips
-        squares += sum(stats.t.isf(tail, freedom) ** 2 * part for part, freedom in between)
+        # The quantiles of SciPy's distributions, without the checks of each call, which take nearly all of the time.
+        squares = special.ndtri(tail) ** 2 * of_clips
+        squares += sum(special.stdtrit(freedom, tail) ** 2 * part for part, freedom in between)
         return float(squares) ** 0.5
 
     # A difference beyond every quantile has no tail.

@@ -22,6 +22,7 @@ from ray_atr.common.override import as_typed, override
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location
 from ray_atr.common.table import Cell, Table
+from ray_atr.evaluation.report.aggregate import row_dicts
 from ray_atr.evaluation.report.evaluation_tables import in_words
 from ray_atr.evaluation.report.style import DPI, RC
 from ray_atr.evaluation.report.sweep_page import Picture
@@ -346,7 +347,7 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
-        blocks.append([_row(row, columns, best) for row in rows.to_dict("records")])
+        blocks.append([_row(row, columns, best) for row in row_dicts(rows)])
     note = (
         f"{measured}, in percent of {counted(queries, 'query', 'queries')} ({100 / queries:.1f} points each), on the test split "
         "at the epoch that clean validation chose. The floor keeps every pair, the ceiling leaves the wrong ones out; in "

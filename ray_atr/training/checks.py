@@ -292,9 +292,15 @@ def is_searched_in_parts(knowledge: Knowledge, entries: int) -> bool:
 
 def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:
     """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""
+    return list(_measured_names(tuple(languages), None if trained is None else frozenset(trained)))
+
+
+@lru_cache
+def _measured_names(languages: tuple[str, ...], trained: frozenset[str] | None) -> tuple[Metric, ...]:
+    """Kept, as each trial of a sweep is checked: in eight languages it takes a hundredth of a second."""
     vectors = torch.eye(4)
     metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
-    return sorted(metrics)
+    return tuple(sorted(metrics))
 
 
 def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:

@@ -35,7 +35,9 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     build_retriever(settings, tokenizer=train_tokenizer(["a low tone"] * 9, 300), seed=0).save_pretrained(home / "R")
     options = EvaluationOptions(data=str(data), draws=20, mlflow=False)
     never = Encoding(ray="never")
-    return evaluate([str(home / "R")], options, encoding=never, out=home / "E", say=lambda _: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
+        return evaluate([str(home / "R")], options, encoding=never, out=home / "E", say=lambda _: None)
 
 
 def header(card: str) -> dict[str, Any]:

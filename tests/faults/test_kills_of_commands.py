@@ -53,7 +53,7 @@ def test_a_report_has_no_half_file(tmp_path: Path) -> None:
     prepare(tmp_path / "after")()
     names = sorted(path.name for path in (tmp_path / "after" / "report").iterdir())
     assert names == ["mine.txt", "report.html", "table.csv", "table.md", "trials.csv"]
-    for folder, where in every_crash(prepare, tmp_path / "crashes", most=4):
+    for folder, where in every_crash(prepare, tmp_path / "crashes", most=3):
         report = folder / "report"
         for path in report.iterdir():
             assert path.name in names, where
@@ -111,7 +111,7 @@ def test_an_upload_sends_each_thing_once(tmp_path: Path, database: Path) -> None
     """Killed before each of its calls that write: MLflow then has the trials, epochs and files of an upload never killed."""
     from mlflow import MlflowClient
 
-    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, epochs=2)
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, epochs=2, languages=FEW)
     (run / "report").mkdir()
     (run / "report" / "report.html").write_text("<p>")
 
@@ -229,9 +229,9 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database:
         return [status == "FINISHED"]
 
     tried = 0
-    for folder, where in every_crash(prepare, tmp_path / "crashes", (KILL,), most=6):
+    for folder, where in every_crash(prepare, tmp_path / "crashes", (KILL,), most=4):
         finished: list[bool] = []
         assert in_fork(partial(repeated, folder, where), into=finished) == 0, where
         tried += sum(finished)
     # Killed between its folder's name and the last word to MLflow, all is there and the run is said to go on.
-    assert tried >= 5
+    assert tried >= 3

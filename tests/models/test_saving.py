@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, Transforme
 from ray_atr.objectives import LearnedSettings
 from ray_atr.objectives.ranking import RankingSettings
 from tests.support import tiny_checkpoints as tiny
+from tests.support.fork_server import run_program
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINTS = ("sonar", "bert", "xlm_roberta", "clap", "ast", "wav2vec2")
@@ -128,8 +126,8 @@ def test_every_pair_of_towers_encodes_the_same_bit_for_bit_in_a_fresh_process(tm
         retrievers[-1].save_pretrained(saved[-1])
     out = str(tmp_path / "out.npz")
     np.savez(out + ".in.npz", **dict(zip("abc", WAVEFORMS, strict=True)), texts=tiny.TEXTS, languages=tiny.LANGUAGES)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", ENCODE, out, *saved], check=True, cwd=ROOT, env=environment)
+    done = run_program(ENCODE, out, *saved)
+    assert done.returncode == 0, done.stderr
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

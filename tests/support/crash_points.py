@@ -232,6 +232,8 @@ def in_fork(work: Callable[[], object], into: list[Any] | None = None) -> int:
             try:
                 # The threads that computed here before are not in the fork, and OpenMP would wait for them for ever.
                 torch.set_num_threads(1)
+                # A search for garbage would look at all that is there, and so copy the memory that holds it.
+                gc.freeze()
                 result = work()
                 if into is not None:
                     pickle.dump(result, answer)

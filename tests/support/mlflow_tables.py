@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+DATABASES = "mlflow.store.db.utils"
 
 _tables = b""
 """A database of MLflow that holds nothing, once one was made."""
 
 
+class _Watch(importlib.abc.MetaPathFinder):
+    """Puts its own in the place of what makes the tables, as soon as MLflow's databases are imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != DATABASES:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        run = spec.loader.exec_module
+
+        def run_and_replace(module: ModuleType) -> None:
+            run(module)
+            _replace(module)
+
+        spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
+        return spec
+
+
 def copy_tables() -> None:
-    """From now on a new database of this process and its forks is a copy of the first, if MLflow's databases are imported."""
-    utils: Any = sys.modules.get("mlflow.store.db.utils")
-    if utils is None or getattr(utils._initialize_tables, "is_copied", False):
-        return
+    """From now on a new database of this process and its forks is a copy of the first."""
+    if DATABASES in sys.modules:
+        _replace(sys.modules[DATABASES])
+    else:
+        sys.meta_path.insert(0, _Watch())
+
+
+def _replace(utils: Any) -> None:
     migrate, upgrade = utils._initialize_tables, utils._upgrade_db
 
     def initialise(engine: Any) -> None:
@@ -35,4 +65,3 @@ def copy_tables() -> None:
         _tables = file.read_bytes()
 
     utils._initialize_tables = initialise
-    utils._initialize_tables.is_copied = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 import traceback
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import distributed
+
+from tests.support.fork_server import forks
 
 SECONDS = 240
 """How long they may take."""
@@ -25,10 +26,8 @@ def run_processes(work: Callable[..., Any], size: int, folder: Path, *arguments:
     torch and the package once and for all: each would need four seconds of computing for that.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.preloaded"])
     processes = [
-        context.Process(target=_process, args=(work, rank, size, folder, arguments), daemon=True)
+        forks().Process(target=_process, args=(work, rank, size, folder, arguments), daemon=True)
         for rank in range(size)
     ]
     for process in processes:

@@ -12,8 +12,7 @@ from tests.support.agreement import differences
 
 def test_workers_agree(tmp_path: Path) -> None:
     parts = [
-        ("objective.scheme", "kcl"), ("objective.pair", "learning_to_match"), ("objective.knowledge", "ask"),
-        ("objective.correspondence", "small_loss"),
+        ("objective.pair", "learning_to_match"), ("objective.knowledge", "ask"), ("objective.correspondence", "small_loss"),
     ]  # fmt: skip
     for part, (again, two) in differences(parts, tmp_path, sizes=(1, 2), epochs=2, dtype="float64").items():
         assert again == (0, 0), f"{part}: one worker ended with other bits the second time"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from ray_atr.objectives import Embeddings, Objective, preset
 from ray_atr.objectives.pairs import Contrastive, PartialLearningToMatch
 from ray_atr.objectives.schemes import Kcl, MlClap
 from ray_atr.training.step import NonFiniteError
+from tests.support.fork_server import run_program
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
@@ -173,12 +172,14 @@ def test_a_batch_of_another_shape_and_a_loss_that_is_not_finite_are_refused() ->
         ray_atr.train(*modules(), preset("kcl"), Other(), batch_size=8)
     audio, text = modules()
     audio.weight.register_hook(lambda gradient: gradient * torch.nan)
-    with pytest.raises(NonFiniteError, match="gradient norm is not finite"):
+    with pytest.raises(NonFiniteError, match=r"^gradient norm is not finite"):
         ray_atr.train(audio, text, preset("kcl"), Numbers(), batch_size=8)
+    too_cold = Objective(scheme=Kcl(), pair=Contrastive(temperature=1e-39))
+    with pytest.raises(NonFiniteError, match=r"^loss is not finite"):
+        ray_atr.train(*modules(), too_cold, Numbers(), batch_size=8)
 
 
 def test_neither_ray_nor_transformers_is_loaded_and_faiss_by_what_searches_alone() -> None:
-    """In a process of its own, which takes seconds to import this."""
     program = """
 import sys
 import ray_atr.training.loop
@@ -195,7 +196,8 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    import_one_of_them = ("accelerate", "mlflow", "peft", "ray_atr")
+    done = run_program(program, forgets=("ray", "transformers", "faiss", *import_one_of_them))
     assert done.returncode == 0, done.stderr
     expected = "faiss: got 'no such module'; allowed faiss-cpu or one of its CUDA builds: pip install faiss-cpu\n"
     assert done.stdout == expected

@@ -115,7 +115,8 @@ def test_two_workers_send_each_other_nothing_of_the_cpu(tmp_path: Path) -> None:
     make_data(home / "tones", num_train=8, num_val=4, num_test=4)
     cases = [(made := experiment_of(home, **changes), prepared_for(made, home)) for changes in CASES.values()]
     found, _ = run_processes(worker, WORKERS, tmp_path / "gpus", cases, True)
-    expected, _ = run_processes(worker, WORKERS, tmp_path / "cpus", cases, False)
+    # What two workers compute is what one computes: `test_exactness.py`.
+    (expected,) = run_processes(worker, 1, tmp_path / "cpu", cases, False)
     for name, there, here in zip(CASES, found, expected, strict=True):
         assert len(here) == 2
         assert there == pytest.approx(here, rel=NEAR, abs=NEAR), name
@@ -207,7 +208,7 @@ def saved(home: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["pooled", "late"])
 def test_an_evaluation_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path: Path, name: str) -> None:
-    options = EvaluationOptions(data=str(home / "tones"), split="test", draws=200, mlflow=False)
+    options = EvaluationOptions(data=str(home / "tones"), split="test", draws=200, mlflow=False, figures=False)
     quiet: dict[str, Any] = {"encoding": HERE, "say": lambda message: None}
     expected = evaluate([str(saved[name])], options, out=tmp_path / "cpu", **quiet)
     with pretend_device():

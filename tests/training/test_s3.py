@@ -105,7 +105,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
 
     evaluated = evaluate(
         ["s3://bucket/runs/x"],
-        EvaluationOptions(draws=20, mlflow=False),
+        EvaluationOptions(draws=20, mlflow=False, figures=False),
         encoding=Encoding(ray="never"),
         out="s3://bucket/evaluations/x",
         say=lambda message: None,
@@ -115,7 +115,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     assert ours["text_to_audio/fra/recall_at_10"] == pytest.approx(reported[-1]["test/text_to_audio/fra/recall_at_10"])
     again = evaluate(
         [str(trial.folder)],
-        EvaluationOptions(draws=20, mlflow=False),
+        EvaluationOptions(draws=20, mlflow=False, figures=False),
         baseline=["s3://bucket/evaluations/x"],
         encoding=Encoding(ray="never"),
         out=tmp_path / "again",

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names
+from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names, row_dicts
 from ray_atr.evaluation.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, SPARE_COLOURS, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, of_whom
@@ -54,7 +54,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
         for axes, (direction, title) in zip(grid, ARROWS.items(), strict=True):
             axes.set_title(title + (f", {noise}" if noise else ""))
             axes.set_ylabel("R@1 (%)")
-            for index, (name, row) in enumerate(zip(names, points.to_dict("records"), strict=True)):
+            for index, (name, row) in enumerate(zip(names, row_dicts(points), strict=True)):
                 places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
                 heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
@@ -114,7 +114,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         grid[0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         figure.draw_without_rendering()
         # The best of each objective in the last panel has its name beside it.
-        best = shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()].to_dict("records")
+        best = row_dicts(shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()])
         ends = [(scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"]) for row in best]
         label_ends(grid[-1], ends)
         figure.savefig(path, bbox_inches=WHOLE)

@@ -15,7 +15,7 @@ import pandas as pd
 from ray_atr.common.override import as_typed
 from ray_atr.common.runtime import code_name, command_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
-from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate
+from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
 from ray_atr.evaluation.report.style import DPI
@@ -81,7 +81,7 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         best=best_points(runs),
         learnt_nothing=learnt_nothing(runs),
         problems=runs.problems,
-        unfinished=[_unfinished(row) for row in runs.unfinished.to_dict("records")],
+        unfinished=[_unfinished(row) for row in row_dicts(runs.unfinished)],
         settings=[
             (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
             for path, value in runs.experiments[0].items()

@@ -16,7 +16,14 @@ import pandas as pd
 
 from ray_atr.common.storage import DamagedFileError, Location, file_exists, read_bytes
 from ray_atr.common.table import DISTINGUISHED, MISSING, Cell, Table, number, percent, written
-from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_names
+from ray_atr.evaluation.report.aggregate import (
+    NUM_SEEDS,
+    aggregate,
+    differing,
+    in_reading_order,
+    point_names,
+    row_dicts,
+)
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_of_seeds
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
@@ -141,7 +148,7 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
             *(cell(row, column) for column in columns),
             Cell(str(row[NUM_SEEDS])),
         ]
-        for row in frame.to_dict("records")
+        for row in row_dicts(frame)
     ]
 
 
@@ -157,7 +164,7 @@ def learnt_nothing(runs: Runs) -> list[str]:
         return []
     points = aggregate(runs)
     columns = [name for direction in ARROWS if (name := Metric(direction, TRAINED, "recall_at_1")) in points]
-    rows = zip(point_names(points, runs), points.to_dict("records"), strict=True)
+    rows = zip(point_names(points, runs), row_dicts(points), strict=True)
     return [name for name, row in rows if columns and all(is_at_chance(row, column) for column in columns)]
 
 
@@ -172,7 +179,7 @@ def ablation_table(runs: Runs, columns: Sequence[Column], title: str) -> Table:
     ASK's own defaults count where neither sweep nor experiment sets a part.
     """
     points = aggregate(runs)
-    parts = pd.DataFrame([ticks(partial(_is_on, runs, row)) for row in points.to_dict("records")])
+    parts = pd.DataFrame([ticks(partial(_is_on, runs, row)) for row in row_dicts(points)])
     others = [path for path in runs.varied if path not in (OBJECTIVE, *SWITCHES, PERIOD)]
     # No knowledge, then all of ASK, then what is left of it.
     num_on = (parts == TICK).sum(axis=1)
@@ -229,7 +236,7 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
     found: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
-    for row in finished.to_dict("records"):
+    for row in row_dicts(finished):
         kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
         scores = {group: sample for group, sample in kept.items() if group.language in runs.trained}
         found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
