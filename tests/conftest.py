@@ -80,6 +80,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """pytest's folder, emptied after a test that passed, as it may lie in memory. No other test gets its name: this process may
+    remember what it has read there.
+    """
+    failed = request.session.testsfailed
+    yield tmp_path
+    if request.session.testsfailed == failed:
+        for path in tmp_path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data beside the repository; skips where there is none."""

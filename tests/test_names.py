@@ -1,10 +1,13 @@
-"""A name has one meaning: no class name occurs in two modules."""
+"""A name has one meaning: no class name occurs in two modules. Each module can be the first that is imported."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
+
+from tests.support.fork_server import run_program
 
 FILES = sorted((Path(__file__).parents[1] / "ray_atr").rglob("*.py"))
 
@@ -14,3 +17,20 @@ def test_a_class_name_occurs_in_one_module() -> None:
     count = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     assert count, "the package has classes"
     assert [name for name, number in count.items() if number > 1] == []
+
+
+FIRST = """
+import importlib, sys
+for module in sys.argv[1:]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ray_atr"]:
+        del sys.modules[name]
+    importlib.import_module("ray_atr." + module)
+"""
+
+
+def test_what_is_loaded_when_it_is_first_used_needs_no_other_module_before() -> None:
+    """A wing that another one loads by its name may import that one: it must not meet it half imported."""
+    loaded = {name for file in FILES for name in re.findall(r'\bwing\("([\w.]+)"\)', file.read_text(encoding="utf-8"))}
+    assert len(loaded) > 5
+    ended = run_program(FIRST, *sorted(loaded))
+    assert ended.returncode == 0, ended.stderr

@@ -29,6 +29,11 @@ class WrongShare(NamedTuple):
     most: float
     together: float
 
+    @property
+    def middle(self) -> float:
+        """Between the estimate and the lower end: about the lower end of an 80% interval."""
+        return (self.share + self.least) / 2
+
 
 def p_values(scores: Floats, mispairs: Floats) -> Floats:
     """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""

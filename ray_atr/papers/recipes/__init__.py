@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from ray_atr.training.recipes.recipe import Recipe
+from ray_atr.training.recipe import Recipe
 
 
 def _read(*papers: str) -> dict[str, Recipe]:

@@ -7,7 +7,7 @@ The names say data, towers and objective. Recipes of papers name published check
 from __future__ import annotations
 
 from ray_atr.common.settings import wing
+from ray_atr.training.recipe import Recipe, recipes_in
 from ray_atr.training.recipes import small
-from ray_atr.training.recipes.recipe import Recipe, recipes_in
 
 RECIPES: dict[str, Recipe] = {**recipes_in(small), **wing("papers.recipes").RECIPES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ray_atr.training.recipes.recipe import Recipe
+from ray_atr.training.recipe import Recipe
 
 FROM_SCRATCH = Recipe(
     "The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core.",

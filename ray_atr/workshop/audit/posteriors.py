@@ -9,6 +9,10 @@ Storey's estimate is too large: the few right pairs that fit no better than a ra
 is called wrong then seems surer than it is. The lower end of e's one-sided 95% interval is on the safe side, but with it half of
 the audits of 400 clips call nothing. So the posterior takes the middle of the two, about the lower end of an 80% interval.
 Pairs of one clip, which fit or do not fit together, count as one observation.
+
+Whether a clip's other captions fit says whether the clip has a wrong caption at all, in one language or in all, and how well the
+regressions hear it. So where there are enough pairs, e and f are estimated in each quarter of them by that. A wrong pair's
+p-value is uniform in each quarter, as it does not depend on the others.
 """
 
 from __future__ import annotations
@@ -17,12 +21,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import WrongShare, p_values, wrong_share
 
 Floats = NDArray[np.float64]
 BINS = 64
+QUARTERS, LEAST_PAIRS = 4, 400
+"""Of the pairs by how well their clips' other captions fit, and the pairs in one below which all are taken together."""
+LEAST_P = 1e-4
+"""No p-value counts for more, or for less than one below it from 1, in how well captions fit."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,7 @@ class PairPosteriors:
         """
         if not 0 < rate < 1:
             raise refuse("rate", rate, "(0, 1)")
-        # The posterior rises with the p-value, in steps.
-        order = np.argsort(-self.p_value, kind="stable")
+        order = np.lexsort((-self.p_value, -self.wrong))
         false_alarms = np.cumsum(1 - self.wrong[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(false_alarms <= rate)
         flagged = np.zeros(len(order), dtype=bool)
@@ -66,7 +74,23 @@ def estimate_posteriors(scores: Floats, mispairs: Floats, clip: NDArray[np.int64
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
     p_value = p_values(scores, mispairs)
     share = wrong_share(p_value, clip)
-    return PairPosteriors(p_value, posterior(p_value, (share.share + share.least) / 2), share)
+    wrong = posterior(p_value, share.middle)
+    if clip is not None and share.share and len(p_value) >= QUARTERS * LEAST_PAIRS:
+        quarter = _quarters(p_value, clip)
+        for one in np.unique(quarter):
+            of = quarter == one
+            own = wrong_share(p_value[of], clip[of]).share
+            wrong[of] = posterior(p_value[of], own * share.middle / share.share)
+    return PairPosteriors(p_value, wrong, share)
+
+
+def _quarters(p_value: Floats, clip: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The quarter that each pair [M] is in by how well its clip's other captions fit; -1 where the clip has no others."""
+    fit = norm.isf(np.clip(p_value, LEAST_P, 1 - LEAST_P))
+    others = np.bincount(clip)[clip] - 1
+    of_others = (np.bincount(clip, fit)[clip] - fit) / np.maximum(others, 1)
+    ends = np.quantile(of_others[others > 0], np.arange(1, QUARTERS) / QUARTERS) if others.any() else ()
+    return np.where(others > 0, np.searchsorted(ends, of_others), -1)
 
 
 def posterior(p_value: Floats, share: float) -> Floats:

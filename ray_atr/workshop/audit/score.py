@@ -14,7 +14,7 @@ from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
 from ray_atr.workshop.audit.options import TELLING, CrossFit
-from ray_atr.workshop.audit.posteriors import PairPosteriors, estimate_posteriors
+from ray_atr.workshop.audit.posteriors import PairPosteriors, estimate_posteriors, posterior
 
 CLIPS_AT_ONCE = 256
 OFFSETS = (-2, -1, 1, 2)
@@ -91,9 +91,10 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None
 
 
 def _wrong(scores: NDArray[np.float64], posteriors: PairPosteriors, null: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The posterior of being wrong at other scores [N], read off the judged pairs' by p-value; NaN stays NaN."""
+    """The posterior of being wrong at other scores [N], by what the judged pairs' p-values say together; NaN stays NaN."""
     order = np.argsort(posteriors.p_value)
-    wrong = np.interp(p_values(scores, null), posteriors.p_value[order], posteriors.wrong[order])
+    wrong = posterior(posteriors.p_value[order], posteriors.share.middle)
+    wrong = np.interp(p_values(scores, null), posteriors.p_value[order], wrong)
     return np.where(np.isnan(scores), np.nan, wrong)
 
 
