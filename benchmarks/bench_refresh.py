@@ -62,7 +62,9 @@ def main() -> None:
     entries = encode(None)
     encoding, building = [], []
     with tempfile.TemporaryDirectory() as folder:
-        encoder: Any = SimpleNamespace(encode_part=lambda weights, part: PartEntries.of(encode(weights), part))
+        encoder: Any = SimpleNamespace(
+            encode_part=lambda weights, part: PartEntries.from_entries(encode(weights), part)
+        )
         base = InProcessRefresher(encoder, SnapshotSettings(prototypes=options.prototypes), Path(folder))
         for version in range(1, options.rounds + 2):
             encoding.append(cpu_seconds(lambda: encode(None)))

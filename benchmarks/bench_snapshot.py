@@ -40,7 +40,7 @@ class RandomSource:
     def encode_part(self, weights: object, part: BasePart = WHOLE) -> PartEntries:
         random = np.random.default_rng(0)
         audio, text = (random.standard_normal((self.entries, self.width), dtype=np.float32) for _ in range(2))
-        return PartEntries.of(Entries(audio, text, np.arange(self.entries).astype(np.str_)), part)
+        return PartEntries.from_entries(Entries(audio, text, np.arange(self.entries).astype(np.str_)), part)
 
 
 @ray.remote(num_cpus=0.1)

@@ -144,7 +144,7 @@ def test_recordings_are_prepared_checked_and_audited_with_what_was_trained(bare:
     table = ["--path-column", "file", "--caption-column", "text", "--language", "eng"]
     by_user(bare, "ray-atr", "prepare", "folder", "--source", "recordings", *table, "--out", "data/tones")
     assert "eng" in by_user(bare, "ray-atr", "prepare", "check", "data/tones")
-    few = ["--judges.mispairs", "2000", "--ray", "never"]
+    few = ["--cross-fit.mispairs", "2000", "--ray", "never"]
     by_user(bare, "ray-atr", "audit", "data/tones", "--checkpoint", "runs/ask", *few, "--out", "audits/tones")
     assert "a tone of 200 hertz" in (bare / "audits" / "tones" / "pairs.csv").read_text()
 

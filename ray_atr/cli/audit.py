@@ -50,7 +50,7 @@ class AuditCommand:
         None, "answers to listen.csv: give the share of wrong captions with its 95% interval", "FILE", "none"
     )
     audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
-    judges: CrossFit = field(default_factory=CrossFit)
+    cross_fit: CrossFit = field(default_factory=CrossFit)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
 
 
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             given.checkpoint,
             given.out,
             given.audit,
-            cross_fit=given.judges,
+            cross_fit=given.cross_fit,
             encoding=given.encoding,
             progress=count,
             say=lambda message: console.print(message, markup=False, highlight=False),

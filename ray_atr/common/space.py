@@ -238,10 +238,10 @@ class Space:
             if path in dimensions:
                 raise ValueError(f"{path}: given twice in the space")
             dimensions[path] = parse_dimension(path, text)
-        return Space.of(dimensions, tree)
+        return Space.from_dimensions(dimensions, tree)
 
     @staticmethod
-    def of(dimensions: Mapping[str, Dimension], tree: Any) -> Space:
+    def from_dimensions(dimensions: Mapping[str, Dimension], tree: Any) -> Space:
         """A checked space, its values as the tree holds them (`0` of a float setting as `0.0`)."""
         if "seed" in dimensions:
             raise ValueError("seed: seeds are averaged, not searched; give them with --seeds")

@@ -171,7 +171,7 @@ class FeatureSet:
         sizes = np.array([size for of_shard in self.group_sizes for size in of_shard], np.int64)
         return np.cumsum(sizes) - sizes
 
-    def places(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
+    def places_of(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
         """Where the audio of clips is: shard's file, number of the row group in it, row within the group."""
         groups = self.groups[rows]
         within = (rows - self._first_rows[groups]).tolist()
@@ -182,7 +182,7 @@ class FeatureSet:
         from ray_atr.data.audio import FrontEnd
         from ray_atr.data.row_groups import features_at
 
-        arrays = features_at(self.source, FrontEnd(**self.front_end), self.places(rows))
+        arrays = features_at(self.source, FrontEnd(**self.front_end), self.places_of(rows))
         return padded(arrays, self.num_features, self.dtype)
 
     def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:

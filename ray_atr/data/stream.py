@@ -268,7 +268,7 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
         return
     items = []
     for number, (_, rows) in enumerate(units):
-        places = features.places(rows)
+        places = features.places_of(rows)
         file, group, _ = places[0]
         items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
     options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}

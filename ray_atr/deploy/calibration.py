@@ -149,7 +149,7 @@ class Calibration:
         level = 0.0
         if self.levels is not None:
             given = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
-            level = self.levels.of(given[None])[COUNTS.index(known.nothing_of), 0]
+            level = self.levels.expected(given[None])[COUNTS.index(known.nothing_of), 0]
         return not len(best) or bool(best.mean() - level < known.nothing_below)
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:

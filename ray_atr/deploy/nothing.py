@@ -34,7 +34,7 @@ class Evidence(NamedTuple):
     the texts' levels.
     """
 
-    there: Floats
+    present: Floats
     absent: Floats
 
 
@@ -54,7 +54,7 @@ class Levels:
             and np.array_equal(self.levels, other.levels)
         )
 
-    def of(self, vectors: ArrayLike) -> Floats:
+    def expected(self, vectors: ArrayLike) -> Floats:
         """The levels [counts, M] of texts by their vectors [M, r], from those of the texts near to them."""
         near = np.exp((_unit(np.asarray(vectors)) @ self.vectors.T - 1) / NEAR).astype(np.float64)
         middle = self.levels.mean(axis=1, keepdims=True) if self.levels.size else np.zeros((len(COUNTS), 1))
@@ -108,7 +108,7 @@ def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | N
             return None
         own, found = evidence(one.scores, one.match)
         vectors.append(_unit(one.vectors[own]))
-        levels.append((found.there + found.absent) / 2)
+        levels.append((found.present + found.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
     kept = np.arange(len(rows))
     if len(rows) > MOST_TEXTS:
@@ -134,7 +134,7 @@ def fit_rules(
     for fitted, held in (halves, halves[::-1]):
         own = fit_levels({code: one.of_clips(fitted) for code, one in given.items()}, seed)
         for code, one in given.items():
-            there = _excess(one.of_clips(held), own).there
+            there = _excess(one.of_clips(held), own).present
             if there.shape[1]:
                 deviations[code].append(there - there.mean(axis=1, keepdims=True))
     excess = {code: _excess(one, levels) for code, one in given.items()}
@@ -145,16 +145,16 @@ def fit_rules(
 
 def _excess(given: LanguageScores, levels: Levels | None) -> Evidence:
     own, found = evidence(given.scores, given.match)
-    expected = 0.0 if levels is None or given.vectors is None else levels.of(given.vectors[own])
-    return Evidence(found.there - expected, found.absent - expected)
+    expected = 0.0 if levels is None or given.vectors is None else levels.expected(given.vectors[own])
+    return Evidence(found.present - expected, found.absent - expected)
 
 
 def _rule(excess: Evidence, deviations: list[Floats], false_share: float) -> Rule:
-    apart = excess.there.mean(axis=1) - excess.absent.mean(axis=1)
-    spread = np.sqrt(excess.there.var(axis=1) + excess.absent.var(axis=1)) + np.finfo(np.float64).tiny
+    apart = excess.present.mean(axis=1) - excess.absent.mean(axis=1)
+    spread = np.sqrt(excess.present.var(axis=1) + excess.absent.var(axis=1)) + np.finfo(np.float64).tiny
     place = int((apart / spread).argmax())
-    middle = excess.there[place].mean()
-    around = np.sort(np.concatenate([one[place] for one in deviations] or [excess.there[place] - middle]))
+    middle = excess.present[place].mean()
+    around = np.sort(np.concatenate([one[place] for one in deviations] or [excess.present[place] - middle]))
     # The k-th lowest of n: a new one is below it with probability k / (n + 1).
     lowest = max(0, int(false_share * (len(around) + 1)) - 1)
     return Rule(COUNTS[place], float(middle + around[lowest]))

@@ -58,7 +58,7 @@ class EncodingSource:
     """Threads that torch computes with; 0: as it is."""
 
     @classmethod
-    def of(cls, retriever: Location, manifest: Manifest, split: str, encoding: Encoding) -> EncodingSource:
+    def from_retriever(cls, retriever: Location, manifest: Manifest, split: str, encoding: Encoding) -> EncodingSource:
         """What the encoders of an evaluation or an audit read, and where they compute."""
         is_here = encoding.ray == "never"
         on_gpu = torch.cuda.is_available() if is_here else encoding.gpus_per_encoder > 0

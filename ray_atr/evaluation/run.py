@@ -138,7 +138,9 @@ def evaluate(
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
     cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: data_folder("", found[0], say))
     # In this process, wherever the encoders were.
-    here = EncodingSource.of(found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never"))
+    here = EncodingSource.from_retriever(
+        found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
+    )
     drift = drift_pictures(found[0], here) if options.figures else {}
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
@@ -203,7 +205,7 @@ def _embed(
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
     asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
-    source = EncodingSource.of(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
+    source = EncodingSource.from_retriever(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     told = None if progress is None else partial(progress, checkpoint.name)
     similarity = None
     if is_late:

@@ -35,7 +35,7 @@ class EpochReport(dict[str, Any]):
     """One epoch: `epoch`, `step`, `best_epoch`, `time`, numbers by group (`train/loss`), and the validation's metrics."""
 
     @classmethod
-    def of(cls, *, epoch: int, step: int, **groups: Mapping[str, float]) -> EpochReport:
+    def from_groups(cls, *, epoch: int, step: int, **groups: Mapping[str, float]) -> EpochReport:
         """The report of these numbers; `groups` are of `GROUPS`, their names without the group."""
         report = cls(epoch=epoch, step=step)
         for group, values in groups.items():
@@ -89,7 +89,7 @@ class FinalReport(dict[str, Any]):
     """The end of a training: `epoch`, `best_epoch`, the clean share, and the test split's metrics at the best epoch."""
 
     @classmethod
-    def of(
+    def from_groups(
         cls,
         *,
         epoch: int,

@@ -58,7 +58,7 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full(tensor: Tensor) -> Tensor:
     """All workers' parts of a sharded tensor, which all ask for; another tensor as it is."""
     gathered: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return gathered
@@ -70,7 +70,7 @@ def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     is_first, found = dist.get_rank() == 0, {}
     for name, value in state.items():
-        tensor = whole(value)
+        tensor = full(value)
         if is_first:
             found[name] = tensor.detach().to("cpu", copy=True)
     return found

@@ -64,7 +64,7 @@ def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
     return np.asarray(bags @ directions[:, ::-1][:, :WORD_DIRECTIONS], np.float32)
 
 
-def beside(text: Tensor, words: Tensor) -> Tensor:
+def vector_and_words(text: Tensor, words: Tensor) -> Tensor:
     """[v, k v, k b, k], [N, 2W + V + 1], of the encoder's vectors v (`text` [N, W]) and of b and k [N, V + 1] (`WithWords.bag`).
 
     So a linear map of it is one map of v where no word is known, another one of v and the words where all are, and the mean
@@ -99,7 +99,7 @@ class WithWords(TextTower):
         L = int(is_read.sum(dim=1).max())
         is_read = is_read[:, :L]
         encoded = self.encoder(token_ids[:, :L].masked_fill(~is_read, self.pad_token_id), is_read)
-        pooled = beside(encoded.pooled, self._bag(token_ids))
+        pooled = vector_and_words(encoded.pooled, self._bag(token_ids))
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
 
     def bag(self, texts: Sequence[str]) -> Tensor:

@@ -131,7 +131,7 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     found = [_cost_of(experiment, costs) for experiment in experiments]
     return Estimate(
         num_trials=number,
-        trials=[cost.whole(experiment) for cost, experiment in zip(found, experiments, strict=True)],
+        trials=[cost.total(experiment) for cost, experiment in zip(found, experiments, strict=True)],
         disk=[cost.disk for cost in found],
         costs=list(costs.values()),
         num_kinds=len(kinds),

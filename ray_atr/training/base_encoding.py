@@ -48,7 +48,7 @@ class BaseSource:
     """Equal for clips that are positives of each other."""
 
     @cached_property
-    def there(self) -> NDArray[np.bool_]:
+    def has_text(self) -> NDArray[np.bool_]:
         """Which texts there are, [L, N]."""
         return np.array([[bool(caption) for caption in captions] for captions in self.captions])
 
@@ -74,7 +74,7 @@ class BaseSource:
             ]
         ids = np.asarray([self.features.clip_ids[row] for row in rows], dtype=np.str_)
         return Entries(
-            audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, self.there[:, rows], self.groups[rows]
+            audio.cpu().numpy(), torch.stack(of_languages).cpu().numpy(), ids, self.has_text[:, rows], self.groups[rows]
         )
 
 
@@ -98,7 +98,7 @@ class SourceEncoder:
         """A part of the source, and the names of all of it. Parts begin where blocks do."""
         source, rows = self.source, part.rows(len(self.source.features))
         blocks = range(rows.start // self.block, -(-rows.stop // self.block))
-        names = Names(in_utf8(source.features.clip_ids), source.groups, source.there)
+        names = Names(in_utf8(source.features.clip_ids), source.groups, source.has_text)
         if not blocks:
             empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
             return PartEntries(empty, np.stack([empty] * len(source.languages)), names)

@@ -73,7 +73,7 @@ class EpochEnd:
         device = self.data.group.device
         is_gpu = device.type == "cuda"
         memory = {"peak_allocated_bytes": float(torch.cuda.max_memory_allocated(device))} if is_gpu else {}
-        return EpochReport.of(
+        return EpochReport.from_groups(
             epoch=self.state.progress.epoch,
             step=last.step + 1,
             train=means | self._of_training(texts, last),

@@ -232,7 +232,7 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, sync: Che
         if sync is not None and (folder / TEST_SCORES).is_file():
             sync.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     epochs = len(progress.history)
-    return FinalReport.of(
+    return FinalReport.from_groups(
         epoch=epochs,
         best_epoch=progress.best_epoch,
         clean_share=data.clean_share,

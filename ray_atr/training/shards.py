@@ -127,7 +127,7 @@ class ShardWriter:
         sync, folder = self.sync, f"{LAST}/{slot}/"
         sent = self._together(lambda: sync.send(folder) if sync is not None and not is_first else {})
 
-        def settle() -> None:
+        def publish() -> None:
             if is_first:
                 finish(slot)
             if owns:
@@ -135,7 +135,7 @@ class ShardWriter:
             if is_first and sync is not None:
                 sync.put({name: digest for part in sent for name, digest in part.items()})
 
-        self._together(settle)
+        self._together(publish)
         self.slot = slot
 
     def _together(self, work: Callable[[], Result]) -> list[Result]:

@@ -58,7 +58,7 @@ class Spent:
 
 @dataclass
 class TrialCost:
-    """What each part of a trial takes once, and how often it is done (`whole`)."""
+    """What each part of a trial takes once, and how often it is done (`total`)."""
 
     steps_per_epoch: int
     steps_measured: int = 0
@@ -70,7 +70,7 @@ class TrialCost:
     """Bytes of this process at its peak, Python and all libraries included."""
     gpu_memory: int = 0
 
-    def whole(self, experiment: Experiment) -> Spent:
+    def total(self, experiment: Experiment) -> Spent:
         """The trial from its start to its end, no epoch spared."""
         epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
         knowledge = experiment.objective.knowledge

@@ -559,7 +559,7 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
     # What the text's own vector leads one to expect counts too, here 1 where other texts would have -1.
     vector = index.retriever.encode_text(["a low tone"]).numpy()
     levels = Levels(np.concatenate([vector, -vector]), np.array([[1.0, -1.0]] * 3))
-    expected = levels.of(vector)[1, 0]
+    expected = levels.expected(vector)[1, 0]
     for below, is_there in ((mean - expected - 1e-3, True), (mean - expected + 1e-3, False)):
         own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
         Calibration({"any": own}, levels=levels).write(tmp_path / "model")

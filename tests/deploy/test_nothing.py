@@ -35,7 +35,7 @@ def test_evidence_leaves_out_texts_of_which_nothing_can_be_learned() -> None:
     match = np.array([[False, True], [True, True], [False, False]])
     own, found = evidence(np.array([[0.2, 0.9], [0.5, 0.4], [0.7, 0.1]]), match)
     assert own.tolist() == [0]
-    assert found.there[0].tolist() == [0.9]
+    assert found.present[0].tolist() == [0.9]
     assert found.absent[0].tolist() == [0.2]
 
 
@@ -108,7 +108,7 @@ def test_levels_are_a_mean_of_near_texts_and_of_all() -> None:
     vectors = np.eye(3, dtype=np.float32)
     levels = Levels(vectors, np.array([[1.0, 2, 6]] * 3))
     # A text of the fit counts once, the others next to nothing, the mean of all (3) as PRIOR texts.
-    found = levels.of(np.array([[0.0, 0, 5], [0, 0, 0]]))
+    found = levels.expected(np.array([[0.0, 0, 5], [0, 0, 0]]))
     weight = np.exp(-1 / NEAR)
     expected = (6 + weight * (1 + 2) + PRIOR * 3) / (1 + 2 * weight + PRIOR)
     assert found[:, 0] == pytest.approx(np.full(3, expected))

@@ -25,7 +25,7 @@ from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
-from ray_atr.models.words import WithWords, beside
+from ray_atr.models.words import WithWords, vector_and_words
 from tests.support.archives import make_tones, save_retriever
 
 D, CLIPS = 6, 40
@@ -147,7 +147,7 @@ def test_a_projection_knows_vectors_alone_and_with_words() -> None:
     projection = fit_projection(tower, vectors, [f"dog {word}" for word in says], wanted)
 
     def closeness(texts: list[str], wanted: np.ndarray) -> float:
-        given = beside(torch.from_numpy(vectors), tower.bag(texts))
+        given = vector_and_words(torch.from_numpy(vectors), tower.bag(texts))
         found = projection(given).detach()
         return float(torch.nn.functional.cosine_similarity(found, torch.from_numpy(wanted)).mean())
 

@@ -346,7 +346,9 @@ def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
 
 def test_encoders_on_ray_compute_where_their_resources_are(world: dict[str, Path]) -> None:
     def device(**chosen: Any) -> str:
-        return EncodingSource.of(Path("best"), read_manifest(world["data"]), "test", Encoding(**chosen)).device
+        return EncodingSource.from_retriever(
+            Path("best"), read_manifest(world["data"]), "test", Encoding(**chosen)
+        ).device
 
     assert device(gpus_per_encoder=0.5) == "cuda"
     assert device() == "cpu"

@@ -70,7 +70,7 @@ class Turned:
     """Encodes `entries` of a seed."""
 
     def encode_part(self, weights: int, part: BasePart) -> PartEntries:
-        return PartEntries.of(entries(weights), part)
+        return PartEntries.from_entries(entries(weights), part)
 
 
 def assert_equal(found: Snapshot, expected: Snapshot) -> None:
@@ -189,7 +189,7 @@ class Rounded:
     def encode_part(self, weights: int, part: BasePart) -> PartEntries:
         first = np.tile(np.arange(N), (L, 1))
         first[:, -40:] = np.arange(40)
-        return PartEntries.of(with_equal_captions(1e-6), part)._replace(first=first[:, part.rows(N)])
+        return PartEntries.from_entries(with_equal_captions(1e-6), part)._replace(first=first[:, part.rows(N)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

@@ -16,7 +16,7 @@ RECALL = Metric("text_to_audio", "eng", "recall_at_1")
 
 
 def test_an_epochs_parts_come_back_from_its_row() -> None:
-    report = EpochReport.of(epoch=2, step=8, train={"loss": 1.5}, knowledge={"version": 3.0})
+    report = EpochReport.from_groups(epoch=2, step=8, train={"loss": 1.5}, knowledge={"version": 3.0})
     assert report.validation == {}
     report = report.validated({RECALL: 0.25}, best_epoch=1)
     again = EpochReport(json.loads(json.dumps(report)))
@@ -34,7 +34,7 @@ def test_an_epochs_parts_come_back_from_its_row() -> None:
 
 
 def test_the_end_has_the_test_splits_metrics() -> None:
-    final = FinalReport.of(epoch=3, best_epoch=2, clean_share=0.8, test={RECALL: 0.5})
+    final = FinalReport.from_groups(epoch=3, best_epoch=2, clean_share=0.8, test={RECALL: 0.5})
     again = FinalReport(json.loads(json.dumps(final)))
     assert (again.test, again.clean_share, again["is_final"]) == ({RECALL: 0.5}, 0.8, True)
 

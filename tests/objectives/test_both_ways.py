@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ray_atr.objectives.correspondence.both_ways import BothWays
-from ray_atr.objectives.correspondence.cross_fit import Judge, OneWay, Pairs, cross_fit
+from ray_atr.objectives.correspondence.cross_fit import OneWay, Pairs, PairScorer, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import of_unit_norm
 
@@ -24,16 +24,16 @@ def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
     return Pairs(audio.astype(np.float32), text[said], clip, np.full(N, "eng"), said.astype(str)), said != sound
 
 
-def judged(judge: type[Judge], of: Pairs) -> tuple[np.ndarray, np.ndarray]:
+def judged(judge: type[PairScorer], of: Pairs) -> tuple[np.ndarray, np.ndarray]:
     """The score of each pair, and those of mispairs."""
     score, null, random = np.empty(N), [], np.random.default_rng(0)
-    for fold in cross_fit(of, 10, 0, judge=judge):
+    for fold in cross_fit(of, 10, 0, scorer=judge):
         score[fold.captions] = fold.score(np.searchsorted(fold.clips, of.clip[fold.captions]), fold.captions)
         null.append(fold.score(*fold.mispairs(of, 20_000, random)))
     return score, np.concatenate(null)
 
 
-def area(judge: type[Judge], of: Pairs, is_wrong: np.ndarray) -> float:
+def area(judge: type[PairScorer], of: Pairs, is_wrong: np.ndarray) -> float:
     score, _ = judged(judge, of)
     return float((score[~is_wrong][:, None] > score[is_wrong]).mean())
 
@@ -81,6 +81,6 @@ def test_a_language_with_too_few_clips_tells_nothing_beside_the_others() -> None
     of, _ = pairs(0.0)
     language = np.where(np.arange(N) < N - 1, "eng", "deu")
     two = Pairs(of.audio, of.text, of.clip, language, of.key)
-    for fold in cross_fit(two, 2, 0, judge=BothWays):
+    for fold in cross_fit(two, 2, 0, scorer=BothWays):
         assert fold.audio.shape[2] == fold.text.shape[1]
         assert not fold.audio[0].any()

@@ -43,7 +43,7 @@ class Turn:
         return Entries(rows @ weights, rows @ weights[::-1], ids)
 
     def encode_part(self, weights: Any, part: BasePart) -> PartEntries:
-        return PartEntries.of(self(weights), part)
+        return PartEntries.from_entries(self(weights), part)
 
 
 def weights(seed: int) -> NDArray[np.float32]:

@@ -28,8 +28,8 @@ def test_parts_are_added_as_often_as_a_trial_does_them(home: Path) -> None:
     )  # fmt: skip
     # Validated after epochs 2, 4 and 5; refreshed before 1, 3 and 5; checkpoints after steps 3, 6 and 7 of 7.
     times = [1, 7 * 5, 3, 5, 5, 3, 3 * 5, 1]
-    assert cost.whole(experiment).cpu == sum(number * 10.0**place for place, number in enumerate(times))
-    assert cost.whole(experiment).wall == sum(times)
+    assert cost.total(experiment).cpu == sum(number * 10.0**place for place, number in enumerate(times))
+    assert cost.total(experiment).wall == sum(times)
 
 
 def test_trials_that_cost_the_same_are_measured_once(

@@ -129,7 +129,7 @@ class Index(Search):
         """Windows in it."""
         return self.manifest.num_windows
 
-    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return [self._matches(*row) for row in zip(*self.nearest(queries, top), strict=True)]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:

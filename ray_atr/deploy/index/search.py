@@ -63,7 +63,7 @@ class Search(ABC):
         """Windows in it."""
 
     @abstractmethod
-    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         """The windows nearest to each query [M, r] of the model's space, best first; without probabilities."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class Search(ABC):
         if calibration is None and or_nothing:
             raise refuse("or_nothing", or_nothing, made)
         queries = self._text_retriever(code).encode_text(list(texts), code or ENGLISH).numpy()
-        found = self.found(queries, max(top, COUNTED) if or_nothing else top)
+        found = self.matches(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
         calibrated = calibrated_language(calibration, code)
@@ -211,7 +211,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.found(self._heard(clip, sample_rate).numpy(), top)[0]
+        return self.matches(self._heard(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
@@ -220,7 +220,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.found(self.window(path, start)[None], top)[0]
+        return self.matches(self.window(path, start)[None], top)[0]
 
     def tag(
         self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None

@@ -25,7 +25,7 @@ from ray_atr.deploy.index.search import Match, Search
 class OpenShard(Protocol):
     """What is asked of a shard; an `Index` is one. Wherever it is, it can be asked by several threads at a time."""
 
-    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
 
     def window(self, path: str, start: float) -> NDArray[np.float32]: ...
 
@@ -51,8 +51,8 @@ class ShardedIndex(Search):
     def __len__(self) -> int:
         return self._num_windows
 
-    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        each = self._ask_all(lambda shard: shard.found(queries, top))
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        each = self._ask_all(lambda shard: shard.matches(queries, top))
         of_queries = (chain.from_iterable(own) for own in zip(*each, strict=True))
         return [sorted(own, key=lambda one: (-one.score, one.path, one.start))[:top] for own in of_queries]
 

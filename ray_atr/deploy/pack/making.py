@@ -46,7 +46,7 @@ from ray_atr.metrics.samples import Samples, retrieval_samples
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.tower import TextSettings, TextTower
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
-from ray_atr.models.words import WithWords, beside, frequent_words
+from ray_atr.models.words import WithWords, frequent_words, vector_and_words
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
@@ -266,7 +266,7 @@ def _placed(
     texts = [caption for caption, _ in asked]
     given: Any = torch.from_numpy(vectors[list(asked.values())])
     if isinstance(retriever.text_tower, WithWords):
-        given = beside(given, retriever.text_tower.bag(texts))
+        given = vector_and_words(given, retriever.text_tower.bag(texts))
     return dict(zip(asked, retriever.embed_sentences(given).numpy(), strict=True))
 
 
@@ -312,7 +312,7 @@ class WordsGraph(nn.Module):
 
     def forward(self, text: Tensor, words: Tensor) -> Tensor:
         weight, bias = self.projection.weight.float(), self.projection.bias.float()
-        return nn.functional.normalize(nn.functional.linear(beside(text, words), weight, bias), dim=-1)
+        return nn.functional.normalize(nn.functional.linear(vector_and_words(text, words), weight, bias), dim=-1)
 
 
 def _write_projection(retriever: Retriever, folder: Path) -> int:
@@ -329,7 +329,7 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
             "text": torch.randn(3, tower.encoder.width, generator=random),
             "words": torch.rand(3, len(tower.words) + 1, generator=random),
         }
-        vectors = beside(**example)
+        vectors = vector_and_words(**example)
     else:
         graph = ProjectionGraph(retriever.text_projection)
         example = {"text": torch.randn(3, tower.width, generator=random)}

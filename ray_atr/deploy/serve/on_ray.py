@@ -68,7 +68,7 @@ class RemoteShard:
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
 
-    def found(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return self._answer("found", queries, top)
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:

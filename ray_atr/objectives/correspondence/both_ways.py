@@ -39,15 +39,15 @@ LEAST_RIGHT = 20
 
 
 class BothWays:
-    """The sum of both log ratios, as inner products of vectors (a `Judge` of `cross_fit`).
+    """The sum of both log ratios, as inner products of vectors (a `PairScorer` of `cross_fit`).
 
     When: pairs are judged once and as well as can be, as in an audit. Related: `OneWay`, some four times as fast.
 
     >>> import numpy as np
     >>> random = np.random.default_rng(0)
     >>> audio, clip = random.normal(size=(60, 8)), np.arange(60)
-    >>> judge = BothWays(audio, audio @ random.normal(size=(8, 4)), clip, clip.astype(str))
-    >>> clips, captions = judge.vectors(np.arange(10))
+    >>> scorer = BothWays(audio, audio @ random.normal(size=(8, 4)), clip, clip.astype(str))
+    >>> clips, captions = scorer.vectors(np.arange(10))
     >>> bool(((clips @ captions[:10].T).argmax(axis=1) == np.arange(10)).mean() > 0.5)
     True
     """

@@ -4,7 +4,7 @@ A model that was trained on a wrong pair has memorised it. So of all folds but o
 clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
 to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
 random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
-loss, in a thirtieth of the time. An audit has another judge beside this one (`both_ways`).
+loss, in a thirtieth of the time. An audit has another scorer beside this one (`both_ways`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Pairs:
             if len(rows):
                 raise refuse(f"{name}[{rows[0]}]", "a value that is not finite", "finite vectors")
 
-    def of(self, chosen: Integers) -> Pairs:
+    def subset(self, chosen: Integers) -> Pairs:
         """The captions at these places [m], and the clips that have one of them."""
         clips, clip = np.unique(self.clip[chosen], return_inverse=True)
         return Pairs(self.audio[clips], self.text[chosen], clip, self.language[chosen], self.key[chosen])
@@ -94,7 +94,7 @@ class Fold:
         return place[differs], caption[differs]
 
 
-class Judge(Protocol):
+class PairScorer(Protocol):
     """What says how captions [m] of one language fit clips: vectors of both, of equal width, whose inner product is the fit."""
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
@@ -124,7 +124,7 @@ class OneWay:
 
 
 def cross_fit(
-    pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None, judge: type[Judge] = OneWay
+    pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None, scorer: type[PairScorer] = OneWay
 ) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
 
@@ -136,11 +136,11 @@ def cross_fit(
     names, language = np.unique(pairs.language, return_inverse=True)
     audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]
-    judges = [judge(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
+    scorers = [scorer(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        clips, captions = zip(*(one.vectors(held_out) for one in judges), strict=True)
+        clips, captions = zip(*(one.vectors(held_out) for one in scorers), strict=True)
         in_order = np.empty((len(text), captions[0].shape[1]))
         in_order[np.concatenate(rows_of)] = np.concatenate(captions)
         own = np.flatnonzero(np.isin(pairs.clip, held_out))

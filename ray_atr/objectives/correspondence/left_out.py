@@ -133,7 +133,7 @@ def leave_out(
         totals,
         true_share,
         found,
-        random_share(pairs.of(doubted), seed),
+        random_share(pairs.subset(doubted), seed),
     )
 
 

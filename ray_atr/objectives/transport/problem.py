@@ -133,7 +133,7 @@ class SolvedPlan:
     tolerance: float
 
     @classmethod
-    def of(cls, found: Solution, tolerance: float, **more: Any) -> Self:
+    def from_solution(cls, found: Solution, tolerance: float, **more: Any) -> Self:
         """The plan of a solution; a balanced one has no level, a partial one u, v <= 0. `more` are the subclass's own fields."""
         u, v, level, residual, iterations = found
         if level is None:
@@ -165,7 +165,7 @@ class TransportPlan(SolvedPlan):
         log_matrix = scores.add_(found.u[:, None]).add_(found.v)
         if found.level is not None:
             log_matrix.add_(found.level)
-        return cls.of(found, tolerance, log_matrix=log_matrix, domain=domain)
+        return cls.from_solution(found, tolerance, log_matrix=log_matrix, domain=domain)
 
     @property
     def matrix(self) -> Tensor:

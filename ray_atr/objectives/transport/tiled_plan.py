@@ -70,4 +70,4 @@ def solve_by_tiles(
     shift = ranks.maximum(least / -epsilon) if log_range <= KERNEL_RANGE else None
     block = TiledRows(lambda rows: cost(rows).div_(-epsilon), tiles, ranks, shift)
     found = potentials(block, a, b, mass, tolerance, max_iterations)
-    return TiledPlan.of(found, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)
+    return TiledPlan.from_solution(found, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)

@@ -128,7 +128,7 @@ class ActorRefresher:
     def publish(self, payload: Any, version: int, step: int) -> None:
         """Put the payload into the object store and tell the leading actor; does not wait for it."""
         is_encoded = isinstance(payload, Entries)
-        payloads = [PartEntries.of(payload, part) for part in self._parts] if is_encoded else [payload]
+        payloads = [PartEntries.from_entries(payload, part) for part in self._parts] if is_encoded else [payload]
         self.actors[0].lead.remote("publish", list(map(ray.put, payloads)), version, step)
 
     def wait(self, version: int, timeout: float) -> Outcome:

@@ -74,7 +74,7 @@ def build(
 
     Raises ValueError if shapes differ, a base is empty, or a value is not finite.
     """
-    whole = PartBuilder(PartEntries.of(entries), settings)
+    whole = PartBuilder(PartEntries.from_entries(entries), settings)
     start = None if previous is None else Centroids(previous.centroids, previous.text_centroids)
 
     def each(step: str, *arguments: Any) -> list[Any]:

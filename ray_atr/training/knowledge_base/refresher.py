@@ -159,7 +159,7 @@ class LocalShards:
     def encode(self, version: int, payload: Any) -> None:
         for shard in self.shards:
             is_entries = isinstance(payload, Entries)
-            shard.encode(version, PartEntries.of(payload, shard.part) if is_entries else payload)
+            shard.encode(version, PartEntries.from_entries(payload, shard.part) if is_entries else payload)
 
     def each(self, name: str, *arguments: Any) -> list[Any]:
         return [getattr(shard, name)(*arguments) for shard in self.shards]

@@ -68,7 +68,7 @@ class PartEntries(NamedTuple):
     first: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
+    def from_entries(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
         """A part of what was encoded. ValueError if shapes differ or there are no entries."""
         audio, text, ids, text_mask, groups = entries
         text = text[None] if text.ndim == 2 else text

@@ -81,7 +81,7 @@ def audit_data_set(
             say(
                 f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
             )
-        source = EncodingSource.of(found.folder, manifest, options.split, encoding)
+        source = EncodingSource.from_retriever(found.folder, manifest, options.split, encoding)
         told = None if progress is None else partial(progress, "encoding")
         audio, text = encode(source, [(one.language, one.text) for one in captions], encoding, told)
     pairs = Pairs(

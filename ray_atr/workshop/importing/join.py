@@ -29,7 +29,7 @@ from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, re
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.plan import uses_ray
-from ray_atr.workshop.importing.recordings import Heard, heard, same_bytes, same_sound
+from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_bytes, same_sound
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
@@ -128,33 +128,33 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return found, notes
 
 
-def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, Heard]]:
+def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
     """The clips of one shard, by the folder of its data set and its file: job of `run_jobs`."""
     folder, file = shard
     manifest = read_manifest(folder)
     rows = read_shard(manifest, manifest.shard_at(file), ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
     return [
-        (clip_id, heard(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
+        (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
         for clip_id, audio in chain.from_iterable(pairs)
     ]
 
 
 def _hear(
     sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress | None
-) -> tuple[list[Member], list[Heard]]:
+) -> tuple[list[Member], list[RecordingKey]]:
     """Every clip that is not left out, in the order of the sets, and what it is known again by."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     jobs = [(manifest.folder, shard.file) for _, manifest, shard in places]
     worker = partial(hear_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
-    of_shards: dict[int, list[tuple[str, Heard]]] = {}
+    of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
     for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
         of_shards[number] = clips
         done += len(clips)
         if progress is not None:
             progress(done, total)
-    members, found = list[Member](), list[Heard]()
+    members, found = list[Member](), list[RecordingKey]()
     for number, (name, _, shard) in enumerate(places):
         for clip_id, one in of_shards[number]:
             if (joined := f"{name}/{clip_id}") not in left_out:
@@ -163,7 +163,7 @@ def _hear(
     return members, found
 
 
-def shared_recordings(members: Sequence[Member], found: Sequence[Heard]) -> tuple[dict[str, str], list[str]]:
+def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split are noted alone: they leak nothing.
     """

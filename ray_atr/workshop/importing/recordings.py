@@ -31,17 +31,17 @@ SAME = 0.5
 ROWS = 2048
 
 
-class Heard(NamedTuple):
+class RecordingKey(NamedTuple):
     """What is kept of a clip: a hash of its bytes, and its fingerprint, int8 [n] of -1, 0 and 1, if it was decoded."""
 
     digest: int
     fingerprint: NDArray[np.int8] | None
 
 
-def heard(audio: bytes, clip_id: str, *, is_decoded: bool) -> Heard:
+def recording_key(audio: bytes, clip_id: str, *, is_decoded: bool) -> RecordingKey:
     """What a clip is known again by. ValueError names a clip that cannot be decoded."""
     digest = number_of(audio)
-    return Heard(digest, fingerprint(audio, clip_id) if is_decoded else None)
+    return RecordingKey(digest, fingerprint(audio, clip_id) if is_decoded else None)
 
 
 def fingerprint(audio: bytes, clip_id: str) -> NDArray[np.int8]:
