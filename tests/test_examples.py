@@ -14,7 +14,7 @@ import soundfile
 from ray_atr import metrics
 from ray_atr.deploy.index import Index, build_index
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, preset
+from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, Learned, Objective, preset
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.objectives.transport import exact_plan, log_plan, matching_loss, solve
 from ray_atr.training.recipes import RECIPES
@@ -22,7 +22,8 @@ from ray_atr.training.train_modules import train
 
 VARIANTS = [*PAIRS.values(), *SCHEMES.values(), *(KNOWLEDGE[name] for name in KNOWLEDGE if name != "none")]
 TRANSPORT = [solve, exact_plan, log_plan, matching_loss]
-CALLED: list[Any] = [*VARIANTS, *CORRESPONDENCES.values(), preset, *TRANSPORT, train, Retriever, Index]
+PARTS = [Embeddings, Learned, Objective]
+CALLED: list[Any] = [*VARIANTS, *CORRESPONDENCES.values(), preset, *PARTS, *TRANSPORT, train, Retriever, Index]
 METHODS = [
     Retriever.similarity, Retriever.encode_audio, Retriever.encode_windows, Retriever.encode_text,
     Retriever.embed_sentences, Retriever.save_pretrained, Retriever.from_pretrained, build_retriever,
@@ -62,5 +63,5 @@ def test_an_example_is_what_it_says(called: Callable[..., Any], world: dict[str,
 def test_it_says_what_is_related_and_a_choice_says_when(called: Callable[..., Any]) -> None:
     text = called.__doc__ or ""
     assert "Related: " in text
-    if called in (*VARIANTS, *CORRESPONDENCES.values(), *TRANSPORT, *FUNCTIONS):
+    if called in (*VARIANTS, *CORRESPONDENCES.values(), *PARTS, *TRANSPORT, *FUNCTIONS):
         assert "When: " in text

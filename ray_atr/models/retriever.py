@@ -291,11 +291,16 @@ class Retriever(nn.Module):
     def embed_audio(self, features: Tensor, frames: Tensor, *blank: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count; `blank`, bool
         [N, T, F], is given in training alone, to a tower that blanks bands itself.
+
+        When: a loop of your own, with gradients. Related: `encode_audio` takes files or samples and has none.
         """
         return self._embedded(self.audio_tower(features, frames, *blank), self.audio_projection)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
-        """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True."""
+        """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True.
+
+        When: a loop of your own, with gradients. Related: `encode_text` takes texts and has none.
+        """
         return self._embedded(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def _embedded(self, encoded: Encoded, projection: nn.Module) -> Tensor:
@@ -530,7 +535,10 @@ class Retriever(nn.Module):
         return tuple(prefix for prefix, tower in towers if tower.saves_weights)
 
     def card(self, **known: Any) -> str:
-        """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`)."""
+        """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`).
+
+        When: you give it away. Related: an evaluation writes one with its scores; `push_to_hub` uploads it.
+        """
         return card_text(
             audio=self.settings.audio.name,
             text=self.settings.text.name,

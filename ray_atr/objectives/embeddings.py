@@ -26,6 +26,15 @@ class Embeddings:
     similarity  [K, B, B]: takes the place of the inner products (rows audio, columns text); see `late_interaction`.
 
     Raises ValueError that names the tensor if shapes do not fit or a value is not finite.
+
+    When: you call an objective in a loop of your own; training makes them itself.
+    Related: `Objective` takes them; `pairs.Comparison` is what a scheme makes of them for a pair loss.
+
+    >>> import torch
+    >>> mask = torch.tensor([[True, True], [True, False]])
+    >>> batch = Embeddings(audio=torch.randn(2, 8), text=torch.randn(2, 2, 8), mask=mask)
+    >>> torch.allclose(batch.audio.norm(dim=1), torch.ones(2))
+    True
     """
 
     audio: Tensor

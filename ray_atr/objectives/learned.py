@@ -25,6 +25,13 @@ class Learned:
 
     temperature  scalar > 0: divides the similarities. bias: scalar, added to every logit.
     metric       of learning to match: [D] diagonal, [D, D] mahalanobis, [D, rank] factored.
+
+    When: temperature, bias or metric are parameters of a loop of your own. Else the settings hold.
+    Related: `LearnedParameters` has them as a module.
+
+    >>> import torch
+    >>> Learned(temperature=torch.tensor(0.07)).tau(0.05)
+    tensor(0.0700)
     """
 
     temperature: Tensor | None = None

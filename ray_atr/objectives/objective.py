@@ -24,7 +24,17 @@ from ray_atr.objectives.schemes import SCHEMES, English, Scheme, Weighted
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Settings):
-    """What training minimises. Pure: embeddings of the global batch in, `Terms` out; nothing learned, gathered or kept."""
+    """What training minimises. Pure: embeddings of the global batch in, `Terms` out; nothing learned, gathered or kept.
+
+    When: a combination that no preset has, or a loop of your own.
+    Related: `preset` makes those of the papers; `ray_atr.train` trains two of your modules with one.
+
+    >>> import torch
+    >>> from ray_atr.objectives import Embeddings
+    >>> batch = Embeddings(audio=torch.eye(4), text=torch.eye(4)[:, None])
+    >>> round(Objective()(batch).loss.item(), 4)
+    0.0
+    """
 
     scheme: Scheme = setting(
         default_factory=English, help="language scheme: which texts are encoded and compared", variants=SCHEMES
