@@ -6,7 +6,7 @@ VECTORS is what `make_vectors.py` or `make_soundscape_vectors.py` wrote, with ca
 The kinds are those of `data.noise`: pair, near and shift of English captions, language of captions in K languages, and
 caption, where K captions a clip are wrong each by itself.
 Precision and recall are of the pairs called wrong at the stated share of false alarms; by chance the precision would be
-the share of wrong pairs. `area`: under the ROC curve of the posterior. `calibration error`: of the posterior, mean over languages.
+the share of wrong pairs. `area`: under the posterior's ROC curve. `calibration error`: of the posterior, mean over languages.
 """
 
 from __future__ import annotations

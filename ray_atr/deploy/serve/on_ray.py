@@ -69,7 +69,7 @@ class RemoteShard:
         self.handle = handle
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        return self._answer("found", queries, top)
+        return self._answer("matches", queries, top)
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
         return self._answer("window", path, start)
