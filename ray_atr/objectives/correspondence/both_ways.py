@@ -21,14 +21,16 @@ from numpy.typing import NDArray
 
 from ray_atr.objectives.correspondence.left_out import (
     LEAST_SHARE,
-    clean_probability,
     competition,
+    left_out_captions,
+    left_out_p_values,
     likeliest,
     main_directions,
     mispairs,
+    weighed,
 )
-from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
-from ray_atr.objectives.correspondence.ridge import ROWS, TINY, Floats, Integers, Ridge, deviations, mean_caption
+from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.objectives.correspondence.ridge import ROWS, TINY, Floats, Integers, Ridge
 
 SHRINKAGE = 3.0
 """Added to the errors' covariance, in mean variances. With 1 the area is less by up to .007."""
@@ -69,16 +71,13 @@ class BothWays:
             return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width))
         log_prior, competing = np.log(counts[bank] / counts[bank].sum()), self.first[bank]
         ridge = Ridge(self.audio[clips])
-        predicted = ridge.left_out(mean_caption(row, self.captions[seen])[1])
-        centre, scaled = predicted.mean(axis=0), self.captions / deviations(self.captions, predicted)[:, None]
-        predicted -= centre
-        place, other = mispairs(row, self.of_key[seen], len(self.first), random)
-        null = np.einsum("mw,mw->m", predicted[place], scaled[seen[other]])
-        p_value = p_values(np.einsum("mw,mw->m", predicted[row], scaled[seen]), null)
+        predicted, centre, scaled = left_out_captions(ridge, row, self.captions[seen], self.captions)
+        others = mispairs(row, self.of_key[seen], len(self.first), random)
+        p_value = left_out_p_values(predicted, scaled[seen], row, others)
         share = max(LEAST_SHARE, 1 - wrong_share(p_value).share)
-        tau = likeliest(predicted, scaled[seen], row, scaled[competing], log_prior, share)
-        totals, _ = competition(predicted / tau, scaled[competing], log_prior, self.captions[competing])
-        clean = clean_probability(predicted / tau, scaled[seen], row, totals, share)
+        tau, _, clean = weighed(
+            predicted, scaled[seen], row, scaled[competing], log_prior, self.captions[competing], share
+        )
         expected = (ridge.predicted(self.audio[held_out]) - centre) / tau
         totals, _ = competition(expected, scaled[competing], log_prior, self.captions[competing])
 

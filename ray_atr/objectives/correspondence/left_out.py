@@ -104,18 +104,15 @@ def leave_out(
     targets = captions[own]
     true_share, found = share or 0.0, 0.0
     for step in range(ROUNDS):
-        predicted = ridge.left_out(mean_caption(row, targets)[1])
-        centre, deviation = predicted.mean(axis=0), deviations(captions, predicted)
-        scaled = captions / deviation[:, None]
-        predicted -= centre
+        predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
         if step == 0:
-            mispaired = np.einsum("mw,mw->m", predicted[others[0]], scaled[own[others[1]]])
-            p_value = p_values(np.einsum("mw,mw->m", predicted[row], scaled[own]), mispaired)
+            p_value = left_out_p_values(predicted, scaled[own], row, others)
             wrong = wrong_share(p_value).share if share is None else 1 - share
             true_share, found = max(LEAST_SHARE, 1 - wrong), found_share(p_value, wrong)
-        tau = likeliest(predicted, scaled[own], row, scaled[first[bank]], log_prior, true_share)
-        totals, mean = competition(predicted / tau, scaled[first[bank]], log_prior, competing)
-        clean = clean_probability(predicted / tau, scaled[own], row, totals, true_share)[:, None]
+        tau, mean, probability = weighed(
+            predicted, scaled[own], row, scaled[first[bank]], log_prior, competing, true_share
+        )
+        clean = probability[:, None]
         targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), captions.shape[1]))
     everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
@@ -135,6 +132,30 @@ def leave_out(
         found,
         random_share(pairs.subset(doubted), seed),
     )
+
+
+def left_out_captions(ridge: Ridge, row: Integers, targets: Floats, captions: Floats) -> tuple[Floats, Floats, Floats]:
+    """The caption expected of each clip [n, W] by the others' `targets` [m, W], less its mean [W]; that mean; and all captions
+    [M, W], each divided by the deviation of its products with what is expected.
+    """
+    predicted = ridge.left_out(mean_caption(row, targets)[1])
+    centre, deviation = predicted.mean(axis=0), deviations(captions, predicted)
+    return predicted - centre, centre, captions / deviation[:, None]
+
+
+def left_out_p_values(predicted: Floats, own: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
+    """Of the captions `own` [m, W] of the rows [m], against `others`: rows, and places of captions that are not their own."""
+    mispaired = np.einsum("mw,mw->m", predicted[others[0]], own[others[1]])
+    return p_values(np.einsum("mw,mw->m", predicted[row], own), mispaired)
+
+
+def weighed(
+    predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, captions: Floats, share: float
+) -> tuple[float, Floats, Floats]:
+    """The likeliest tau, the mean of the bank's captions under p_i [n, W], and each pair's clean probability [m]."""
+    tau = likeliest(predicted, own, row, bank, log_prior, share)
+    totals, mean = competition(predicted / tau, bank, log_prior, captions)
+    return tau, mean, clean_probability(predicted / tau, own, row, totals, share)
 
 
 def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
