@@ -185,8 +185,7 @@ def over_clips_and_seeds(
     for side, side_drawn in sides:
         if (seeds := len(side)) > 1:
             own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
-            interaction = max(0.0, own - mean) / (seeds - 1)
-            between.append((max(0.0, float(side.var(ddof=1)) / seeds - interaction), seeds - 1))
+            between.append((max(0.0, variance_over_seeds(side, own, mean)), seeds - 1))
     if of_clips + sum(part for part, _ in between) == 0:
         return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
 
@@ -208,6 +207,16 @@ def over_clips_and_seeds(
     p_value = 2 * tail
     width = half((1 - level) / 2)
     return Bounds(float(difference) - width, float(difference) + width, p_value)
+
+
+def variance_over_seeds(values: np.ndarray, own: float, of_mean: float) -> float:
+    """The part of the variance of the mean of values [S], S > 1, that is of seeds alone; below 0 where seeds hardly differ.
+
+    `own` is the variance over clips of one seed's value, averaged over seeds, and `of_mean` that of their mean. As far as `own`
+    is larger, seeds and clips interact, which the values' variance holds too.
+    """
+    seeds = len(values)
+    return float(values.var(ddof=1)) / seeds - max(0.0, own - of_mean) / (seeds - 1)
 
 
 def warning_of_seeds(seeds: int) -> str:

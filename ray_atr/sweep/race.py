@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ray_atr.common.settings import refuse
+from ray_atr.metrics.bootstrap import variance_over_seeds
 
 LEVEL = 0.05
 """The probability that a point which is the best is dropped, over all looks and points of a cell."""
@@ -138,8 +139,8 @@ def _difference(values: NDArray[np.float64]) -> tuple[float, float, float]:
     if num_seeds == 1:
         return float(over_seeds.mean()), of_clips, 0.0
     own = float(values.var(axis=1, ddof=1).mean()) / num_clips
-    interaction = max(0.0, own - of_clips) * num_seeds / (num_seeds - 1)
-    return float(over_seeds.mean()), of_clips, float(values.mean(axis=1).var(ddof=1)) - interaction
+    of_seeds = num_seeds * variance_over_seeds(values.mean(axis=1), own, of_clips)
+    return float(over_seeds.mean()), of_clips, of_seeds
 
 
 @lru_cache(maxsize=1024)
