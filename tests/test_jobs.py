@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ray_atr.common import jobs, runtime
-from ray_atr.common.jobs import FolderHere, Resources, num_processes, run_jobs
+from ray_atr.common.jobs import Resources, num_processes, run_jobs
+from ray_atr.data.feature_cache import FolderHere
 from tests.support import doubler
 from tests.support.doubler import Doubler
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
-from ray_atr.common.settings import RANKINGS, nearest, refuse
+from ray_atr.common.ranking import DEFAULT_PLAN, RANKINGS, PlanOptions
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan
-from ray_atr.objectives.ranking import DEFAULT_PLAN, PlanOptions
 
 ENGLISH = "eng"
 CHUNK = 8192

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.override import flatten, override
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import atomic_folder, fetched, locate
 from ray_atr.common.storage.digests import check_folder, seal_folder
@@ -54,8 +55,7 @@ from ray_atr.models.weights import (
     write_state,
 )
 from ray_atr.models.words import with_saved_words
-from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
-from ray_atr.objectives.ranking import RankingSettings
+from ray_atr.objectives.pairs.learned import LearnedParameters, LearnedSettings
 from ray_atr.objectives.transport.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform | Tensor

@@ -112,7 +112,7 @@ def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) 
     """Whether there are more trials than GPUs, and each trains no more than what stands on vectors of frozen towers."""
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
-    return is_open and is_many and all(encodes_once(experiment, kind) for kind in ("audio", "text"))
+    return is_open and is_many and all(encodes_once(experiment.model, kind) for kind in ("audio", "text"))
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:

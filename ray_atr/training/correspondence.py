@@ -51,7 +51,7 @@ def check_correspondence(experiment: Experiment) -> None:
     wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, LeaveOneOut) and chosen.reads == "recordings":
         audio = experiment.model.audio
-        if encodes_once(experiment, "audio") or audio.front_end.kind not in FRAMES:
+        if encodes_once(experiment.model, "audio") or audio.front_end.kind not in FRAMES:
             allowed = "auto or towers: no log-mel frames of the clips are read, but vectors or samples"
             raise refuse("objective.correspondence.reads", chosen.reads, allowed)
     if isinstance(chosen, Teacher):

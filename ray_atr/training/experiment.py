@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ray_atr.common.override import flatten, override
-from ray_atr.common.settings import RELEVANCE, RELEVANCE_HELP, Settings, inherited, refuse, setting
+from ray_atr.common.ranking import EPSILON, RELEVANCE, RELEVANCE_HELP, RankingSettings
+from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
@@ -22,7 +23,6 @@ from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
-from ray_atr.objectives.ranking import EPSILON, RankingSettings
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")

@@ -23,7 +23,7 @@ from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
-from ray_atr.objectives.ring import Homecoming
+from ray_atr.objectives.pairs.ring import Homecoming
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock

@@ -27,7 +27,7 @@ from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
-from ray_atr.deploy.options import ExportOptions
+from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split

@@ -46,8 +46,8 @@ from ray_atr.deploy.index.layout import (
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
-from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
+from ray_atr.training.encoding.options import IndexEncoding
 from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"

@@ -25,7 +25,7 @@ from ray_atr.models.retriever import Clip, Retriever
 from ray_atr.training.run_folder import saved_retriever
 
 if TYPE_CHECKING:
-    from ray_atr.deploy.calibration import Calibration
+    from ray_atr.metrics.calibration import Calibration
 
 MOST_ANSWERS = 1_000
 LONGEST_QUERY = 2_000  # characters
@@ -113,7 +113,7 @@ class Search(ABC):
 
     @cached_property
     def _own_calibration(self) -> Calibration | None:
-        from ray_atr.deploy.calibration import Calibration
+        from ray_atr.metrics.calibration import Calibration
 
         return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"))
 
@@ -134,7 +134,7 @@ class Search(ABC):
     @cached_property
     def calibration(self) -> Calibration | None:
         """What scores mean, by language, if `evaluate --calibrate` has made that for the retriever."""
-        from ray_atr.deploy.calibration import Calibration
+        from ray_atr.metrics.calibration import Calibration
 
         return (
             None if self._given is not None and self._checkpoint is None else Calibration.read(self._retriever_folder)

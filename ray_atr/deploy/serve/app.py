@@ -30,8 +30,8 @@ from starlette.routing import Route
 from ray_atr.common.redaction import redact
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.search import Match, Search, check_text, check_top
-from ray_atr.deploy.options import ServerLimits
 from ray_atr.deploy.serve.batching import Batcher, BusyError
+from ray_atr.deploy.serve.limits import ServerLimits
 from ray_atr.deploy.serve.sounds import decode_upload, stretch
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.nn import functional
 
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, trained_by_both
@@ -30,7 +31,6 @@ from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
-from ray_atr.objectives.ranking import RankingSettings
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60

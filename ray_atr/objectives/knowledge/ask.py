@@ -26,7 +26,7 @@ from ray_atr.objectives.knowledge.knowledge import (
     Sides,
     SnapshotSettings,
 )
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
 from ray_atr.objectives.transport import TransportPlan, solve
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
-from ray_atr.data.positives import same_group
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.ring import Ring
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned, LearnedSettings
+from ray_atr.objectives.pairs.ring import Ring
 
 LEAST_SAMPLE_WEIGHT = 1e-6
 """A pair of a smaller weight has no part in a transport plan: its marginal would be lost in rounding."""
@@ -44,6 +43,19 @@ class CleanShare(NamedTuple):
     def mass(self) -> float:
         """The mass to transport: the share where it is founded, and the nearer to 1 the less is found."""
         return self.share if self.found >= FOUNDED else 1 - self.found * (1 - self.share)
+
+
+def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
+    """`positives` [B, B], or some of its rows and columns, of group numbers [B]: of captions, class labels or clip ids.
+
+    groups may be [B, G]: positives are then equal in one of the G columns.
+    """
+    columns = groups[:, None] if groups.ndim == 1 else groups
+    own, columns = columns[rows], columns[others]
+    same = own[:, :1] == columns[:, 0]
+    for column in range(1, columns.shape[1]):
+        same |= own[:, column, None] == columns[:, column]
+    return same
 
 
 class Terms(NamedTuple):

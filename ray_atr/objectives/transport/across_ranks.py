@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.common.settings import refuse
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.active_set import PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.partial import Pace, shared_blocks

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.transport.across_ranks import log_range_of, potentials
 from ray_atr.objectives.transport.active_set import PlanRows
 from ray_atr.objectives.transport.problem import KERNEL_RANGE, SolvedPlan, default_tolerance

@@ -16,7 +16,7 @@ from torch import Tensor
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
 from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.training.knowledge_base.searcher import Searcher
 from ray_atr.training.knowledge_base.snapshot import Snapshot

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.common.ranks import stacked
 from ray_atr.common.settings import refuse
-from ray_atr.training.group import stacked
 from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 
 
 class Homecoming:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.deploy.nothing import COUNTS, FALSE_SHARE, LanguageScores, Levels, Rule, fit_levels, fit_rules
+from ray_atr.metrics.nothing import COUNTS, FALSE_SHARE, LanguageScores, Levels, Rule, fit_levels, fit_rules
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.deploy.calibration import (
+from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.calibration import (
     Calibration,
     best_answers,
     error_by_chance,
     expected_calibration_error,
     fit_calibration,
 )
-from ray_atr.deploy.nothing import FALSE_SHARE
-from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.metrics.relevance import Relevance
 from ray_atr.models.retriever import Retriever
 
