@@ -6,8 +6,10 @@ terms.loss.backward()
 """
 
 from ray_atr.data.positives import caption_groups as caption_groups
+from ray_atr.objectives.correspondence import CORRESPONDENCES as CORRESPONDENCES
 from ray_atr.objectives.embeddings import Embeddings as Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE as KNOWLEDGE
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective as KnowledgeBaseObjective
 from ray_atr.objectives.objective import Objective as Objective
 from ray_atr.objectives.pairs import PAIRS as PAIRS
 from ray_atr.objectives.pairs import Comparison as Comparison

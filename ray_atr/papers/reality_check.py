@@ -30,7 +30,7 @@ from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.report.write import Added
 from ray_atr.metrics.bootstrap import over_clips_and_seeds, warning_of_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
-from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
+from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.training.validation import MEASURE

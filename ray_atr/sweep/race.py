@@ -24,15 +24,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ray_atr.common.settings import refuse
+from ray_atr.training.run_folder import RaceEvidence
 
 LEVEL = 0.05
 """The probability that a point which is the best is dropped, over all looks and points of a cell."""
@@ -46,31 +44,6 @@ FEWEST_CLIPS = 30
 
 Scores = Mapping[int, NDArray[np.float64]]
 """Of a point's finished seeds, what each clip of the validation adds to the metric, [U]."""
-
-
-@dataclass(frozen=True)
-class RaceEvidence:
-    """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
-
-    rival: str
-    seeds: int
-    ahead: float
-    """Mean of the rival less that of the point, over the seeds and clips that both have."""
-    at_least: float
-    """The lower end of the joint interval, above 0."""
-    level: float
-    """What this look spends: the interval covers all pairs at once but with this probability."""
-
-    @classmethod
-    def read(cls, content: Any, path: str) -> RaceEvidence:
-        """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
-        numbers = [one.name for one in fields(cls) if one.name != "rival"]
-        is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
-        if not is_whole or not all(type(content.get(name)) in (int, float) for name in numbers):
-            raise refuse(
-                path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
-            )
-        return cls(**{one.name: content[one.name] for one in fields(cls)})
 
 
 def run_race(

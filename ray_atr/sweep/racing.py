@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Space, point_key
-from ray_atr.sweep.race import FEWEST_CLIPS, RaceEvidence, run_race
+from ray_atr.sweep.race import FEWEST_CLIPS, run_race
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.schedulers import rivals_key
 from ray_atr.sweep.search import SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RunFolder, TrialFolder, trial_name
+from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RaceEvidence, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"
 """In sweep.json: the seeds in their order, and those of them that nobody asked for: they were given for spared trials."""

@@ -18,10 +18,9 @@ from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate, write_json
 from ray_atr.data.sampling import IN_SHARDS
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
 
@@ -112,7 +111,7 @@ def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) 
     """Whether there are more trials than GPUs, and each trains no more than what stands on vectors of frozen towers."""
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
-    return is_open and is_many and all(encodes_once(experiment.model, kind) for kind in ("audio", "text"))
+    return is_open and is_many and all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:

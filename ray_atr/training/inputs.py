@@ -33,10 +33,8 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
-    encodes_once,
     ensure_audio_vectors,
     ensure_text_vectors,
-    why_encoded_anew,
 )
 from ray_atr.training.experiment import Experiment, automatic_rate
 from ray_atr.training.languages import with_languages
@@ -142,17 +140,17 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     if experiment.train.learning_rate == "auto":
         rate, reason = automatic_rate(experiment.model)
         say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
-    for kind, reason in why_encoded_anew(experiment.model).items():
+    for kind, reason in experiment.model.encoded_anew.items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
     if unheard := _unheard(experiment, manifest):
         say(unheard)
     for fewer in _fewer_than_asked(experiment, manifest):
         say(fewer)
-    is_audio_encoded = encodes_once(experiment.model, "audio")
+    is_audio_encoded = experiment.model.encodes_once("audio")
     audio, text = (_frozen_tower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
     features = _features(experiment, audio, folder, is_encoded=is_audio_encoded)
     captions = None
-    if encodes_once(experiment.model, "text"):
+    if experiment.model.encodes_once("text"):
         captions = ensure_text_vectors(text, folder, experiment.data.languages)
     if experiment.data.order == IN_SHARDS:
         say(_what_an_epoch_has(experiment, open_features(features, experiment.data.train_split)))

@@ -23,7 +23,7 @@ from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.pairs.learned import LearnedParameters
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
 from ray_atr.training.checks import check_metric
 from ray_atr.training.group import WorkerGroup

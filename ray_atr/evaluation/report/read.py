@@ -17,7 +17,6 @@ from ray_atr.data.language_codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives.schemes import SCHEMES
-from ray_atr.sweep.race import RaceEvidence
 from ray_atr.training.experiment import NOT_DECIDING
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
@@ -25,6 +24,7 @@ from ray_atr.training.run_folder import (
     DROPPED,
     FINISHED,
     SHORT_NAMES,
+    RaceEvidence,
     RunFolder,
     TrialFolder,
     sets_of,

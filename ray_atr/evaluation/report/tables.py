@@ -29,8 +29,7 @@ from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_o
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
-from ray_atr.sweep.race import RaceEvidence
-from ray_atr.training.run_folder import TEST_SCORES
+from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """What a table calls the directions."""

@@ -98,21 +98,6 @@ class FrozenTower:
         return {"seed": self.seed, "model": model, "files": files, "tokenizer": tokenizer}
 
 
-def why_encoded_anew(model: ModelSettings) -> dict[str, str]:
-    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
-    frozen = [kind for kind in ("audio", "text") if getattr(model, kind).adapt.is_frozen]
-    if model.interaction == "late":
-        return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
-    if model.augment.is_active and "audio" in frozen:
-        return {"audio": "model.augment changes its input in every epoch"}
-    return {}
-
-
-def encodes_once(model: ModelSettings, kind: str) -> bool:
-    """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
-    return getattr(model, kind).adapt.is_frozen and kind not in why_encoded_anew(model)
-
-
 @cache
 def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
     """The data set's features for the process of a job, which may run on another node: it asks once for all of its jobs."""
