@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.common.override import flatten, override, with_absolute_paths
+from ray_atr.common.override import override, with_absolute_paths
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
 from ray_atr.common.storage import file_exists
+from ray_atr.data.noise import Noise
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
@@ -205,11 +206,10 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
     """What each of the experiments needs before its first step, made once for those that need the same."""
-    prepared: dict[str, Prepared] = {}
+    prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
-        flat = flatten(experiment)
-        # Noise and splits do not change what is prepared; sources, languages and towers do.
-        key = repr([(k, v) for k, v in flat.items() if k.startswith(("data.", "model.")) and ".noise" not in k])
+        # Noise does not change what is prepared; sources, languages and towers do.
+        key = replace(experiment.data, noise=Noise()), experiment.model
         if key not in prepared:
             prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
     return list(prepared.values())

@@ -10,7 +10,7 @@ The losses are the same either way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_atr.common.override import flatten, override
@@ -124,7 +124,7 @@ def _num_workers(experiment: Experiment, nodes: Sequence[Placed], most: int, num
     """The most workers that divide the batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
-        trial = processes_of(override(experiment, {"scaling.workers": workers}))
+        trial = processes_of(replace(experiment, scaling=replace(experiment.scaling, workers=workers)))
         divided = experiment.data.order_parts if experiment.data.order == IN_SHARDS else experiment.train.batch_size
         if divided % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
             return workers

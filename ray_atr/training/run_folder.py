@@ -240,10 +240,11 @@ class RunFolder:
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
-        refuse_secrets(flatten(experiment))
+        settings = flatten(experiment)
+        refuse_secrets(settings)
         try:
             storage.make_folder(folder / "trials")
-            storage.write_json(folder / "experiment.json", flatten(experiment), is_private=True)
+            storage.write_json(folder / "experiment.json", settings, is_private=True)
             storage.write_json(
                 folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
             )

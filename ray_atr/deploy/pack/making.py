@@ -214,7 +214,7 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
     experiment = override(Experiment(), own)
     if "train.batch_size" not in settings:
         smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
-        experiment = override(experiment, {"train.batch_size": smaller})
+        experiment = replace(experiment, train=replace(experiment.train, batch_size=smaller))
     return override(experiment, settings)
 
 

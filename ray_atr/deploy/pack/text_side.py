@@ -83,5 +83,4 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
         if not checkpoint_of(own):
             raise refuse("--text", place, f"weights that were trained: {name}:FOLDER")
         tower = own.build()
-    frozen = override(ModelSettings(text=own), {"text.adapt.is_frozen": True, "text.adapt.lora_rank": 0}).text
-    return replace(frozen), tower.eval().requires_grad_(False)
+    return replace(own, adapt=replace(own.adapt, is_frozen=True, lora_rank=0)), tower.eval().requires_grad_(False)
