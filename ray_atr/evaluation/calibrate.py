@@ -57,7 +57,7 @@ def calibrate(
         vectors[language] = text.numpy()
         scores[language] = retriever.similarity(text, audio).numpy()
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
-    worth = cross_fitted(scores, relevance, prior=prior, seed=seed)
+    measured = cross_fitted(scores, relevance, prior=prior, seed=seed)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
     fitted = fit_calibration(
         scores,
@@ -69,7 +69,7 @@ def calibrate(
         fitted_on=fitted_on,
     )
     fitted.write(folder)
-    return worth
+    return measured
 
 
 def cross_fitted(

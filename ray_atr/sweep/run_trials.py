@@ -122,7 +122,7 @@ def sweep(
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
             is_dropped = None if racing is None else racing.is_dropped
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
-            with settled():
+            with frozen_garbage():
                 failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
             _nothing_runs_any_more(queue.trials)
         else:
@@ -160,7 +160,7 @@ def sweep(
 
 
 @contextlib.contextmanager
-def settled() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     """Python's search for garbage passes over what is there now: the trials, and all that was imported.
 
     It looks at every object again each time that a quarter as many were added, which takes 0.2 s in a driver of 10,000 trials.

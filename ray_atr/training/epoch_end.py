@@ -145,10 +145,10 @@ class DriftProbe:
         if snapshot.num_prototypes:
             measured["prototype_cosine_audio"] = prototype_collapse(as_tensor(snapshot.coarse_audio))
             measured["prototype_cosine_text"] = prototype_collapse(as_tensor(snapshot.coarse_text[0]))
-        if memory.found is not None:
-            found = torch.cat([memory.found.fine_audio, memory.found.fine_text], dim=1)
+        if memory.positions is not None:
+            neighbours = torch.cat([memory.positions.fine_audio, memory.positions.fine_text], dim=1)
             of_entries = [self._labels_of[name] for name in snapshot.names]
-            measured["neighbour_label_share"] = neighbour_label_share(found, labels, of_entries)
+            measured["neighbour_label_share"] = neighbour_label_share(neighbours, labels, of_entries)
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
@@ -204,7 +204,7 @@ def scheme_errors(
 
 
 def temperature_of(retriever: Retriever, objective: Objective) -> float:
-    """The learned temperature, or the pair loss's; losses without one of their own are judged at the papers'."""
+    """The learned temperature, or the pair loss's; losses without one of their own are measured at the papers'."""
     learned = retriever.learned.values().temperature
     return float(getattr(objective.pair, "temperature", PAPERS_TEMPERATURE) if learned is None else learned)
 

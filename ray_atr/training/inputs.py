@@ -142,8 +142,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
     for kind, reason in experiment.model.encoded_anew.items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
-    if unheard := _unheard(experiment, manifest):
-        say(unheard)
+    if beyond := _audio_left_out(experiment, manifest):
+        say(beyond)
     for fewer in _fewer_than_asked(experiment, manifest):
         say(fewer)
     is_audio_encoded = experiment.model.encodes_once("audio")
@@ -188,7 +188,7 @@ def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
     )
 
 
-def _unheard(experiment: Experiment, manifest: Manifest) -> str:
+def _audio_left_out(experiment: Experiment, manifest: Manifest) -> str:
     """What of the audio the model does not hear, in words; empty if it hears all of it."""
     seconds = experiment.model.audio.front_end.clip_seconds
     if experiment.model.pools_windows or not has_long_clips(manifest, seconds):

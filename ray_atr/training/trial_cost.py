@@ -159,7 +159,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
             with _measured(parts, "checkpoint", group):
                 save_state(state, data, folder, clock, None)
         if not is_refreshed:
-            # Who is believed is decided before each epoch but the first; the first time imports what decides.
+            # Sample weights are estimated before each epoch but the first; the first time imports what estimates them.
             with _measured(begun, "begin", group):
                 begin_epoch(state, data, 1)
             with _measured(parts, "epoch's begin", group):

@@ -112,14 +112,14 @@ class DataSetArchive(Archive):
     def read(self, sound: ArchivedSound) -> bytes:
         if sound.data is not None:
             return sound.data
-        place = self._places.get(sound.path)
+        place = self._locations.get(sound.path)
         if place is None:
             raise refuse("path", sound.path, "a clip of the data set")
         shard, group, row = place
         return bytes(self._audio(self.place, shard, group)["audio"][row].as_py())
 
     @cached_property
-    def _places(self) -> dict[str, tuple[str, int, int]]:
+    def _locations(self) -> dict[str, tuple[str, int, int]]:
         """Where each clip is: `Shard.place`, row group, row. The ids alone are read for it."""
         found: dict[str, tuple[str, int, int]] = {}
         for split in self.manifest.splits:

@@ -211,7 +211,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.matches(self._heard(clip, sample_rate).numpy(), top)[0]
+        return self.matches(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
@@ -235,7 +235,7 @@ class Search(ABC):
         """
         code = self._language(language)
         texts = self._text_retriever(code).encode_text(list(labels), code or ENGLISH)
-        score = self.retriever.similarity(texts, self._heard(clip, sample_rate))[:, 0].numpy()
+        score = self.retriever.similarity(texts, self._sound_vector(clip, sample_rate))[:, 0].numpy()
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
@@ -247,7 +247,7 @@ class Search(ABC):
         tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in found]
         return sorted(tags, key=lambda one: -one["score"])
 
-    def _heard(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
+    def _sound_vector(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
         """The vector [1, r] of a sound. ValueError where no model is at hand that hears: a language pack does not."""
         retriever = self.own_retriever or self.retriever
         is_vector = retriever.audio_tower.front_end.kind == "vector"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch.nn import functional
 
 from ray_atr.common.ranking import RankingSettings
-from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query
+from ray_atr.evaluation.report.evaluation_page import Page, Query, RetrievedClip
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, trained_by_both
 from ray_atr.metrics.alignment import AlignedCaptions, ranked_by
@@ -325,7 +325,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         found = [
-            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
+            RetrievedClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]

@@ -123,7 +123,7 @@ class ShardedRows:
         shape = (len(asked), len(queries), k)
         all_scores, all_positions = (values.view(shape).transpose(0, 1).flatten(1) for values in of_parts)
         found = best_first(all_scores, all_positions, k)
-        return self.equal.in_order(*found) if self.equal.are_there else found
+        return self.equal.in_order(*found) if self.equal.any_equal else found
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions in the base), both [B, k], of what this part has; -inf where it has fewer."""
