@@ -83,16 +83,16 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(seed).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    found: dict[str, list[CalibrationScore]] = {}
+    of_halves: dict[str, list[CalibrationScore]] = {}
     for fitted, held in (halves, halves[::-1]):
         calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior, seed=seed)
         held_scores, held_relevance = _of_clips(scores, relevance, held)
         for language, of_pairs in held_scores.items():
             measured = measure(calibration, language, of_pairs, held_relevance[language])
-            found.setdefault(language, []).append(measured)
+            of_halves.setdefault(language, []).append(measured)
     return {
         language: CalibrationScore(*np.mean([[*vars(one).values()] for one in both], axis=0).tolist())
-        for language, both in found.items()
+        for language, both in of_halves.items()
     }
 
 
@@ -121,8 +121,8 @@ def _of_clips(
     place = torch.from_numpy(clips)
     parts = {}
     for language, given in relevance.items():
-        kept = torch.isin(given.clip, place)
+        is_chosen = torch.isin(given.clip, place)
         parts[language] = Relevance(
-            given.text[kept], torch.searchsorted(place, given.clip[kept]), given.num_texts, len(clips)
+            given.text[is_chosen], torch.searchsorted(place, given.clip[is_chosen]), given.num_texts, len(clips)
         )
     return {language: one[:, clips] for language, one in scores.items()}, parts

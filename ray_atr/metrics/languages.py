@@ -120,8 +120,10 @@ def language_metrics(
     """
     result: dict[Metric, float] = {}
     for direction in DIRECTIONS:
-        found = {language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()}
-        result |= with_means(task_name(direction, by), found, trained)
+        by_language = {
+            language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()
+        }
+        result |= with_means(task_name(direction, by), by_language, trained)
     ranks, _ = ranks_by_language(retrievals)
     if len(retrievals) > 1 and len(ranks):
         variance = rank_variance_by_language(ranks)
@@ -180,9 +182,9 @@ def embedding_metrics(
             result[Metric("embedding", language, "language_distance")] = distance
     for name in ("modality_gap", "language_gap", "language_distance"):
         asked = [language for language in rows if name == "modality_gap" or language != ENGLISH]
-        found = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
-        if found:
-            result[Metric("embedding", MEAN, name)] = sum(found) / len(found)
+        values = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
+        if values:
+            result[Metric("embedding", MEAN, name)] = sum(values) / len(values)
     return result
 
 

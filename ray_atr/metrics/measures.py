@@ -157,5 +157,5 @@ def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
         return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in rows)
 
     rows = [tuple(gain) for gain in gains]
-    kept = [index for index, row in enumerate(rows) if not is_beaten(row)]
-    return sorted(kept, key=lambda index: rows[index], reverse=True)
+    front = [index for index, row in enumerate(rows) if not is_beaten(row)]
+    return sorted(front, key=lambda index: rows[index], reverse=True)

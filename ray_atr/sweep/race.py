@@ -69,10 +69,10 @@ def run_race(
         if len(racing) < 2 or any(name in racing for name in lacking):
             break
         scores = {name: np.stack([points[name][seed] for seed in looked_at]) for name in racing}
-        found = look(scores, len(points), LEVEL / 2**number)
-        found |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
-        dropped |= found
-        racing = [name for name in racing if name not in found]
+        beaten = look(scores, len(points), LEVEL / 2**number)
+        beaten |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
+        dropped |= beaten
+        racing = [name for name in racing if name not in beaten]
     return {**before, **dropped}
 
 
@@ -86,15 +86,15 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
     if num_clips < FEWEST_CLIPS or len(names) < 2:
         return {}
     pairs = list(itertools.combinations(names, 2))
-    found = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
+    differences = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
     known = (len(names) - 1) * (num_seeds - 1)
     freedom = ASSUMED_SEEDS + known
-    pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in found.values()])))
+    pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in differences.values()])))
     of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + known * pooled) / freedom
     z = _quantile(level, entrants, np.inf)
     t = z if num_seeds == 1 else _quantile(level, entrants, freedom)
     dropped: dict[str, RaceEvidence] = {}
-    for (one, other), (mean, of_clips, of_seeds) in found.items():
+    for (one, other), (mean, of_clips, of_seeds) in differences.items():
         half = float(np.sqrt(z**2 * of_clips + t**2 * max(of_pairs, of_seeds) / num_seeds))
         better, worse = (one, other) if mean > 0 else (other, one)
         evidence = RaceEvidence(better, num_seeds, abs(mean), abs(mean) - half, level)

@@ -149,15 +149,15 @@ class Racing(SweepListener):
 
     def _look_at(self, group: Sequence[Entrant]) -> None:
         self._say_if_few(group)
-        found = run_race(
+        beaten = run_race(
             {one.name: one.scores for one in group},
             self.seeds,
             before={one.name: one.evidence for one in group if one.evidence is not None},
             out=[one.name for one in group if one.has_failed],
         )
         for one in group:
-            if one.name in found:
-                self._drop(one, found[one.name])
+            if one.name in beaten:
+                self._drop(one, beaten[one.name])
 
     def _say_if_few(self, group: Sequence[Entrant]) -> None:
         sizes = [len(of_seed) for one in group for of_seed in one.scores.values()]

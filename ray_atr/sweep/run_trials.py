@@ -218,15 +218,15 @@ def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_
 def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
-    kept = hashes_of(info)
+    recorded = hashes_of(info)
     # Commas separate the names where they are kept.
-    found = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
-    for name, digest in found.items():
-        if kept.get(name, digest) != digest:
-            other = f"{name} has the hash {kept[name]} there and {digest} now"
+    hashes = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
+    for name, digest in hashes.items():
+        if recorded.get(name, digest) != digest:
+            other = f"{name} has the hash {recorded[name]} there and {digest} now"
             raise ValueError(f"{run.path}: run on other data: {other}; start a new sweep, or restore the data")
-    if not found.items() <= kept.items():
-        data = {**kept, **found}
+    if not hashes.items() <= recorded.items():
+        data = {**recorded, **hashes}
         sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
         run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 

@@ -80,29 +80,29 @@ def decide(
         return None
     gpus = int(sum(node.resources.get("GPU", 0) for node in nodes))
     is_growing = any(node.labels is None for node in nodes)
-    found = [counted(gpus, "GPU")] if gpus else []
-    found += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
-    found += ["data in a store"] if is_in_store else []
-    found += ["validation beside training"] if scaling.validate_beside else []
-    found += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
-    reason = f"auto: {', '.join(found) or 'one node without GPUs'}"
-    if gpus and len(found) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
+    reasons = [counted(gpus, "GPU")] if gpus else []
+    reasons += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
+    reasons += ["data in a store"] if is_in_store else []
+    reasons += ["validation beside training"] if scaling.validate_beside else []
+    reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
+    reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
+    if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
         per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
         settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
         streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
         return ScalingChoice(settings | streams, f"{reason}; its towers are frozen and encode once")
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
-        if found and gpus and not scaling.gpus_per_worker:
+        if reasons and gpus and not scaling.gpus_per_worker:
             settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else {"scaling.gpus_per_worker": 1.0}
         if alone:
             reason += f"; {alone}"
-        elif found:
+        elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
             settings["scaling.workers"] = _num_workers(override(experiment, settings), nodes, most, num_trials)
     if scaling.ray_data == AUTO:
-        settings["scaling.ray_data"] = bool(found) or settings.get("scaling.workers", scaling.workers) != 0
-        if not alone and not found and settings["scaling.ray_data"]:
+        settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
+        if not alone and not reasons and settings["scaling.ray_data"]:
             reason = "auto: there are workers"
     return ScalingChoice(settings, reason)
 

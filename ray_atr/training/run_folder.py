@@ -369,8 +369,8 @@ def metric_chosen_by(settings: Mapping[str, Any]) -> str:
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
     """Data set -> manifest hash, of a sweep.json."""
     data = info.get("data") or {"name": "", "hash": ""}
-    found = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
-    return {name: digest for name, digest in found if name}
+    pairs = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
+    return {name: digest for name, digest in pairs if name}
 
 
 def sets_of(info: Mapping[str, Any]) -> list[str]:

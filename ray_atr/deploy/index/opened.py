@@ -175,9 +175,9 @@ class Index(Search):
 
     def _matches(self, scores: NDArray[np.float32], places: NDArray[np.int64]) -> list[Match]:
         is_valid = places >= 0
-        found = self._windows.take(number_array(places[is_valid]))
-        windows = found.to_pylist()
-        sounds = self._files.select(["path", "clip_id", "captions"]).take(found["file"])
+        taken = self._windows.take(number_array(places[is_valid]))
+        windows = taken.to_pylist()
+        sounds = self._files.select(["path", "clip_id", "captions"]).take(taken["file"])
         return [
             Match(
                 path=sound["path"],

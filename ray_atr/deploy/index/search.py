@@ -243,8 +243,8 @@ class Search(ABC):
             chance = known.probability(score).tolist()
             if known.knows_best_of(len(labels)):
                 chance[score.argmax()] = float(known.probability_of_best(score.max()))
-        found = zip(labels, score.tolist(), chance, strict=True)
-        tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in found]
+        scored = zip(labels, score.tolist(), chance, strict=True)
+        tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in scored]
         return sorted(tags, key=lambda one: -one["score"])
 
     def _sound_vector(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:

@@ -206,8 +206,8 @@ class SoundEncoder:
         self.archive, self.batch_size = open_archive(archive), batch_size
 
     def __call__(self, sounds: Sequence[ArchivedSound]) -> list[EncodedSound]:
-        found = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
-        return [one.without_data() for one in found]
+        encoded = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
+        return [one.without_data() for one in encoded]
 
 
 def encode_archive(

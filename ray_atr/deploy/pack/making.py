@@ -109,29 +109,29 @@ def make_pack(
     if options.onnx:
         require_extra("onnxscript", EXTRA, "--onnx")
         require_extra("onnxruntime", EXTRA, "--onnx")
-    found = read_space(space, captions, space_text, language=options.language, seed=options.seed)
-    _check(found, options.method, split)
+    foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
+    _check(foreign, options.method, split)
     say("encoding the captions")
-    side = encode_table(text, found.pairs, of_text)
+    side = encode_table(text, foreign.pairs, of_text)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
         home = Path(scratch)
-        manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
+        manifest = _write_data(home / "data", *training_rows(foreign, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
         fit = _fit if options.method == "both" else _train
-        retriever = fit(experiment, home, say, found, side)
+        retriever = fit(experiment, home, say, foreign, side)
         seconds = time.monotonic() - started
         # What `m2m` knows of a language is what the text tower knows.
-        retriever.languages = () if options.method == "m2m" else tuple(found.languages)
+        retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
-        audio = torch.from_numpy(_audio_of(found, asked.clip_ids))
-        after = _scores(audio, asked.captions, _placed(retriever, found.pairs, side.vectors, split))
-        before = _scores(audio, asked.captions, found.text_of())
+        audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
+        after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
+        before = _scores(audio, asked.captions, foreign.text_of())
         assert after is not None, "every caption has a vector"
     with atomic_folder(locate(folder), is_synced=True) as aside:
         retriever.save_pretrained(aside)
         size = _write_projection(retriever, aside) if options.onnx else 0
-        about = _about(found, experiment, options, split, before, after)
+        about = _about(foreign, experiment, options, split, before, after)
         write_json(aside / PACK_FILE, about)
         seal_folder(aside)
     return Pack(folder, before, after, seconds, size)
@@ -182,8 +182,8 @@ def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vect
         assert given.text_row is not None
         rows.append(given.text_row)
         own.append(replace(pair, audio_row=place, clip_id=name))
-    kept = [pair for pair in pairs if pair.split != "train"]
-    return np.concatenate([space.audio, space.text[rows]]), text, [*kept, *own]
+    others = [pair for pair in pairs if pair.split != "train"]
+    return np.concatenate([space.audio, space.text[rows]]), text, [*others, *own]
 
 
 def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[PairedCaption]) -> Manifest:

@@ -75,8 +75,8 @@ def read_space(
 
 def read_vectors(place: str, path: str) -> Vectors:
     """Vectors [N, W] of a file; ValueError if it has none."""
-    found: Vectors = wing("workshop.importing.vector_import").read_vectors(place, path)
-    return found
+    vectors: Vectors = wing("workshop.importing.vector_import").read_vectors(place, path)
+    return vectors
 
 
 def unit_rows(vectors: Vectors, place: str) -> Vectors:

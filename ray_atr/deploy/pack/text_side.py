@@ -46,8 +46,8 @@ def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[s
         return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
     own, tower = _tower(place, settings or {})
     captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
-    found = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
-    return TextSide(own, tower, np.stack([found[pair.caption, pair.language] for pair in pairs]))
+    vector_of = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
+    return TextSide(own, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
 
 
 def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:

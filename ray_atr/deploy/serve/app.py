@@ -156,8 +156,8 @@ class _Served:
             top = max(questions[number].top for number in numbers)
             texts = [questions[number].text for number in numbers]
             try:
-                found = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
-                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, found, strict=True))
+                matches = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
+                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, matches, strict=True))
             except ValueError:
                 # One that the model cannot take fails alone.
                 answers.update((number, self._answer(questions[number])) for number in numbers)

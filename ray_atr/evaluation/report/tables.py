@@ -234,12 +234,12 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
     """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
-    found: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
+    of_points: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
     for row in row_dicts(finished):
-        kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
-        scores = {group: sample for group, sample in kept.items() if group.language in runs.trained}
-        found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
-    return {point: scores for point, scores in found.items() if all(scores)}
+        stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
+        of_points.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+    return {point: scores for point, scores in of_points.items() if all(scores)}
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:

@@ -69,5 +69,5 @@ def solve_by_tiles(
     tolerance = default_tolerance(b.dtype, log_range)
     shift = ranks.maximum(least / -epsilon) if log_range <= KERNEL_RANGE else None
     block = TiledRows(lambda rows: cost(rows).div_(-epsilon), tiles, ranks, shift)
-    found = potentials(block, a, b, mass, tolerance, max_iterations)
-    return TiledPlan.from_solution(found, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)
+    solution = potentials(block, a, b, mass, tolerance, max_iterations)
+    return TiledPlan.from_solution(solution, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)

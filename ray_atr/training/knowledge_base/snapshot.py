@@ -247,8 +247,8 @@ def remove_version(folder: Path, version: int) -> None:
 
 def _versions_and_parts(folder: Path) -> list[tuple[int, int, set[int]]]:
     """(version, in how many parts, the numbers of those that are here)."""
-    found: dict[tuple[int, int], set[int]] = {}
+    parts_of: dict[tuple[int, int], set[int]] = {}
     for path in folder.glob(f"v*/{MANIFEST_FILE}"):
         if match := re.fullmatch(r"v(\d+)(?:-(\d+)-of-(\d+))?", path.parent.name):
-            found.setdefault((int(match[1]), int(match[3] or 1)), set()).add(int(match[2] or 0))
-    return [(version, count, numbers) for (version, count), numbers in found.items()]
+            parts_of.setdefault((int(match[1]), int(match[3] or 1)), set()).add(int(match[2] or 0))
+    return [(version, count, numbers) for (version, count), numbers in parts_of.items()]
