@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ray_atr.common.extras import require_extra
 from ray_atr.common.override import override
 from ray_atr.common.progress import Say
-from ray_atr.common.settings import refuse, wing
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.common.storage.digests import digest_of, seal_folder
 from ray_atr.data.caption_vectors import clip_width
@@ -51,6 +51,8 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 
 Vectors = NDArray[np.float32]
 PROJECTION_FILE = "projection.onnx"
@@ -197,10 +199,7 @@ def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[Pai
         writer = csv.writer(opened)
         writer.writerow(TABLE_COLUMNS)
         writer.writerows([[getattr(pair, column) for column in TABLE_COLUMNS] for pair in pairs])
-    options = wing("workshop.importing.import_options").VectorImport(
-        **{name: str(file) for name, file in files.items()}
-    )
-    wing("workshop.importing.vector_import").import_vectors(options, folder)
+    import_vectors(VectorImport(**{name: str(file) for name, file in files.items()}), folder)
     return read_manifest(str(folder))
 
 

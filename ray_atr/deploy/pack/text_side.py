@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from ray_atr.common.override import override
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.deploy.pack.space import PairedCaption, read_vectors
+from ray_atr.deploy.pack.space import PairedCaption
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.text import TEXT_TOWERS
 from ray_atr.models.tower import TextSettings, TextTower, checkpoint_of
 from ray_atr.models.vectors import TextVectors, TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords
 from ray_atr.training.run_folder import saved_retriever
+from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 SUFFIXES = (".npy", ".safetensors", ".parquet")
