@@ -40,7 +40,7 @@ class CalibrationScore:
 
 
 def calibrate(
-    evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE, seed: int = 0
+    evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE
 ) -> dict[str, CalibrationScore]:
     """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; what it is worth, by language.
 
@@ -57,16 +57,10 @@ def calibrate(
         vectors[language] = text.numpy()
         scores[language] = retriever.similarity(text, audio).numpy()
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
-    measured = cross_fitted(scores, relevance, prior=prior, seed=seed)
+    measured = cross_fitted(scores, relevance, prior=prior)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
     fitted = fit_calibration(
-        scores,
-        relevance,
-        vectors=vectors,
-        prior=prior,
-        false_nothing=false_nothing,
-        seed=seed,
-        fitted_on=fitted_on,
+        scores, relevance, vectors=vectors, prior=prior, false_nothing=false_nothing, fitted_on=fitted_on
     )
     fitted.write(folder)
     return measured
