@@ -51,9 +51,9 @@ class EpochReport(dict[str, Any]):
         """The report with what the epoch's validation measured, the best epoch up to this one, and what each clip adds to
         the metric that chooses it (`metrics.unit_scores`), if that is known.
         """
-        packed = {UNIT_SCORES: scores} if scores else {}
+        units = {UNIT_SCORES: scores} if scores else {}
         return EpochReport(
-            self, best_epoch=best_epoch, **packed, **{str(name): value for name, value in metrics.items()}
+            self, best_epoch=best_epoch, **units, **{str(name): value for name, value in metrics.items()}
         )
 
     @property

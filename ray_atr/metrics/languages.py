@@ -120,10 +120,8 @@ def language_metrics(
     """
     result: dict[Metric, float] = {}
     for direction in DIRECTIONS:
-        by_language = {
-            language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()
-        }
-        result |= with_means(task_name(direction, by), by_language, trained)
+        each = {language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()}
+        result |= with_means(task_name(direction, by), each, trained)
     ranks, _ = ranks_by_language(retrievals)
     if len(retrievals) > 1 and len(ranks):
         variance = rank_variance_by_language(ranks)

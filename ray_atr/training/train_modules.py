@@ -122,10 +122,8 @@ def train(
             values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
                 values |= model.evaluate(validation, batch_size)
-            if (
-                progress.is_best(values.get(select_by, float(progress.epoch)), progress.epoch)
-                and validation is not None
-            ):
+            score = values.get(select_by, float(progress.epoch))
+            if progress.is_best(score, progress.epoch) and validation is not None:
                 best = copy.deepcopy(model.state_dict())
             progress.history.append(values)
             if report is not None:

@@ -148,13 +148,9 @@ def check_folder(folder: Path) -> None:
             check_file(folder, name)
         except DamagedFileError:
             later = [one for one in list(listed)[number:] if (folder / one).is_file()]
-            digests = {one: digest_of_file(folder / one) for one in later}
-            differing = [one for one in later if digests[one] != listed[one]]
-            if (
-                len(differing) > 1
-                and name in digests
-                and not {digests[one] for one in differing} & set(listed.values())
-            ):
+            now = {one: digest_of_file(folder / one) for one in later}
+            differing = [one for one in later if now[one] != listed[one]]
+            if len(differing) > 1 and name in now and not {now[one] for one in differing} & set(listed.values()):
                 differ = f"{len(differing)} of the {len(listed)} files that it lists differ from it"
                 raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder") from None
             raise

@@ -289,10 +289,8 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
 
 def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple[str, ...]:
     """A trial's languages; if its settings leave them to the data set, those that were measured, English first."""
-    measured_languages = {metric.language for metric in measured} - {*MEANS, ""}
-    languages = settings.get("data.languages") or sorted(
-        measured_languages, key=lambda language: (language != ENGLISH, language)
-    )
+    in_metrics = {metric.language for metric in measured} - {*MEANS, ""}
+    languages = settings.get("data.languages") or sorted(in_metrics, key=lambda code: (code != ENGLISH, code))
     return tuple(languages.split(",") if isinstance(languages, str) else languages)
 
 

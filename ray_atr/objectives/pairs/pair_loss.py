@@ -70,14 +70,12 @@ def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
     loss = torch.stack([weight * one.loss for one, weight in zip(terms, weights, strict=True)]).sum()
     scalars: dict[str, Tensor] = {}
     for name in {name: None for one in terms for name in one.scalars}:
-        weighted = [
-            (one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars
-        ]
+        pairs = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
         if name.endswith(_WORST):
-            scalars[name] = torch.stack([value for value, _ in weighted]).max()
+            scalars[name] = torch.stack([value for value, _ in pairs]).max()
         else:
-            total = sum(weight for _, weight in weighted)
-            scalars[name] = torch.stack([value * (weight / total) for value, weight in weighted]).sum()
+            total = sum(weight for _, weight in pairs)
+            scalars[name] = torch.stack([value * (weight / total) for value, weight in pairs]).sum()
     return Terms(loss, scalars)
 
 
@@ -186,12 +184,10 @@ class Comparison:
         """The part whose pairs have a weight above 0; the comparison itself if all of them have."""
         if self.sample_weight is None or bool((self.sample_weight > LEAST_SAMPLE_WEIGHT).all()):
             return self
-        weighted = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
-        by_pair = {name: value[weighted] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
-        by_two = {
-            name: value[weighted][:, weighted] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None
-        }
-        return dataclasses.replace(self, rows=self.row_numbers[weighted], **by_pair, **by_two)
+        own = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
+        by_pair = {name: value[own] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
+        by_two = {name: value[own][:, own] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(self, rows=self.row_numbers[own], **by_pair, **by_two)
 
     def extra_logits(self, tau: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Logits [N, Q] of every u_i and of every v_j against its further negatives; None for a side without any."""
