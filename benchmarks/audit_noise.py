@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pair_sets import PairSet, owners, paired, read_set
 from sklearn.metrics import roc_auc_score
 
-from ray_atr.deploy.calibration import expected_calibration_error
+from ray_atr.metrics.calibration import expected_calibration_error
 from ray_atr.workshop.audit.options import CrossFit
 from ray_atr.workshop.audit.score import audit_pairs
 

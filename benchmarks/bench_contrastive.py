@@ -33,14 +33,14 @@ from side_by_side import compared, one_of_a_group, peak_bytes, relative_error
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 
-import ray_atr.objectives.ring as ring_module
+import ray_atr.objectives.pairs.ring as ring_module
 import ray_atr.training.step as step_module
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives import Comparison
-from ray_atr.objectives.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs import Contrastive
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs.pair_loss import OwnPairs
-from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.ring import Homecoming, _Exchange
+from ray_atr.objectives.pairs.ring import Homecoming, _Exchange
 from ray_atr.training.group import WorkerGroup
 
 WORKERS = 2

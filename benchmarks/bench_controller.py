@@ -32,7 +32,7 @@ from side_by_side import compared
 from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, ConsoleProgress, Recording
-from ray_atr.sweep.run_trials import settled
+from ray_atr.sweep.run_trials import frozen_garbage
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
@@ -72,7 +72,7 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
         recording = Recording([progress], CommonFailure())
         working: deque[tuple[Any, int]] = deque()
         ended = 0
-        with settled():
+        with frozen_garbage():
             marks = [time.process_time()]
             while True:
                 while len(working) < at_once and (trial := queue.next()) is not None:

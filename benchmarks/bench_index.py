@@ -30,7 +30,7 @@ from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.structure import nearest_rows
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.objectives.learned import LearnedSettings
+from ray_atr.objectives.pairs.learned import LearnedSettings
 from ray_atr.training.recipes import RECIPES
 
 CENTRES, SPREAD, QUERIES, TOP = 20_000, 0.6, 200, 10

@@ -27,8 +27,8 @@ from side_by_side import compared, one_of_a_group, peak_resident_bytes, relative
 from torch import Tensor, multiprocessing
 from torch.nn import functional
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs import Comparison, PartialLearningToMatch
-from ray_atr.objectives.ranks import Ranks
 
 TOLERATED = {"float32": 1e-5, "float64": 1e-6}
 

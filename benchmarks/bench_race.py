@@ -25,7 +25,7 @@ from scipy import stats
 
 from ray_atr.papers.sweeps import COMPARISONS
 from ray_atr.sweep.race import ASSUMED_DEVIATION, LEVEL, Scores, run_race
-from ray_atr.sweep.racing import Entrant, cells_of
+from ray_atr.sweep.racing import Entrant, rival_groups
 from ray_atr.training.run_folder import RunFolder
 
 FEWEST_POINTS = 4
@@ -72,7 +72,7 @@ def of_run(folder: str, number: int) -> None:
     run = RunFolder.open(folder)
     comparison = COMPARISONS.get(str(run.info["name"]).removeprefix(PREFIX))
     references = [] if comparison is None else comparison().references()
-    for cell in cells_of(run, run.trials(), None):
+    for cell in rival_groups(run, run.trials(), None):
         of_point = {one.name: next(iter(one.trials.values())).describe()["overrides"] for one in cell}
         raced = [
             one

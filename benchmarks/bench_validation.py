@@ -24,12 +24,12 @@ import tyro
 from side_by_side import compared, cpu_milliseconds
 
 from ray_atr.common.override import override
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.runtime import start_ray
 from ray_atr.data.features import open_features
 from ray_atr.metrics import evaluate_languages
 from ray_atr.models.retriever import build_retriever
-from ray_atr.objectives.learned import initial_metric
-from ray_atr.objectives.ranking import RankingSettings
+from ray_atr.objectives.pairs.learned import initial_metric
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup

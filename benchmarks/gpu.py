@@ -36,7 +36,7 @@ from ray_atr.models.audio import SmallCnn
 from ray_atr.objectives import Embeddings, preset
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.objectives.learned import LearnedParameters
+from ray_atr.objectives.pairs.learned import LearnedParameters
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.knowledge_base import faiss_library
 from ray_atr.training.knowledge_base.building import build as build_snapshot

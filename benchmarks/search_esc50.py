@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.deploy.index import Index, build_index
-from ray_atr.deploy.nothing import FALSE_SHARE
+from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.languages.templates import caption

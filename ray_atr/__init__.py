@@ -27,7 +27,7 @@ _WHERE = {
     "EvaluationOptions": "ray_atr.evaluation.options",
     "Index": "ray_atr.deploy.index.opened",
     "Retriever": "ray_atr.models.retriever",
-    "as_sentence_transformer": "ray_atr.deploy.adapters",
+    "as_sentence_transformer": "ray_atr.deploy.export.adapters",
     "evaluate": "ray_atr.evaluation.run",
     "retrieval_metrics": "ray_atr.metrics",
     "solve": "ray_atr.objectives.transport",

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from ray_atr.common import jobs, runtime
-from ray_atr.common.jobs import FolderHere, Resources, num_processes, run_jobs
+from ray_atr.common import runtime
+from ray_atr.common.jobs import Resources, num_processes, run_jobs
+from ray_atr.data import feature_cache
+from ray_atr.data.feature_cache import FolderHere
 from tests.support import doubler
 from tests.support.doubler import Doubler
 
@@ -116,7 +118,7 @@ def test_a_file_made_on_another_node_is_sent_to_where_it_was_asked_for(
 ) -> None:
     here = FolderHere(tmp_path)
     assert here.make("near", lambda file: _write(file, b"near")) is None
-    monkeypatch.setattr(jobs, "this_node", lambda: "another")
+    monkeypatch.setattr(feature_cache, "this_node", lambda: "another")
     sent = here.make("far", lambda file: _write(file, b"far"))
     assert sent == b"far"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["near"]

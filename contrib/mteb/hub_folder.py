@@ -14,8 +14,8 @@ import yaml
 from datasets import Audio, Dataset
 
 from ray_atr.data.shards import read_manifest
-from ray_atr.deploy.mteb.local_tasks import local_tasks
 from ray_atr.evaluation.eval_split import read_eval_split
+from ray_atr.evaluation.mteb_tasks import local_tasks
 
 
 def main() -> None:

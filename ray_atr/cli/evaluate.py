@@ -16,8 +16,8 @@ from ray_atr.common.settings import refuse
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
 if TYPE_CHECKING:
-    from ray_atr.deploy.calibrate import CalibrationScore
-    from ray_atr.deploy.mteb.scoring import TaskScore
+    from ray_atr.evaluation.calibrate import CalibrationScore
+    from ray_atr.evaluation.mteb_scoring import TaskScore
     from ray_atr.evaluation.run import Evaluated
 
 
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     tasks = []
     if given.mteb:
-        from ray_atr.deploy.mteb.scoring import find_tasks
+        from ray_atr.evaluation.mteb_scoring import find_tasks
 
         # Before anything is encoded: a name may be wrong, or the extra not there.
         tasks = find_tasks(given.mteb, given.evaluation, find_checkpoint(given.checkpoint[0]))
@@ -92,21 +92,21 @@ def run(arguments: Sequence[str], program: str) -> None:
         )
     print_evaluation(evaluated, console)
     if given.trec:
-        from ray_atr.deploy.trec import write_trec
+        from ray_atr.evaluation.trec import write_trec
 
         print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
     if given.card:
-        from ray_atr.deploy.card import write_card
+        from ray_atr.evaluation.card import write_card
 
         print_plain(console, [f"card:    {write_card(evaluated)}"])
     if given.calibrate:
-        from ray_atr.deploy.calibrate import calibrate
-        from ray_atr.deploy.nothing import FALSE_SHARE
+        from ray_atr.evaluation.calibrate import calibrate
+        from ray_atr.metrics.nothing import FALSE_SHARE
 
         share = FALSE_SHARE if given.false_nothing is None else given.false_nothing
         print_calibration(calibrate(evaluated, prior=given.prior, false_nothing=share), evaluated, console)
     if tasks:
-        from ray_atr.deploy.mteb.scoring import score_tasks
+        from ray_atr.evaluation.mteb_scoring import score_tasks
 
         print_tasks(
             score_tasks(evaluated, tasks, say=lambda message: print_plain(console, [message])), evaluated, console
@@ -136,7 +136,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
 def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
     """Print by language how well the calibration holds for clips that it was not fitted on, and where it is."""
-    from ray_atr.deploy.calibration import CALIBRATION_FILE
+    from ray_atr.metrics.calibration import CALIBRATION_FILE
 
     console.rule("calibration, measured on other clips than it was fitted on")
     for language, one in scores.items():

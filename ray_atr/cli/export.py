@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import heartbeat, option, parse
-from ray_atr.deploy.options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
 from ray_atr.data.language_codes import require_language
-from ray_atr.deploy.options import IndexEncoding
+from ray_atr.training.encoding.options import IndexEncoding
 
 if TYPE_CHECKING:
     from ray_atr.deploy.index import Changes, Match

@@ -162,7 +162,7 @@ def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experime
     for path, wanted in (("scaling.workers", "0"), ("scaling.ray_data", "false")):
         if settings.get(path, wanted).lower() not in (wanted, AUTO):
             raise refuse(path, settings[path], f"{wanted} with --ray never")
-    return override(experiment, {"scaling.workers": 0, "scaling.ray_data": False})
+    return replace(experiment, scaling=replace(experiment.scaling, workers=0, ray_data=False))
 
 
 class Tracking(SweepListener):
@@ -206,14 +206,14 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
 
 def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experiment:
     """The experiment of a run folder; `settings` may change what it runs on (`scaling.*`), else they must agree with it."""
-    experiment = run.experiment
-    kept, wanted = flatten(experiment), flatten(override(experiment, settings))
+    experiment = override(run.experiment, settings)
+    kept, wanted = flatten(run.experiment), flatten(experiment)
     different = sorted(path for path in wanted if kept.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
         was = f"{path} is {kept.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
-    return override(experiment, settings)
+    return experiment
 
 
 def varied_in(run: RunFolder) -> Varied:

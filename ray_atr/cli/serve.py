@@ -12,7 +12,7 @@ import tyro
 
 from ray_atr.cli.parse import option, parse
 from ray_atr.common.settings import refuse
-from ray_atr.deploy.options import ServerLimits
+from ray_atr.deploy.serve.limits import ServerLimits
 
 TOKEN = "RAY_ATR_TOKEN"
 LEAST_TOKEN = 16  # characters

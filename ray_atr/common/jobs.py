@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import pickle
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray, this_node
+from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import write_bytes
 
 RESTARTS_IN_A_CLUSTER = 3
 """How often a process begins again there, whose node may go. On one machine it would die of the same again, without an end."""
@@ -32,28 +29,6 @@ class Resources:
     threads: int = 0  # torch's in each; 0: as Ray sets them
     setting: str = "processes"  # what an error calls `processes`
     labels: Mapping[str, str] = field(default_factory=dict)  # of the nodes that they may run on; none: any
-
-
-@dataclass(frozen=True)
-class FolderHere:
-    """A folder on the disk of the node that asks for jobs: files that they make on other nodes are sent there."""
-
-    folder: Path
-    node: str = field(default_factory=this_node)
-
-    def make(self, name: str, write: Callable[[Path], None]) -> bytes | None:
-        """In a job: let `write(file)` make one of the folder's files. Returns its content if that is to be sent."""
-        if this_node() == self.node:
-            write(self.folder / name)
-            return None
-        with tempfile.TemporaryDirectory(prefix="ray_atr-") as aside:
-            write(Path(aside) / name)
-            return (Path(aside) / name).read_bytes()
-
-    def receive(self, name: str, content: bytes | None) -> None:
-        """Where the jobs were asked for: put a file that was sent in its place."""
-        if content is not None:
-            write_bytes(self.folder / name, content)
 
 
 def run_jobs(

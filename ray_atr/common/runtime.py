@@ -314,6 +314,6 @@ def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list
     """In words, how the code that resumes a sweep differs from the code that started it. The digest of the files decides over
     the commit: a job's copy of a clone has no commit, and another commit may have the same files.
     """
-    kept = info.get("code") or {}
-    names = [name for name in now if name in kept and (name != "git_commit" or "code_digest" not in kept)]
-    return [f"{name} was {kept[name]}, is {now[name]}" for name in names if kept[name] != now[name]]
+    recorded = info.get("code") or {}
+    names = [name for name in now if name in recorded and (name != "git_commit" or "code_digest" not in recorded)]
+    return [f"{name} was {recorded[name]}, is {now[name]}" for name in names if recorded[name] != now[name]]

@@ -20,22 +20,6 @@ from typing import Any, Literal
 
 MAX_SHOWN = 200  # characters of a wrong value that an error repeats
 
-RELEVANCE = ("auto", "clip", "label")
-"""What is relevant to a caption: its own clip, every clip of its class, or the class if each has one caption."""
-RELEVANCE_HELP = (
-    "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption"
-)
-
-Ranking = Literal["learned", "cosine", "plan"]
-RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
-MOST_PLAN_SWEEPS = 100_000
-"""Of a ranking by plan; where so many do not suffice, 0 goes on to convergence."""
-RANKING_HELP = (
-    "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
-    "the transport plan of the whole set, in which one query's answer depends on the others"
-)
-
-
 REMOVED = {"neighbour_votes": "leave_one_out"}
 """Names that settings of earlier versions took, and what takes their place."""
 

@@ -14,8 +14,9 @@ a store (`features`) the features themselves are there, and `train-00000.arrow` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -26,9 +27,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from ray_atr.common.jobs import FolderHere, Resources, run_jobs
+from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Say
+from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
 from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
@@ -60,6 +62,28 @@ CLIPS_TOGETHER = 16
 """Clips whose audio is in memory at a time."""
 WINDOWS_TOGETHER = 64
 """Windows that are computed before they are written."""
+
+
+@dataclass(frozen=True)
+class FolderHere:
+    """A folder on the disk of the node that asks for jobs: files that they make on other nodes are sent there."""
+
+    folder: Path
+    node: str = field(default_factory=this_node)
+
+    def make(self, name: str, write: Callable[[Path], None]) -> bytes | None:
+        """In a job: let `write(file)` make one of the folder's files. Returns its content if that is to be sent."""
+        if this_node() == self.node:
+            write(self.folder / name)
+            return None
+        with tempfile.TemporaryDirectory(prefix="ray_atr-") as aside:
+            write(Path(aside) / name)
+            return (Path(aside) / name).read_bytes()
+
+    def receive(self, name: str, content: bytes | None) -> None:
+        """Where the jobs were asked for: put a file that was sent in its place."""
+        if content is not None:
+            write_bytes(self.folder / name, content)
 
 
 def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:

@@ -120,7 +120,7 @@ class FeatureSet:
     def _first_windows(self) -> np.ndarray:
         return np.cumsum(self.num_windows) - self.num_windows
 
-    def windows_heard(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
+    def drawn_windows(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
         """At most that many windows of each of the clips for an epoch, [n, most]: one that is drawn from (seed, epoch,
         clip_id), and others evenly after it. -1 fills the rows of clips that have fewer.
         """
@@ -160,7 +160,7 @@ class FeatureSet:
         return np.repeat(np.arange(len(sizes)), sizes)
 
     @cached_property
-    def _places_of_groups(self) -> list[tuple[str, int]]:
+    def _locations_of_groups(self) -> list[tuple[str, int]]:
         """The shard's file of each row group, and the group's number in it."""
         pairs = zip(self.shard_files, self.group_sizes, strict=True)
         return [(file, number) for file, sizes in pairs for number in range(len(sizes))]
@@ -171,18 +171,18 @@ class FeatureSet:
         sizes = np.array([size for of_shard in self.group_sizes for size in of_shard], np.int64)
         return np.cumsum(sizes) - sizes
 
-    def places_of(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
+    def locations_of(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
         """Where the audio of clips is: shard's file, number of the row group in it, row within the group."""
         groups = self.groups[rows]
         within = (rows - self._first_rows[groups]).tolist()
-        return [(*self._places_of_groups[group], row) for group, row in zip(groups.tolist(), within, strict=True)]
+        return [(*self._locations_of_groups[group], row) for group, row in zip(groups.tolist(), within, strict=True)]
 
     def _from_audio(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Decoders are heavy, and only this needs them.
         from ray_atr.data.audio import FrontEnd
         from ray_atr.data.row_groups import features_at
 
-        arrays = features_at(self.source, FrontEnd(**self.front_end), self.places_of(rows))
+        arrays = features_at(self.source, FrontEnd(**self.front_end), self.locations_of(rows))
         return padded(arrays, self.num_features, self.dtype)
 
     def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:

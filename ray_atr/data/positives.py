@@ -41,16 +41,3 @@ def group_number(name: str) -> int:
 def caption_groups(captions: Sequence[str]) -> Tensor:
     """A number for each caption, int64 [B], equal where the texts are: a hash, so that workers agree without talking."""
     return torch.tensor([group_number(folded(caption)) for caption in captions], dtype=torch.int64)
-
-
-def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
-    """`positives` [B, B], or some of its rows and columns, of group numbers [B]: of captions, class labels or clip ids.
-
-    groups may be [B, G]: positives are then equal in one of the G columns.
-    """
-    columns = groups[:, None] if groups.ndim == 1 else groups
-    own, columns = columns[rows], columns[others]
-    same = own[:, :1] == columns[:, 0]
-    for column in range(1, columns.shape[1]):
-        same |= own[:, column, None] == columns[:, column]
-    return same

@@ -190,7 +190,7 @@ def stream(
     an epoch's end does not drain the pipeline.
     """
     steps = [
-        (plan.epoch, step, rows, features.windows_heard(rows, seed, plan.epoch, windows))
+        (plan.epoch, step, rows, features.drawn_windows(rows, seed, plan.epoch, windows))
         for number, plan in enumerate(plans)
         for step, rows in enumerate(plan.rows)
         if number or step >= first_step
@@ -268,7 +268,7 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
         return
     items = []
     for number, (_, rows) in enumerate(units):
-        places = features.places_of(rows)
+        places = features.locations_of(rows)
         file, group, _ = places[0]
         items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
     options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}

@@ -72,8 +72,8 @@ class Checkpoint:
         """Scheme, pair loss and knowledge by their names; nothing if they are not known."""
         if self.experiment is None:
             return ""
-        chosen = flatten(self.experiment)
-        parts = [str(chosen[f"objective.{part}"]) for part in ("scheme", "pair", "knowledge")]
+        objective = self.experiment.objective
+        parts = (objective.scheme.name, objective.pair.name, objective.knowledge.name)
         return " x ".join(part for part in parts if part != "none")
 
     def trained_classes(

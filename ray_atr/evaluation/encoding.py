@@ -160,10 +160,10 @@ class Encoder:
         rows = read_shard(self.manifest, self.shards[shard], ["clip_id", "audio"], self.batch_size)
         audio = ((i, a) for batch in rows for i, a in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True))
         sounds = ((clip_id, encoded.as_buffer()) for clip_id, encoded in audio)
-        yield from heard_batches(sounds, self.front_end, all_windows=self.all_windows, batch_size=self.batch_size)
+        yield from window_batches(sounds, self.front_end, all_windows=self.all_windows, batch_size=self.batch_size)
 
 
-def heard_batches(
+def window_batches(
     sounds: Iterable[tuple[str, Buffer]], front_end: FrontEnd, *, all_windows: bool, batch_size: int
 ) -> Iterator[ClipBatch]:
     """Batches of the windows of encoded clips, each with its id, rounded as a cache of features rounds them."""

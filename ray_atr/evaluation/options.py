@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from ray_atr.common.settings import (
+from ray_atr.common.ranking import (
     MOST_PLAN_SWEEPS,
     RANKING_HELP,
     RANKINGS,
     RELEVANCE,
     RELEVANCE_HELP,
-    Settings,
-    setting,
+    RankingSettings,
 )
+from ray_atr.common.settings import Settings, setting
 
 if TYPE_CHECKING:
     from ray_atr.models.retriever import Retriever
-    from ray_atr.objectives.ranking import RankingSettings
 
 
 NUMBER = tyro.conf.arg(metavar="NUMBER")

@@ -88,14 +88,14 @@ def evaluate(
     if not checkpoints:
         raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")
     encoding = encoding or Encoding()
-    found = [find_checkpoint(path) for path in checkpoints]
-    check_seeds(found, "checkpoint")
+    opened = [find_checkpoint(path) for path in checkpoints]
+    check_seeds(opened, "checkpoint")
     earlier = _is_evaluation(baseline)
     others = [] if earlier else [find_checkpoint(path) for path in baseline]
     check_seeds(others, "baseline")
     folder = _new_folder(out)
-    manifest = read_manifest(data_folder(options.data, found[0], say))
-    options = dataclasses.replace(options, split=options.split or own_split(manifest, found[0]))
+    manifest = read_manifest(data_folder(options.data, opened[0], say))
+    options = dataclasses.replace(options, split=options.split or own_split(manifest, opened[0]))
     eval_split = read_eval_split(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
@@ -110,14 +110,14 @@ def evaluate(
             embedded, eval_split.captions, device="cuda" if torch.cuda.is_available() else None
         )
 
-    embedded, first = model(found[0])
-    runs = [first, *(model(checkpoint)[1] for checkpoint in found[1:])]
+    embedded, first = model(opened[0])
+    runs = [first, *(model(checkpoint)[1] for checkpoint in opened[1:])]
     compared_with: list[Samples] = stored or [model(checkpoint)[1].samples for checkpoint in others]
     say("intervals and pictures")
-    names = _joint([one.name for one in found])
+    names = _joint([one.name for one in opened])
     page = compose_page(
-        _title(names, found[0], eval_split),
-        _facts(found, [str(path) for path in baseline], eval_split, options),
+        _title(names, opened[0], eval_split),
+        _facts(opened, [str(path) for path in baseline], eval_split, options),
         embedded,
         eval_split.captions,
         runs,
@@ -132,16 +132,16 @@ def evaluate(
         figures=options.figures,
         named=named,
         notes=eval_split.notes,
-        warnings=_warnings(found[0], eval_split),
+        warnings=_warnings(opened[0], eval_split),
     )
     printed_beside = wing("papers.printed_tables").printed_beside
-    beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, found[0].data_name)
-    cases = case_tables(found[0], embedded, eval_split, options.seed, named, lambda: data_folder("", found[0], say))
+    beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
+    cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], say))
     # In this process, wherever the encoders were.
     here = EncodingSource.from_retriever(
-        found[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
+        opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
     )
-    drift = drift_pictures(found[0], here) if options.figures else {}
+    drift = drift_pictures(opened[0], here) if options.figures else {}
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
         run_id = None
@@ -151,8 +151,8 @@ def evaluate(
             for number, run in enumerate(runs):
                 np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
             if options.mlflow:
-                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, found[0].experiment, say))
-    return Evaluated(folder, page, run_id, found[0], eval_split, embedded)
+                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, say))
+    return Evaluated(folder, page, run_id, opened[0], eval_split, embedded)
 
 
 def own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:

@@ -50,8 +50,8 @@ def case_tables(
     """One table, `named` captions before drawn ones, for a retriever of ASK whose knowledge base is there; else none."""
     experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
     base = trial / "knowledge" if is_local(trial) else None
-    kept = versions_in(base) if base is not None else []
-    if base is None or experiment is None or not kept or not isinstance(experiment.objective.knowledge, Ask):
+    versions = versions_in(base) if base is not None else []
+    if base is None or experiment is None or not versions or not isinstance(experiment.objective.knowledge, Ask):
         return []
     language = next(iter(eval_split.captions.sentences))
     sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
@@ -59,7 +59,7 @@ def case_tables(
     rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
     ids = [eval_split.clip_ids[clips[row]] for row in rows]
     cases = explain(
-        load_version(base, kept[-1]),
+        load_version(base, versions[-1]),
         experiment.objective.knowledge,
         [sentences[row] for row in rows],
         torch.as_tensor(np.asarray(embedded.audio)[clips[rows]]).float(),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ray_atr.common.settings import RELEVANCE, nearest, refuse
+from ray_atr.common.ranking import RELEVANCE
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.ranks import count_ranks_of_matrix
 from ray_atr.metrics.relevance import Relevance, as_relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval, score

@@ -51,14 +51,16 @@ class EpochReport(dict[str, Any]):
         """The report with what the epoch's validation measured, the best epoch up to this one, and what each clip adds to
         the metric that chooses it (`metrics.unit_scores`), if that is known.
         """
-        kept = {UNIT_SCORES: scores} if scores else {}
-        return EpochReport(self, best_epoch=best_epoch, **kept, **{str(name): value for name, value in metrics.items()})
+        units = {UNIT_SCORES: scores} if scores else {}
+        return EpochReport(
+            self, best_epoch=best_epoch, **units, **{str(name): value for name, value in metrics.items()}
+        )
 
     @property
     def unit_scores(self) -> NDArray[np.float64] | None:
         """Of each clip of the validation what it adds to the metric that chooses the best epoch, [U]; None if not kept."""
-        kept = self.get(UNIT_SCORES)
-        return None if kept is None else unpacked_scores(str(kept))
+        packed = self.get(UNIT_SCORES)
+        return None if packed is None else unpacked_scores(str(packed))
 
     @property
     def epoch(self) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
-from ray_atr.common.settings import RANKINGS, nearest, refuse
+from ray_atr.common.ranking import DEFAULT_PLAN, RANKINGS, PlanOptions
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.measures import of_queries
 from ray_atr.metrics.metric import DIRECTIONS, MEAN, Metric, task_name, with_means
 from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan
-from ray_atr.objectives.ranking import DEFAULT_PLAN, PlanOptions
 
 ENGLISH = "eng"
 CHUNK = 8192
@@ -120,8 +120,8 @@ def language_metrics(
     """
     result: dict[Metric, float] = {}
     for direction in DIRECTIONS:
-        found = {language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()}
-        result |= with_means(task_name(direction, by), found, trained)
+        each = {language: of_queries(getattr(retrieval, direction)) for language, retrieval in retrievals.items()}
+        result |= with_means(task_name(direction, by), each, trained)
     ranks, _ = ranks_by_language(retrievals)
     if len(retrievals) > 1 and len(ranks):
         variance = rank_variance_by_language(ranks)
@@ -180,9 +180,9 @@ def embedding_metrics(
             result[Metric("embedding", language, "language_distance")] = distance
     for name in ("modality_gap", "language_gap", "language_distance"):
         asked = [language for language in rows if name == "modality_gap" or language != ENGLISH]
-        found = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
-        if found:
-            result[Metric("embedding", MEAN, name)] = sum(found) / len(found)
+        values = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
+        if values:
+            result[Metric("embedding", MEAN, name)] = sum(values) / len(values)
     return result
 
 

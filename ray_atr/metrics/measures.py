@@ -6,7 +6,7 @@ A new measure of retrieval is one entry of `MEASURES`: from there it reaches val
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,3 +145,17 @@ def is_recall_at_chance(values: Mapping[Any, Any], task: str, language: str, num
     if recall is None or chance is None or queries is None or recall != recall:
         return False
     return is_chance(recall, chance, queries * num_runs)
+
+
+def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
+    """Indices of the points that no other is at least as good as in every gain and better in one, best first gain first.
+
+    Points that are equal in every gain are all kept. Optuna's `best_trials` does this for a study's own trials only.
+    """
+
+    def is_beaten(mine: Sequence[float]) -> bool:
+        return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in rows)
+
+    rows = [tuple(gain) for gain in gains]
+    front = [index for index, row in enumerate(rows) if not is_beaten(row)]
+    return sorted(front, key=lambda index: rows[index], reverse=True)

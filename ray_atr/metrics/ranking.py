@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import torch
 
-from ray_atr.common.settings import RANKINGS, Ranking, refuse
+from ray_atr.common.ranking import EPSILON, RANKINGS, Ranking
+from ray_atr.common.settings import refuse
 from ray_atr.metrics.relevance import Array, as_floats, as_matrix
-from ray_atr.objectives.ranking import EPSILON
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis, squared_distances
 from ray_atr.objectives.transport import solve
 from ray_atr.objectives.transport.balanced import log_sweeps
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis, squared_distances
 
 LearnedMetric: TypeAlias = Array | Mahalanobis
 CHUNK = 8192

@@ -45,8 +45,8 @@ class Relevance:
 
     def of_texts(self, rows: torch.Tensor) -> Relevance:
         """The same for some of the texts, `rows` [R] ascending, which are numbered again from 0."""
-        kept = torch.isin(self.text, rows)
-        return Relevance(torch.searchsorted(rows, self.text[kept]), self.clip[kept], len(rows), self.num_clips)
+        own = torch.isin(self.text, rows)
+        return Relevance(torch.searchsorted(rows, self.text[own]), self.clip[own], len(rows), self.num_clips)
 
     @property
     def matrix(self) -> NDArray[np.bool_]:

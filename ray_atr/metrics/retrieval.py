@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from scipy.special import digamma
 
+from ray_atr.common.ranking import EPSILON
 from ray_atr.metrics.measures import MAP_AT, RECALL_AT, QueryScores, of_queries
 from ray_atr.metrics.metric import DIRECTIONS
 from ray_atr.metrics.ranking import LearnedMetric, audio_rows, plan_scores, text_rows
 from ray_atr.metrics.ranks import BothRanks, PairRanks, count_ranks, count_ranks_of_matrix
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_matrix, as_relevance
-from ray_atr.objectives.ranking import EPSILON
 
 PLAN_TIE = 1e-7  # in log plan: two clips that are the same recording differ by rounding in their potentials
 

@@ -101,9 +101,9 @@ def resampled(samples: Samples, weight: np.ndarray, trained: Collection[str] | N
     by_measure: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     for group, sample in samples.items():
         task, language = group.task, group.language
-        found = dict(zip(sample.means, _means(list(sample.means.values()), sample.unit, weight), strict=True))
-        found |= {name: _weighted_median(values, sample.unit, weight) for name, values in sample.medians.items()}
-        for name, drawn in found.items():
+        by_name = dict(zip(sample.means, _means(list(sample.means.values()), sample.unit, weight), strict=True))
+        by_name |= {name: _weighted_median(values, sample.unit, weight) for name, values in sample.medians.items()}
+        for name, drawn in by_name.items():
             result[Metric(task, language, name)] = drawn
             if language != MEAN:
                 by_measure.setdefault((task, name), {})[language] = drawn
@@ -125,30 +125,30 @@ def to_arrays(samples: Samples) -> dict[str, np.ndarray]:
 
 def from_arrays(arrays: Mapping[str, np.ndarray]) -> dict[QueryGroup, Sample]:
     """The samples of `to_arrays` (or of the file that `numpy.load` opens), in their order."""
-    found: dict[QueryGroup, dict[str, dict[str, np.ndarray]]] = {}
+    of_groups: dict[QueryGroup, dict[str, dict[str, np.ndarray]]] = {}
     for name in arrays:
         key, _, rest = name.partition(":")
         kind, _, metric = rest.partition(":")
         if kind not in KINDS_OF_ARRAYS:
             raise refuse("arrays", name, "the arrays that to_arrays makes")
-        found.setdefault(QueryGroup.parse(key, "arrays"), {kind: {} for kind in KINDS_OF_ARRAYS})[kind][metric] = (
+        of_groups.setdefault(QueryGroup.parse(key, "arrays"), {kind: {} for kind in KINDS_OF_ARRAYS})[kind][metric] = (
             arrays[name]
         )
-    absent = [f"{key}:{kind}" for key, parts in found.items() for kind in ("query", "unit") if not parts[kind]]
-    if absent or not found:
+    absent = [f"{key}:{kind}" for key, parts in of_groups.items() for kind in ("query", "unit") if not parts[kind]]
+    if absent or not of_groups:
         raise refuse("arrays", f"no {', '.join(absent[:3]) or 'arrays'}", "the arrays that to_arrays makes")
     return {
         key: Sample(parts["query"][""], parts["unit"][""], parts["mean"], parts["median"])
-        for key, parts in found.items()
+        for key, parts in of_groups.items()
     }
 
 
 def _of_queries(scores: QueryScores) -> Sample:
-    found: dict[str, dict[str, np.ndarray]] = {"mean": {}, "median": {}}
+    by_average: dict[str, dict[str, np.ndarray]] = {"mean": {}, "median": {}}
     for name, measure in OF_QUERIES.items():
-        if measure.values is not None and measure.average in found:
-            found[measure.average][name] = measure.values(scores)
-    return Sample(scores.query, scores.clip, found["mean"], found["median"])
+        if measure.values is not None and measure.average in by_average:
+            by_average[measure.average][name] = measure.values(scores)
+    return Sample(scores.query, scores.clip, by_average["mean"], by_average["median"])
 
 
 def _means(values: Sequence[np.ndarray], unit: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ray_atr.common.ranks import LinearMap
 from ray_atr.models.tower import length_mask
-from ray_atr.objectives.ranks import LinearMap
 
 
 class Workers:

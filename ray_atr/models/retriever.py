@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.override import flatten, override
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import atomic_folder, fetched, locate
 from ray_atr.common.storage.digests import check_folder, seal_folder
@@ -54,9 +55,8 @@ from ray_atr.models.weights import (
     write_state,
 )
 from ray_atr.models.words import with_saved_words
-from ray_atr.objectives.learned import LearnedParameters, LearnedSettings
-from ray_atr.objectives.ranking import RankingSettings
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis
+from ray_atr.objectives.pairs.learned import LearnedParameters, LearnedSettings
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 
 Clip = str | Path | bytes | Waveform | Tensor
 """A file, a file's bytes, or a mono waveform [S]"""
@@ -122,6 +122,20 @@ class ModelSettings(Settings):
         if not self.pools_windows:
             return 1
         return self.windows_in_training or (2 if self.windows == "attention" else 1)
+
+    @property
+    def encoded_anew(self) -> dict[str, str]:
+        """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
+        frozen = [kind for kind in ("audio", "text") if getattr(self, kind).adapt.is_frozen]
+        if self.interaction == "late":
+            return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
+        if self.augment.is_active and "audio" in frozen:
+            return {"audio": "model.augment changes its input in every epoch"}
+        return {}
+
+    def encodes_once(self, kind: str) -> bool:
+        """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
+        return getattr(self, kind).adapt.is_frozen and kind not in self.encoded_anew
 
 
 ATTENTION_TEMPERATURE = 0.1

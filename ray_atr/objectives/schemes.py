@@ -301,11 +301,11 @@ def _take(values: Tensor, rows: Tensor | None) -> Tensor:
 
 def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:
     """Equal weights, or weights by number of pairs, over the comparisons that have any; ValueError if none has."""
-    kept = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
-    if not kept:
+    nonempty = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
+    if not nonempty:
         raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")
-    total = sum(comparison.size for comparison, _ in kept) if by_size else len(kept)
-    return [Weighted((one.size if by_size else 1) / total, one, label) for one, label in kept]
+    total = sum(comparison.size for comparison, _ in nonempty) if by_size else len(nonempty)
+    return [Weighted((one.size if by_size else 1) / total, one, label) for one, label in nonempty]
 
 
 @torch.no_grad()

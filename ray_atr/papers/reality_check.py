@@ -30,7 +30,7 @@ from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.report.write import Added
 from ray_atr.metrics.bootstrap import over_clips_and_seeds, warning_of_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
-from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
+from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
 from ray_atr.training.validation import MEASURE
@@ -180,14 +180,14 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     return Hits(np.bincount(places, hits) / np.bincount(places), clip)
 
 
-class Found(NamedTuple):
+class ReadCells(NamedTuple):
     """The cells of runs, and of what was left out the place and the reason, a line each."""
 
     cells: dict[tuple[str, str, float], MethodTrials]
     left_out: list[str]
 
 
-def read_cells(*runs: RunFolder) -> Found:
+def read_cells(*runs: RunFolder) -> ReadCells:
     """The cells of runs; what is no method's, not finished, without scores or not comparable is left out, and named.
 
     Runs whose settings are not the first one's cannot be compared with it; of a method's seed at one noise that several runs
@@ -216,7 +216,7 @@ def read_cells(*runs: RunFolder) -> Found:
                 grouped.setdefault(key, {}).setdefault(int(overrides["seed"]), (hits, trial))
         left_out += [f"{run.path}: {counted(number, 'trial')} {reason}" for reason, number in reasons.items()]
     select_by = base.evaluation.select_by
-    return Found({key: _cell(list(found.values()), select_by) for key, found in grouped.items()}, left_out)
+    return ReadCells({key: _cell(list(found.values()), select_by) for key, found in grouped.items()}, left_out)
 
 
 def _differing(run: RunFolder, first: RunFolder) -> str:

@@ -13,7 +13,7 @@ from ray_atr.cli.parse import option
 from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.space import Point, Space, combinations
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.papers.recipes.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, ON_ANY_DATA, PAIR
+from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, ON_ANY_DATA, PAIR
 
 if TYPE_CHECKING:
     from ray_atr.sweep import Goal
@@ -81,7 +81,7 @@ class CorrespondenceSweep(ComparisonSweep):
 
 def space_of(method: str) -> dict[str, str]:
     """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
-    from ray_atr.objectives.correspondence import CORRESPONDENCES
+    from ray_atr.objectives import CORRESPONDENCES
 
     fixed: Mapping[str, Any] = METHODS[method]
     settings = {field.name for field in fields(CORRESPONDENCES[fixed[CORRESPONDENCE]])}

@@ -128,11 +128,11 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
             shutil.rmtree(folder, ignore_errors=True)
     if not costs:
         raise ValueError(failed[0])
-    found = [_cost_of(experiment, costs) for experiment in experiments]
+    of_trials = [_cost_of(experiment, costs) for experiment in experiments]
     return Estimate(
         num_trials=number,
-        trials=[cost.total(experiment) for cost, experiment in zip(found, experiments, strict=True)],
-        disk=[cost.disk for cost in found],
+        trials=[cost.total(experiment) for cost, experiment in zip(of_trials, experiments, strict=True)],
+        disk=[cost.disk for cost in of_trials],
         costs=list(costs.values()),
         num_kinds=len(kinds),
         failed=failed,

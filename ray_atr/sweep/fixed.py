@@ -51,17 +51,17 @@ def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
     changes = min(
         ({path: value for path, value in flat.items() if origin.get(path) != value} for origin in origins), key=len
     )
-    found = {f"{OBJECTIVE}.{path}": value for path, value in changes.items()}
-    return {path: value for path, value in found.items() if path not in varied and _is_below(path, varied)}
+    overrides = {f"{OBJECTIVE}.{path}": value for path, value in changes.items()}
+    return {path: value for path, value in overrides.items() if path not in varied and _is_below(path, varied)}
 
 
 def overrides_of(base: Experiment, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Point:
     """A point with the fixed settings that exist in it, as the tree holds them. ValueError for a value that is not allowed."""
-    found = dict(point)
+    overrides = dict(point)
     for path in sorted(fixed, key=lambda path: path.count(".")):
-        if path not in found and path in flatten(override(base, found)):
-            found[path] = flatten(override(base, {**found, path: fixed[path]}))[path]
-    return found
+        if path not in overrides and path in flatten(override(base, overrides)):
+            overrides[path] = flatten(override(base, {**overrides, path: fixed[path]}))[path]
+    return overrides
 
 
 def check_fixed(

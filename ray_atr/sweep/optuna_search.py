@@ -75,7 +75,7 @@ class Study:
         self.earlier = [one for one in search.earlier if self._is_here(one)]
         self.study_id: int | None = None
         self.num_read = 0
-        self.places: list[int] = []
+        self.indices: list[int] = []
         """Where in the history the cell's points are."""
         self.old: set[int] = set()
         """Those of them that the study goes by no more, unless they are among the best."""
@@ -86,51 +86,51 @@ class Study:
     def keep_up(self) -> None:
         """Tell the study what the history has learned since the last time."""
         known = self.history.observations
-        ended = [place for place in self.open if known[place].status in STATES]
+        ended = [index for index in self.open if known[index].status in STATES]
         # One that is old may be among the best.
-        is_stale = any(self.open[place] == GONE for place in ended)
-        for place in ended:
-            trial = self.open.pop(place)
+        is_stale = any(self.open[index] == GONE for index in ended)
+        for index in ended:
+            trial = self.open.pop(index)
             if trial != GONE:
-                self._end(trial, known[place])
-        for place in range(self.num_read, len(known)):
-            if self._is_here(known[place]):
-                self.places.append(place)
-                self._tell_of(place)
+                self._end(trial, known[index])
+        for index in range(self.num_read, len(known)):
+            if self._is_here(known[index]):
+                self.indices.append(index)
+                self._tell_of(index)
         self.num_read = len(known)
         if is_stale or self._num_old() > len(self.old):
             self._begin()
 
     def _num_old(self) -> int:
         """How many of the cell's points are old: whole thousands, so that a study lasts for as many proposals."""
-        return max(0, len(self.places) - NEWEST) // NEWEST * NEWEST
+        return max(0, len(self.indices) - NEWEST) // NEWEST * NEWEST
 
     def _begin(self) -> None:
         """A new study of the best of the old points, and all others."""
         if self.study_id is not None:
             self.storage.delete_study(self.study_id)
         self.study_id = self.storage.create_new_study(self.directions)
-        old = self.places[: self._num_old()]
+        old = self.indices[: self._num_old()]
         self.old = set(old)
         known = self.history.observations
-        finished = [place for place in old if known[place].status == FINISHED]
+        finished = [index for index in old if known[index].status == FINISHED]
         best = {
-            place
+            index
             for goal, sign in enumerate(self.signs)
-            for place in heapq.nlargest(BEST, finished, key=lambda at: (sign * known[at].scores[goal], -at))
+            for index in heapq.nlargest(BEST, finished, key=lambda at: (sign * known[at].scores[goal], -at))
         }
-        self.open = {place: GONE for place in old if known[place].status not in STATES}
+        self.open = {index: GONE for index in old if known[index].status not in STATES}
         for one in self.earlier:
             self._tell(one)
-        for place in self.places:
-            if place not in self.old or place in best:
-                self._tell_of(place)
+        for index in self.indices:
+            if index not in self.old or index in best:
+                self._tell_of(index)
 
-    def _tell_of(self, place: int) -> None:
-        one = self.history.observations[place]
+    def _tell_of(self, index: int) -> None:
+        one = self.history.observations[index]
         trial = self._tell(one)
         if one.status not in STATES:
-            self.open[place] = trial
+            self.open[index] = trial
 
     def propose(self, seed: int) -> Point:
         """The estimator's proposal by the random numbers of a seed."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ray_atr.common.settings import refuse
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.training.experiment import Experiment, parse_labels
 
 Resources = Mapping[str, float]  # `CPU` and `GPU`, in numbers of them

@@ -24,16 +24,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ray_atr.common.settings import refuse
 from ray_atr.metrics.bootstrap import variance_over_seeds
+from ray_atr.training.run_folder import RaceEvidence
 
 LEVEL = 0.05
 """The probability that a point which is the best is dropped, over all looks and points of a cell."""
@@ -47,31 +45,6 @@ FEWEST_CLIPS = 30
 
 Scores = Mapping[int, NDArray[np.float64]]
 """Of a point's finished seeds, what each clip of the validation adds to the metric, [U]."""
-
-
-@dataclass(frozen=True)
-class RaceEvidence:
-    """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
-
-    rival: str
-    seeds: int
-    ahead: float
-    """Mean of the rival less that of the point, over the seeds and clips that both have."""
-    at_least: float
-    """The lower end of the joint interval, above 0."""
-    level: float
-    """What this look spends: the interval covers all pairs at once but with this probability."""
-
-    @classmethod
-    def read(cls, content: Any, path: str) -> RaceEvidence:
-        """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
-        numbers = [one.name for one in fields(cls) if one.name != "rival"]
-        is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
-        if not is_whole or not all(type(content.get(name)) in (int, float) for name in numbers):
-            raise refuse(
-                path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
-            )
-        return cls(**{one.name: content[one.name] for one in fields(cls)})
 
 
 def run_race(
@@ -97,10 +70,10 @@ def run_race(
         if len(racing) < 2 or any(name in racing for name in lacking):
             break
         scores = {name: np.stack([points[name][seed] for seed in looked_at]) for name in racing}
-        found = look(scores, len(points), LEVEL / 2**number)
-        found |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
-        dropped |= found
-        racing = [name for name in racing if name not in found]
+        beaten = look(scores, len(points), LEVEL / 2**number)
+        beaten |= {name: evidence for name, evidence in before.items() if evidence.seeds == number}
+        dropped |= beaten
+        racing = [name for name in racing if name not in beaten]
     return {**before, **dropped}
 
 
@@ -114,15 +87,15 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
     if num_clips < FEWEST_CLIPS or len(names) < 2:
         return {}
     pairs = list(itertools.combinations(names, 2))
-    found = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
+    differences = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
     known = (len(names) - 1) * (num_seeds - 1)
     freedom = ASSUMED_SEEDS + known
-    pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in found.values()])))
+    pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in differences.values()])))
     of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + known * pooled) / freedom
     z = _quantile(level, entrants, np.inf)
     t = z if num_seeds == 1 else _quantile(level, entrants, freedom)
     dropped: dict[str, RaceEvidence] = {}
-    for (one, other), (mean, of_clips, of_seeds) in found.items():
+    for (one, other), (mean, of_clips, of_seeds) in differences.items():
         half = float(np.sqrt(z**2 * of_clips + t**2 * max(of_pairs, of_seeds) / num_seeds))
         better, worse = (one, other) if mean > 0 else (other, one)
         evidence = RaceEvidence(better, num_seeds, abs(mean), abs(mean) - half, level)

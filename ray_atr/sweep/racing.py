@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Space, point_key
-from ray_atr.sweep.race import FEWEST_CLIPS, RaceEvidence, run_race
+from ray_atr.sweep.race import FEWEST_CLIPS, run_race
 from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.schedulers import rivals_key
 from ray_atr.sweep.search import SweepPlan
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RunFolder, TrialFolder, trial_name
+from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RaceEvidence, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"
 """In sweep.json: the seeds in their order, and those of them that nobody asked for: they were given for spared trials."""
@@ -46,9 +46,9 @@ class Entrant:
         if DROPPED in described:
             self.evidence = RaceEvidence.read(described[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
         self.has_failed |= described["status"] == FAILED
-        self.note(seed)
+        self.read_scores(seed)
 
-    def note(self, seed: int) -> None:
+    def read_scores(self, seed: int) -> None:
         """Keep the scores of a seed, once its trial has finished and if it kept them."""
         trial = self.trials[seed]
         if trial.is_finished and (scores := scores_of(trial)) is not None:
@@ -61,19 +61,19 @@ def scores_of(trial: TrialFolder) -> NDArray[np.float64] | None:
     return next((row.unit_scores for row in trial.epochs() if row.epoch == best), None)
 
 
-def cells_of(run: RunFolder, trials: Iterable[TrialFolder], space: Space | None) -> list[list[Entrant]]:
+def rival_groups(run: RunFolder, trials: Iterable[TrialFolder], space: Space | None) -> list[list[Entrant]]:
     """The points that are raced against each other, by their trials; a trial that names no seed has the run's."""
-    cells: dict[str, dict[str, Entrant]] = {}
+    groups: dict[str, dict[str, Entrant]] = {}
     base = int(run.settings.get("seed", 0))
     for trial in trials:
         overrides = trial.describe()["overrides"]
         point = {path: value for path, value in overrides.items() if path != "seed"}
-        cell, key = cells.setdefault(rivals_key(point, space), {}), point_key(point)
-        if key not in cell:
-            is_taken = any(one.name == trial_name(point) for one in cell.values())
-            cell[key] = Entrant(key if is_taken else trial_name(point))
-        cell[key].add(int(overrides.get("seed", base)), trial)
-    return [list(cell.values()) for cell in cells.values()]
+        group, key = groups.setdefault(rivals_key(point, space), {}), point_key(point)
+        if key not in group:
+            is_taken = any(one.name == trial_name(point) for one in group.values())
+            group[key] = Entrant(key if is_taken else trial_name(point))
+        group[key].add(int(overrides.get("seed", base)), trial)
+    return [list(group.values()) for group in groups.values()]
 
 
 class Racing(SweepListener):
@@ -85,15 +85,15 @@ class Racing(SweepListener):
         self.run, self.queue, self.say, self.listeners = run, queue, say, listeners
         # Points that a comparison is read against are in no race.
         raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
-        self.cells = cells_of(run, raced, plan.space)
-        self.places = {
-            trial.trial_id: (cell, one, seed)
-            for cell in self.cells
-            for one in cell
+        self.groups = rival_groups(run, raced, plan.space)
+        self.entrants = {
+            trial.trial_id: (group, one, seed)
+            for group in self.groups
+            for one in group
             for seed, trial in one.trials.items()
         }
         self.seeds = list(run.info.get(SEEDS_OF_RACE, ()))
-        new = dict.fromkeys(seed for cell in self.cells for one in cell for seed in one.trials)
+        new = dict.fromkeys(seed for group in self.groups for one in group for seed in one.trials)
         # Those of the first start first: a look compares the same seeds however many are added.
         self.seeds += [seed for seed in new if seed not in self.seeds]
         run.update_info(**{SEEDS_OF_RACE: self.seeds})
@@ -112,22 +112,22 @@ class Racing(SweepListener):
         return trial_id in self.dropped
 
     def trial_finished(self, trial: TrialFolder) -> None:
-        if trial.trial_id in self.places:
-            cell, one, seed = self.places[trial.trial_id]
-            one.note(seed)
-            self._look_at(cell)
+        if trial.trial_id in self.entrants:
+            group, one, seed = self.entrants[trial.trial_id]
+            one.read_scores(seed)
+            self._look_at(group)
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
-        if trial.trial_id in self.places:
+        if trial.trial_id in self.entrants:
             # The others no longer wait for it.
-            cell, one, _ = self.places[trial.trial_id]
+            group, one, _ = self.entrants[trial.trial_id]
             one.has_failed = True
-            self._look_at(cell)
+            self._look_at(group)
 
     def look(self) -> None:
         """Drop what the finished trials allow to drop, and what was dropped before."""
-        for cell in self.cells:
-            self._look_at(cell)
+        for group in self.groups:
+            self._look_at(group)
 
     def further_seeds(self) -> tuple[list[int], str]:
         """The seeds that the points which are left can have for the trials that were spared, and words for it. None where there
@@ -139,7 +139,7 @@ class Racing(SweepListener):
         spent = sum(trial.trial_id not in self.dropped or bool(trial.epochs()) for trial in self.queue.trials)
         remaining = [one for trial_id, one in overrides.items() if trial_id not in self.dropped]
         left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in remaining}
-        is_open = any(sum(one.evidence is None for one in cell) > 1 for cell in self.cells)
+        is_open = any(sum(one.evidence is None for one in group) > 1 for group in self.groups)
         count = (asked - spent) // len(left) if left and is_open else 0
         said = (
             f"race: {counted(asked - spent, 'trial was', 'trials were')} spared, enough for "
@@ -147,20 +147,20 @@ class Racing(SweepListener):
         )
         return list(range(max(self.seeds) + 1, max(self.seeds) + 1 + count)), said
 
-    def _look_at(self, cell: Sequence[Entrant]) -> None:
-        self._say_if_few(cell)
-        found = run_race(
-            {one.name: one.scores for one in cell},
+    def _look_at(self, group: Sequence[Entrant]) -> None:
+        self._say_if_few(group)
+        beaten = run_race(
+            {one.name: one.scores for one in group},
             self.seeds,
-            before={one.name: one.evidence for one in cell if one.evidence is not None},
-            out=[one.name for one in cell if one.has_failed],
+            before={one.name: one.evidence for one in group if one.evidence is not None},
+            out=[one.name for one in group if one.has_failed],
         )
-        for one in cell:
-            if one.name in found:
-                self._drop(one, found[one.name])
+        for one in group:
+            if one.name in beaten:
+                self._drop(one, beaten[one.name])
 
-    def _say_if_few(self, cell: Sequence[Entrant]) -> None:
-        sizes = [len(of_seed) for one in cell for of_seed in one.scores.values()]
+    def _say_if_few(self, group: Sequence[Entrant]) -> None:
+        sizes = [len(of_seed) for one in group for of_seed in one.scores.values()]
         if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
             self._has_said_few = True
             self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")

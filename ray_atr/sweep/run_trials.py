@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.common.override import flatten, override, with_absolute_paths
+from ray_atr.common.override import override, with_absolute_paths
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.space import Grid, Point
 from ray_atr.common.storage import file_exists
+from ray_atr.data.noise import Noise
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
@@ -121,7 +122,7 @@ def sweep(
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
             is_dropped = None if racing is None else racing.is_dropped
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
-            with settled():
+            with frozen_garbage():
                 failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
             _nothing_runs_any_more(queue.trials)
         else:
@@ -159,7 +160,7 @@ def sweep(
 
 
 @contextlib.contextmanager
-def settled() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     """Python's search for garbage passes over what is there now: the trials, and all that was imported.
 
     It looks at every object again each time that a quarter as many were added, which takes 0.2 s in a driver of 10,000 trials.
@@ -205,11 +206,10 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
     """What each of the experiments needs before its first step, made once for those that need the same."""
-    prepared: dict[str, Prepared] = {}
+    prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
-        flat = flatten(experiment)
-        # Noise and splits do not change what is prepared; sources, languages and towers do.
-        key = repr([(k, v) for k, v in flat.items() if k.startswith(("data.", "model.")) and ".noise" not in k])
+        # Noise does not change what is prepared; sources, languages and towers do.
+        key = replace(experiment.data, noise=Noise()), experiment.model
         if key not in prepared:
             prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
     return list(prepared.values())
@@ -218,15 +218,15 @@ def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_
 def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
-    kept = hashes_of(info)
+    recorded = hashes_of(info)
     # Commas separate the names where they are kept.
-    found = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
-    for name, digest in found.items():
-        if kept.get(name, digest) != digest:
-            other = f"{name} has the hash {kept[name]} there and {digest} now"
+    hashes = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
+    for name, digest in hashes.items():
+        if recorded.get(name, digest) != digest:
+            other = f"{name} has the hash {recorded[name]} there and {digest} now"
             raise ValueError(f"{run.path}: run on other data: {other}; start a new sweep, or restore the data")
-    if not found.items() <= kept.items():
-        data = {**kept, **found}
+    if not hashes.items() <= recorded.items():
+        data = {**recorded, **hashes}
         sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
         run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 

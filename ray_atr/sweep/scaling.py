@@ -10,7 +10,7 @@ The losses are the same either way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_atr.common.override import flatten, override
@@ -18,10 +18,9 @@ from ray_atr.common.progress import Say
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate, write_json
 from ray_atr.data.sampling import IN_SHARDS
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
 
@@ -81,29 +80,29 @@ def decide(
         return None
     gpus = int(sum(node.resources.get("GPU", 0) for node in nodes))
     is_growing = any(node.labels is None for node in nodes)
-    found = [counted(gpus, "GPU")] if gpus else []
-    found += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
-    found += ["data in a store"] if is_in_store else []
-    found += ["validation beside training"] if scaling.validate_beside else []
-    found += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
-    reason = f"auto: {', '.join(found) or 'one node without GPUs'}"
-    if gpus and len(found) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
+    reasons = [counted(gpus, "GPU")] if gpus else []
+    reasons += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
+    reasons += ["data in a store"] if is_in_store else []
+    reasons += ["validation beside training"] if scaling.validate_beside else []
+    reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
+    reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
+    if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
         per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
         settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
         streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
         return ScalingChoice(settings | streams, f"{reason}; its towers are frozen and encode once")
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
-        if found and gpus and not scaling.gpus_per_worker:
+        if reasons and gpus and not scaling.gpus_per_worker:
             settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else {"scaling.gpus_per_worker": 1.0}
         if alone:
             reason += f"; {alone}"
-        elif found:
+        elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
             settings["scaling.workers"] = _num_workers(override(experiment, settings), nodes, most, num_trials)
     if scaling.ray_data == AUTO:
-        settings["scaling.ray_data"] = bool(found) or settings.get("scaling.workers", scaling.workers) != 0
-        if not alone and not found and settings["scaling.ray_data"]:
+        settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
+        if not alone and not reasons and settings["scaling.ray_data"]:
             reason = "auto: there are workers"
     return ScalingChoice(settings, reason)
 
@@ -112,7 +111,7 @@ def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) 
     """Whether there are more trials than GPUs, and each trains no more than what stands on vectors of frozen towers."""
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
-    return is_open and is_many and all(encodes_once(experiment, kind) for kind in ("audio", "text"))
+    return is_open and is_many and all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:
@@ -125,7 +124,7 @@ def _num_workers(experiment: Experiment, nodes: Sequence[Placed], most: int, num
     """The most workers that divide the batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
-        trial = processes_of(override(experiment, {"scaling.workers": workers}))
+        trial = processes_of(replace(experiment, scaling=replace(experiment.scaling, workers=workers)))
         divided = experiment.data.order_parts if experiment.data.order == IN_SHARDS else experiment.train.batch_size
         if divided % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
             return workers

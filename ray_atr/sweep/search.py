@@ -44,20 +44,6 @@ class Goal:
         raise refuse("--maximize/--minimize", self.metric, "what a validation measures: " + ", ".join(measured[:40]))
 
 
-def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the points that no other is at least as good as in every gain and better in one, best first gain first.
-
-    Points that are equal in every gain are all kept. Optuna's `best_trials` does this for a study's own trials only.
-    """
-
-    def is_beaten(mine: Sequence[float]) -> bool:
-        return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in rows)
-
-    rows = [tuple(gain) for gain in gains]
-    kept = [index for index, row in enumerate(rows) if not is_beaten(row)]
-    return sorted(kept, key=lambda index: rows[index], reverse=True)
-
-
 @dataclass(frozen=True)
 class Observation:
     """A point that was given out, and what is known of it."""

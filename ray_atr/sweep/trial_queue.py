@@ -175,14 +175,14 @@ def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
     seeds.
     """
     left_out = {*run.info.get("fixed", ()), *(["seed"] if without_seed else [])}
-    found: dict[str, tuple[float, PointTrials]] = {}
+    numbered: dict[str, tuple[float, PointTrials]] = {}
     for trial in run.trials():
         described = trial.describe()
         number = described.get("point")
         point = {path: value for path, value in described["overrides"].items() if path not in left_out}
         place = math.inf if number is None else number
-        found.setdefault(point_key(point), (place, PointTrials(point)))[1].trials.append(trial)
-    return [one for _, one in sorted(found.values(), key=lambda entry: entry[0])]
+        numbered.setdefault(point_key(point), (place, PointTrials(point)))[1].trials.append(trial)
+    return [one for _, one in sorted(numbered.values(), key=lambda entry: entry[0])]
 
 
 def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Observation], int]:
@@ -190,7 +190,7 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
     from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
     scores. ValueError if a trial lacks a goal's metric.
     """
-    found: dict[str, PointTrials] = {}
+    by_point: dict[str, PointTrials] = {}
     finished = set()
     for trial in run.trials():
         if status_of(trial) == FINISHED:
@@ -200,5 +200,5 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
             with contextlib.suppress(KeyError):
                 point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
                 if space.holds(point):
-                    found.setdefault(point_key(point), PointTrials(point)).trials.append(trial)
-    return [one.observation(goals) for one in found.values()], len(finished)
+                    by_point.setdefault(point_key(point), PointTrials(point)).trials.append(trial)
+    return [one.observation(goals) for one in by_point.values()], len(finished)

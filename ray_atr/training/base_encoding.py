@@ -55,11 +55,11 @@ class BaseSource:
     @cached_property
     def first(self) -> NDArray[np.int64]:
         """The place of the first entry with the same caption, [L, N]."""
-        found = []
+        first_rows = []
         for captions in self.captions:
             first: dict[str, int] = {}
-            found.append([first.setdefault(caption, row) for row, caption in enumerate(captions)])
-        return np.array(found, np.int64)
+            first_rows.append([first.setdefault(caption, row) for row, caption in enumerate(captions)])
+        return np.array(first_rows, np.int64)
 
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
@@ -103,15 +103,15 @@ class SourceEncoder:
             empty = np.zeros((0, self.experiment.model.embedding_width), dtype=np.float32)
             return PartEntries(empty, np.stack([empty] * len(source.languages)), names)
         if self.processes is None:
-            found = concatenated([self.encode_block(weights, block) for block in blocks])
+            encoded = concatenated([self.encode_block(weights, block) for block in blocks])
         else:
             import ray
 
             # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
             make_worker = partial(_block_encoder, self, [ray.put(dict(weights))])
             done = dict(run_jobs(blocks, make_worker, ray=self.processes))
-            found = concatenated([done[number] for number in range(len(blocks))])
-        return PartEntries(found.audio, found.text, names, source.first[:, rows])
+            encoded = concatenated([done[number] for number in range(len(blocks))])
+        return PartEntries(encoded.audio, encoded.text, names, source.first[:, rows])
 
     @cached_property
     def here(self) -> Prepared:

@@ -145,11 +145,11 @@ def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | N
 def numbered(names: Sequence[str]) -> list[str]:
     """The names, those that occur again with a number that tells them apart."""
     seen: Counter[str] = Counter()
-    found = []
+    unique = []
     for name in names:
-        found.append(f"{name}@{seen[name]}" if seen[name] else name)
+        unique.append(f"{name}@{seen[name]}" if seen[name] else name)
         seen[name] += 1
-    return found
+    return unique
 
 
 class TrainingData:

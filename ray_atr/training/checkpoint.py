@@ -182,8 +182,8 @@ def resume(
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
     if (shards is not None) != (SHARDS in saved):
         wrote = "true" if SHARDS in saved else "false"
-        found = f"a checkpoint in {folder / LAST}, written with {wrote}"
-        raise refuse("scaling.shard_towers", "false" if SHARDS in saved else "true", f"{wrote} with {found}")
+        saved_with = f"a checkpoint in {folder / LAST}, written with {wrote}"
+        raise refuse("scaling.shard_towers", "false" if SHARDS in saved else "true", f"{wrote} with {saved_with}")
     if shards is not None:
         _put_tensors(saved, state, shards)
     state.load_state_dict(saved, group)
@@ -222,14 +222,14 @@ def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str,
     model, optimizer = content["model"], content["optimizer"]
     tensors = {f"model/{name}": model[name] for name in divisible}
     of_towers = {id(parameter) for parameter in divisible.values()}
-    kept: dict[int, dict[str, Any]] = {}
+    moments: dict[int, dict[str, Any]] = {}
     for number, parameter in enumerate(_in_order(state.optimizer)):
-        kept[number] = dict(optimizer["state"].get(number, {}))
+        moments[number] = dict(optimizer["state"].get(number, {}))
         if id(parameter) in of_towers:
-            arrays = [key for key, value in kept[number].items() if isinstance(value, Tensor) and value.ndim > 0]
-            tensors |= {f"optimizer/{number}/{key}": kept[number].pop(key) for key in arrays}
+            arrays = [key for key, value in moments[number].items() if isinstance(value, Tensor) and value.ndim > 0]
+            tensors |= {f"optimizer/{number}/{key}": moments[number].pop(key) for key in arrays}
     rest = {name: value for name, value in model.items() if name not in divisible}
-    return tensors, {**content, "model": rest, "optimizer": {**optimizer, "state": kept}}
+    return tensors, {**content, "model": rest, "optimizer": {**optimizer, "state": moments}}
 
 
 def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter) -> None:

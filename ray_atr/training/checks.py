@@ -30,7 +30,6 @@ from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, requi
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import check_correspondence
-from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
 from ray_atr.training.languages import check_languages, with_languages
@@ -95,7 +94,7 @@ def check_order(experiment: Experiment) -> None:
     data, scaling = experiment.data, experiment.scaling
     if data.order != IN_SHARDS:
         return
-    if experiment.model.audio.front_end.kind == "vector" or encodes_once(experiment, "audio"):
+    if experiment.model.audio.front_end.kind == "vector" or experiment.model.encodes_once("audio"):
         raise refuse("data.order", data.order, "exact where a clip is a vector: vectors are small, and kept")
     if scaling.feature_store:
         raise refuse("data.order", data.order, "exact with scaling.feature_store, which keeps the features")
@@ -203,7 +202,7 @@ def check_sharding(experiment: Experiment) -> None:
         allowed = f"0, or more than 0.5, {set_}: workers on one GPU have nothing to spread"
         raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
-        if tower.name == "sentence_transformers" and not encodes_once(experiment, kind):
+        if tower.name == "sentence_transformers" and not experiment.model.encodes_once(kind):
             raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
         if tower.adapt.compile:
             raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")

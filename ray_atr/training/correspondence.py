@@ -29,7 +29,6 @@ from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator, PairVectors
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
-from ray_atr.training.encoding.frozen import encodes_once
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -51,7 +50,7 @@ def check_correspondence(experiment: Experiment) -> None:
     wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, LeaveOneOut) and chosen.reads == "recordings":
         audio = experiment.model.audio
-        if encodes_once(experiment, "audio") or audio.front_end.kind not in FRAMES:
+        if experiment.model.encodes_once("audio") or audio.front_end.kind not in FRAMES:
             allowed = "auto or towers: no log-mel frames of the clips are read, but vectors or samples"
             raise refuse("objective.correspondence.reads", chosen.reads, allowed)
     if isinstance(chosen, Teacher):

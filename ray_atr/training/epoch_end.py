@@ -84,22 +84,22 @@ class EpochEnd:
     def _of_training(self, texts: TextBatcher, last: Batch) -> dict[str, float]:
         """The noise, what is learned besides the towers, where the scheme pulls, how far another run's weights are."""
         retriever, learned = self.state.retriever, self.state.retriever.learned
-        found = {"clean_share": self.data.clean_share}
+        values = {"clean_share": self.data.clean_share}
         if learned.metric is not None:
             scalars = metric_scalars(learned.metric.detach(), learned.settings.metric)
-            found |= {name: float(value) for name, value in scalars.items()}
-        found |= {**self.state.estimator.end_epoch(), "learning_rate": float(self.state.scheduler.get_last_lr()[0])}
+            values |= {name: float(value) for name, value in scalars.items()}
+        values |= {**self.state.estimator.end_epoch(), "learning_rate": float(self.state.scheduler.get_last_lr()[0])}
         if len(last.languages) > 1:
-            found |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
+            values |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
         step = last.step + 1
         if self.experiment.train.keep_trajectory:
             weights_now = retriever.state_dict() if retriever.calls is None else gathered(retriever.state_dict())
             if self.data.group.is_first:
                 keep_weights(self.folder, step, weights_now)
         if self.other is not None and (weights := self.other.weights_after(step)) is not None:
-            error = found.get("data_distribution_error", 0.0)
-            found |= weight_errors(self.data, self.state, weights, texts, last, error)
-        return found
+            error = values.get("data_distribution_error", 0.0)
+            values |= weight_errors(self.data, self.state, weights, texts, last, error)
+        return values
 
     def _of_knowledge(self, last: Batch, result: StepResult) -> dict[str, float]:
         """Whether what lies beyond the batch matters, is fresh and of use, by the epoch's last batch."""
@@ -145,10 +145,10 @@ class DriftProbe:
         if snapshot.num_prototypes:
             measured["prototype_cosine_audio"] = prototype_collapse(as_tensor(snapshot.coarse_audio))
             measured["prototype_cosine_text"] = prototype_collapse(as_tensor(snapshot.coarse_text[0]))
-        if memory.found is not None:
-            found = torch.cat([memory.found.fine_audio, memory.found.fine_text], dim=1)
+        if memory.positions is not None:
+            neighbours = torch.cat([memory.positions.fine_audio, memory.positions.fine_text], dim=1)
             of_entries = [self._labels_of[name] for name in snapshot.names]
-            measured["neighbour_label_share"] = neighbour_label_share(found, labels, of_entries)
+            measured["neighbour_label_share"] = neighbour_label_share(neighbours, labels, of_entries)
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
@@ -204,7 +204,7 @@ def scheme_errors(
 
 
 def temperature_of(retriever: Retriever, objective: Objective) -> float:
-    """The learned temperature, or the pair loss's; losses without one of their own are judged at the papers'."""
+    """The learned temperature, or the pair loss's; losses without one of their own are measured at the papers'."""
     learned = retriever.learned.values().temperature
     return float(getattr(objective.pair, "temperature", PAPERS_TEMPERATURE) if learned is None else learned)
 
@@ -245,8 +245,8 @@ def weight_errors(
     growth = 1 + learning_rate * weighted / max(weights, 1e-12)
     earlier, apart = epoch_ago.get("train/weight_distance", 0.0), learning_rate * distribution_error * largest
     bound = log10_weight_error_bound(earlier, growth, data.steps_per_epoch, apart)
-    found = {"weight_distance": distance, "weight_error_growth": growth}
-    return found if math.isinf(bound) else {**found, "weight_distance_bound_log10": bound}
+    values = {"weight_distance": distance, "weight_error_growth": growth}
+    return values if math.isinf(bound) else {**values, "weight_distance_bound_log10": bound}
 
 
 class _LogProbabilities:

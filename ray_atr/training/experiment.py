@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ray_atr.common.override import flatten, override
-from ray_atr.common.settings import RELEVANCE, RELEVANCE_HELP, Settings, inherited, refuse, setting
+from ray_atr.common.override import override
+from ray_atr.common.ranking import EPSILON, RELEVANCE, RELEVANCE_HELP, RankingSettings
+from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
@@ -22,7 +23,6 @@ from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
-from ray_atr.objectives.ranking import EPSILON, RankingSettings
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")
@@ -403,7 +403,7 @@ class Experiment(Settings):
     def ranking(self) -> RankingSettings:
         """How its retriever ranks: a plan has the objective's own epsilon unless one is set."""
         chosen, epsilon = self.evaluation, self.evaluation.plan_epsilon
-        epsilon = flatten(self.objective.pair).get("epsilon", EPSILON) if epsilon is None else epsilon
+        epsilon = getattr(self.objective.pair, "epsilon", EPSILON) if epsilon is None else epsilon
         return RankingSettings(ranking=chosen.ranking, plan_epsilon=epsilon, plan_sweeps=chosen.plan_sweeps)
 
     @property
@@ -420,7 +420,7 @@ class Experiment(Settings):
 
 def resolved(experiment: Experiment) -> Experiment:
     """The experiment with the learning rate that `auto` stands for."""
-    return override(experiment, {"train.learning_rate": experiment.learning_rate})
+    return replace(experiment, train=replace(experiment.train, learning_rate=experiment.learning_rate))
 
 
 def automatic_rate(model: ModelSettings) -> tuple[float, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ray_atr.common.ranks import LinearMap, Ranks, stacked, unchanged
 from ray_atr.models.sharding import is_sharded, local
-from ray_atr.objectives.ranks import LinearMap, Ranks, unchanged
-from ray_atr.objectives.ring import Ring
+from ray_atr.objectives.pairs.ring import Ring
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""
@@ -119,16 +119,6 @@ def bytes_for_losses(given: float | None, device: torch.device) -> float:
     if device.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_properties(device).total_memory / 4
     return 2.0**30
-
-
-def stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The workers' tensors of these lengths, in rank order; all travel with the length of the longest."""
-    tensor = tensor.contiguous()
-    if (missing := max(lengths) - len(tensor)) > 0:
-        tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
-    parts = [torch.empty_like(tensor) for _ in lengths]
-    dist.all_gather(parts, tensor)
-    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
 
 
 class GradientMean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import Say
+from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, locate
 from ray_atr.common.storage.caches import cache_folder, cache_key, mark_used
@@ -30,10 +33,8 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
-    encodes_once,
     ensure_audio_vectors,
     ensure_text_vectors,
-    why_encoded_anew,
 )
 from ray_atr.training.experiment import Experiment, automatic_rate
 from ray_atr.training.languages import with_languages
@@ -57,8 +58,8 @@ class Prepared:
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the kind that these are."""
-        tower = FrozenTower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=lambda message: None)
-        return _features(tower, data, is_encoded=self.is_audio_encoded)
+        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=lambda message: None)
+        return _features(experiment, tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
         """These inputs, made now if this node's disk lacks them: they were prepared on another."""
@@ -139,15 +140,18 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     if experiment.train.learning_rate == "auto":
         rate, reason = automatic_rate(experiment.model)
         say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
-    for kind, reason in why_encoded_anew(experiment).items():
+    for kind, reason in experiment.model.encoded_anew.items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
-    if unheard := _unheard(experiment, manifest):
-        say(unheard)
+    if beyond := _audio_left_out(experiment, manifest):
+        say(beyond)
     for fewer in _fewer_than_asked(experiment, manifest):
         say(fewer)
-    is_audio_encoded = encodes_once(experiment, "audio")
-    audio, text = (FrozenTower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
-    features = _features(audio, folder, is_encoded=is_audio_encoded)
+    is_audio_encoded = experiment.model.encodes_once("audio")
+    audio, text = (_frozen_tower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
+    features = _features(experiment, audio, folder, is_encoded=is_audio_encoded)
+    captions = None
+    if experiment.model.encodes_once("text"):
+        captions = ensure_text_vectors(text, folder, experiment.data.languages)
     if experiment.data.order == IN_SHARDS:
         say(_what_an_epoch_has(experiment, open_features(features, experiment.data.train_split)))
     return Prepared(
@@ -157,7 +161,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
         tokenizer=tokenizer,
         home=home,
         is_audio_encoded=is_audio_encoded,
-        captions=ensure_text_vectors(text, folder) if encodes_once(experiment, "text") else None,
+        captions=captions,
         data_name=manifest.name,
     )
 
@@ -184,7 +188,7 @@ def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
     )
 
 
-def _unheard(experiment: Experiment, manifest: Manifest) -> str:
+def _audio_left_out(experiment: Experiment, manifest: Manifest) -> str:
     """What of the audio the model does not hear, in words; empty if it hears all of it."""
     seconds = experiment.model.audio.front_end.clip_seconds
     if experiment.model.pools_windows or not has_long_clips(manifest, seconds):
@@ -196,11 +200,25 @@ def _unheard(experiment: Experiment, manifest: Manifest) -> str:
     )
 
 
-def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
+def _frozen_tower(
+    kind: str, experiment: Experiment, tokenizer: Path | None, home: Path, use_ray: bool, say: Say
+) -> FrozenTower:
+    scaling = experiment.scaling
+    encoder = Resources(
+        scaling.cpus_per_worker * WORKER_CPU_SHARE,
+        # Trials may share a GPU; encoders, each with a tower of its own, do not.
+        float(math.ceil(scaling.gpus_per_worker)),
+        setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
+    )
+    store, model, seed = scaling.feature_store, experiment.model, experiment.seed
+    return FrozenTower(kind, model, seed, tokenizer, home, store, encoder, use_ray, say)
+
+
+def _features(experiment: Experiment, tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
     """A data set's features, made now if they are absent: log-mel frames, or the vectors of the frozen audio tower."""
     if is_encoded:
         return ensure_audio_vectors(tower, data)
-    model, settings = tower.experiment.model, tower.experiment.data
+    model, settings = experiment.model, experiment.data
     return ensure_features(
         data,
         model.audio.front_end,
@@ -208,7 +226,7 @@ def _features(tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
         in_windows=model.pools_windows,
         use_ray=tower.use_ray,
         say=tower.say,
-        store=tower.experiment.scaling.feature_store,
+        store=tower.store,
         streamed=settings.train_split if settings.order == IN_SHARDS else "",
     )
 

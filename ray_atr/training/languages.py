@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from dataclasses import replace
 
-from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.language_codes import ENGLISH
@@ -26,16 +24,13 @@ def with_languages(experiment: Experiment) -> Experiment:
     Those are filled in, width and place, if the model takes vectors and does not say. ValueError if the data set has none.
     """
     audio, text, data = experiment.model.audio, experiment.model.text, experiment.data
-    found: dict[str, Any] = {}
     if isinstance(audio, AudioVectors) and audio.width == 0:
-        found["model.audio.width"] = clip_width(data.source)
+        audio = replace(audio, width=clip_width(data.source))
     if isinstance(text, TextVectors) and text.data is None:
         require_vectors(data.source, "model.text")
-        found["model.text.data"] = data.source
-    experiment = override(experiment, found) if found else experiment
-    if data.languages:
-        return experiment
-    return dataclasses.replace(experiment, data=dataclasses.replace(data, languages=spoken_in(experiment)))
+        text = replace(text, data=data.source)
+    data = data if data.languages else replace(data, languages=spoken_in(experiment))
+    return replace(experiment, model=replace(experiment.model, audio=audio, text=text), data=data)
 
 
 def check_languages(experiment: Experiment) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,13 +26,3 @@ class Recipe:
         from ray_atr.training.experiment import Experiment
 
         return override(Experiment() if self.base is None else self.base(), self.changes)
-
-
-def recipes_in(*modules: ModuleType) -> dict[str, Recipe]:
-    """The recipes that modules define, by name; those that others derive from are written in capitals and left out."""
-    return {
-        name: recipe
-        for module in modules
-        for name, recipe in vars(module).items()
-        if isinstance(recipe, Recipe) and name.islower()
-    }

@@ -25,7 +25,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ray_atr.common import storage
@@ -48,6 +48,31 @@ DROPPED = "dropped"
 """Of a trial.json, why a race has dropped the trial's point."""
 LAST, BEST = "last", "best"
 """A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
+
+
+@dataclass(frozen=True)
+class RaceEvidence:
+    """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
+
+    rival: str
+    seeds: int
+    ahead: float
+    """Mean of the rival less that of the point, over the seeds and clips that both have."""
+    at_least: float
+    """The lower end of the joint interval, above 0."""
+    level: float
+    """What this look spends: the interval covers all pairs at once but with this probability."""
+
+    @classmethod
+    def read(cls, content: Any, path: str) -> RaceEvidence:
+        """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
+        numbers = [one.name for one in fields(cls) if one.name != "rival"]
+        is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
+        if not is_whole or not all(type(content.get(name)) in (int, float) for name in numbers):
+            raise refuse(
+                path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
+            )
+        return cls(**{one.name: content[one.name] for one in fields(cls)})
 
 
 LONGEST_NAME = 60
@@ -215,10 +240,11 @@ class RunFolder:
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
-        refuse_secrets(flatten(experiment))
+        settings = flatten(experiment)
+        refuse_secrets(settings)
         try:
             storage.make_folder(folder / "trials")
-            storage.write_json(folder / "experiment.json", flatten(experiment), is_private=True)
+            storage.write_json(folder / "experiment.json", settings, is_private=True)
             storage.write_json(
                 folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
             )
@@ -343,8 +369,8 @@ def metric_chosen_by(settings: Mapping[str, Any]) -> str:
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
     """Data set -> manifest hash, of a sweep.json."""
     data = info.get("data") or {"name": "", "hash": ""}
-    found = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
-    return {name: digest for name, digest in found if name}
+    pairs = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
+    return {name: digest for name, digest in pairs if name}
 
 
 def sets_of(info: Mapping[str, Any]) -> list[str]:

@@ -144,11 +144,11 @@ class ShardWriter:
             return [work()]
         answers: list[Any] = [None] * self.group.size
         try:
-            found = work()
+            result = work()
         except Exception as error:
             dist.all_gather_object(answers, _Failed(str(error), isinstance(error, ValueError)), group=self._peers)
             raise
-        dist.all_gather_object(answers, found, group=self._peers)
+        dist.all_gather_object(answers, result, group=self._peers)
         for rank, answer in enumerate(answers):
             if isinstance(answer, _Failed):
                 raise (ValueError if answer.is_wrong else RuntimeError)(f"worker {rank}: {answer.said}")

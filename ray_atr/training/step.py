@@ -23,7 +23,7 @@ from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
-from ray_atr.objectives.ring import Homecoming
+from ray_atr.objectives.pairs.ring import Homecoming
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock
@@ -80,7 +80,7 @@ def training_step(
     parts = scheme.language_shares(needed, global_batch.draw, language_chunk)
     # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
-    found: list[tuple[Terms, Embeddings | None]] = []
+    of_chunks: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
     # The gradients of sharded towers are means already when they are there.
     order = in_order(retriever, texts_last=ring is None)
@@ -125,12 +125,12 @@ def training_step(
                 if ring is not None:
                     # While the audio tower was back-propagated, the texts' gradients were on their way.
                     homecoming.arrive()
-            found.append((Terms(terms.loss.detach(), terms.scalars), embeddings))
+            of_chunks.append((Terms(terms.loss.detach(), terms.scalars), embeddings))
         with clock("backward"):
             mean.finish()
-    terms = weighted_sum([terms for terms, _ in found], [weight for _, weight in parts])
+    terms = weighted_sum([terms for terms, _ in of_chunks], [weight for _, weight in parts])
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
-    gathered = [embeddings for _, embeddings in found if embeddings is not None]
+    gathered = [embeddings for _, embeddings in of_chunks if embeddings is not None]
     return StepResult(scalars, _together(gathered, needed) if gathered else None)
 
 

@@ -22,8 +22,8 @@ from ray_atr.data.positives import caption_groups
 from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective
-from ray_atr.objectives.learned import LearnedParameters
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis
+from ray_atr.objectives.pairs.learned import LearnedParameters
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
 from ray_atr.training.checks import check_metric
 from ray_atr.training.group import WorkerGroup
@@ -119,14 +119,15 @@ def train(
             epoch = progress.epoch
             for rows in training_plan(ids, seed=seed, epoch=epoch, batch_size=batch_size).rows:
                 progress.add(model.step(optimiser, data, rows, seed, epoch, clip_norm or math.inf), seconds=0.0)
-            found = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
+            values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
-                found |= model.evaluate(validation, batch_size)
-            if progress.is_best(found.get(select_by, float(progress.epoch)), progress.epoch) and validation is not None:
+                values |= model.evaluate(validation, batch_size)
+            score = values.get(select_by, float(progress.epoch))
+            if progress.is_best(score, progress.epoch) and validation is not None:
                 best = copy.deepcopy(model.state_dict())
-            progress.history.append(found)
+            progress.history.append(values)
             if report is not None:
-                report({"epoch": float(progress.epoch), **found})
+                report({"epoch": float(progress.epoch), **values})
     if best is not None:
         model.load_state_dict(best)
     return Trained(progress.history, progress.best_epoch, model.learned)
@@ -173,14 +174,14 @@ class _Model(nn.Module):
             text.append(nn.functional.normalize(self._texts(captions, there[-1]).float(), dim=-1))
         texts, present = torch.cat(text), torch.cat(there)
         metric, kind = self.learned.metric, self.learned.settings.metric
-        found = evaluate_languages(
+        metrics = evaluate_languages(
             torch.cat(audio),
             {language: texts[:, k] for k, language in enumerate(data.languages)},
             np.arange(len(data)),
             present={language: present[:, k] for k, language in enumerate(data.languages)},
             metric=None if metric is None else Mahalanobis(kind, metric),
         )
-        return {str(name): value for name, value in found.items()}
+        return {str(name): value for name, value in metrics.items()}
 
     def _texts(self, captions: Captions, needed: Tensor) -> Tensor:
         """[B, K, D] of the captions that are needed, bool [B, K]; zeros elsewhere."""

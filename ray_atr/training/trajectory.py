@@ -33,8 +33,8 @@ def keep_weights(folder: Path, step: int, weights: Mapping[str, Tensor]) -> None
 
 def saved_steps(folder: Path) -> list[int]:
     """The steps after which a trial's folder has weights."""
-    found = [re.fullmatch(r"step-(\d+)\.safetensors", path.name) for path in (folder / TRAJECTORY).glob("*")]
-    return sorted(int(match[1]) for match in found if match)
+    matches = [re.fullmatch(r"step-(\d+)\.safetensors", path.name) for path in (folder / TRAJECTORY).glob("*")]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def check_other_run(folder: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from ray_atr.common.override import override
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -106,7 +105,8 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
     parts: dict[str, Spent] = {}
     with _measured(parts, "start", group):
         # Its first epoch is validated, whichever epochs are.
-        experiment, clock = override(with_languages(experiment), {"evaluation.every_epochs": 1}), Clock()
+        experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
+        clock = Clock()
         prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
         shares = tuple(share_sizes(experiment.train.batch_size, 1))
         group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
@@ -159,7 +159,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
             with _measured(parts, "checkpoint", group):
                 save_state(state, data, folder, clock, None)
         if not is_refreshed:
-            # Who is believed is decided before each epoch but the first; the first time imports what decides.
+            # Sample weights are estimated before each epoch but the first; the first time imports what estimates them.
             with _measured(begun, "begin", group):
                 begin_epoch(state, data, 1)
             with _measured(parts, "epoch's begin", group):

@@ -50,8 +50,8 @@ def naming_settings(experiment: Experiment) -> Iterator[None]:
 
 def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
     """(path, value) of the numbers of the experiment that lie beyond `USUAL`, or far from their defaults."""
-    found = ((path, value, default) for path, value, default in _numbers(experiment) if not path.startswith(NOT_BLAMED))
-    return [(path, value) for path, value, default in found if _is_far(path.rpartition(".")[2], value, default)]
+    rows = ((path, value, default) for path, value, default in _numbers(experiment) if not path.startswith(NOT_BLAMED))
+    return [(path, value) for path, value, default in rows if _is_far(path.rpartition(".")[2], value, default)]
 
 
 def _is_far(name: str, value: float, default: Any) -> bool:

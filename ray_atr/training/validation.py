@@ -80,7 +80,7 @@ def retrieve_by_tokens(
             retriever.audio_tokens(batch.features.to(group.device), batch.frames.to(group.device))
             for batch in stream(features, [plan], use_ray=False)
         ]
-    found = {}
+    encoded = {}
     for language, sentences in captions.sentences.items():
         rows = np.flatnonzero(captions.present[language])
         columns = []
@@ -90,8 +90,8 @@ def retrieve_by_tokens(
                 compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
                 columns.append(torch.cat(compared))
         scores = group.gather_rows(torch.cat(columns, dim=1)).T
-        found[language] = ranked_by(scores, captions, language)
-    return found
+        encoded[language] = ranked_by(scores, captions, language)
+    return encoded
 
 
 def evaluate_split(
@@ -145,14 +145,14 @@ def evaluate_split(
 
 def keep_scores(folder: Path, retrievals: Mapping[str, Retrieval]) -> None:
     """Write R@1 of every query in each language and direction to `folder/test/scores.npz`, for paired differences of trials."""
-    kept = {
+    stored = {
         key: Sample(sample.query, sample.unit, {MEASURE: sample.means[MEASURE]}, {})
         for key, sample in retrieval_samples(retrievals).items()
         if MEASURE in sample.means
     }
-    if not kept:
+    if not stored:
         return
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **to_arrays(kept))  # type: ignore[arg-type]
+    np.savez_compressed(buffer, **to_arrays(stored))  # type: ignore[arg-type]
     (folder / TEST_SCORES).parent.mkdir(exist_ok=True)
     write_bytes(folder / TEST_SCORES, buffer.getvalue())

@@ -144,14 +144,14 @@ def test_training_hears_a_window_drawn_from_seed_epoch_and_clip(tmp_path: Path) 
     data = make_set(tmp_path / "set")
     features = open_features(ensure_features(data, FRONT_END, tmp_path, in_windows=True, use_ray=False), "train")
     rows = np.arange(8)
-    drawn = {epoch: features.windows_heard(rows, 1, epoch, 1)[:, 0].tolist() for epoch in range(30)}
-    assert drawn[3] == features.windows_heard(rows, 1, 3, 1)[:, 0].tolist()
-    assert features.windows_heard(rows[::-1], 1, 3, 1)[:, 0].tolist() == drawn[3][::-1]
+    drawn = {epoch: features.drawn_windows(rows, 1, epoch, 1)[:, 0].tolist() for epoch in range(30)}
+    assert drawn[3] == features.drawn_windows(rows, 1, 3, 1)[:, 0].tolist()
+    assert features.drawn_windows(rows[::-1], 1, 3, 1)[:, 0].tolist() == drawn[3][::-1]
     assert {windows[1] for windows in drawn.values()} == {0, 1, 2}
     assert all(windows[0] == 0 for windows in drawn.values())
     plans = [training_plan(features.clip_ids, seed=1, epoch=epoch, batch_size=4) for epoch in range(4)]
     for batch in stream(features, plans, use_ray=False, seed=1):
-        array, _ = features.features(batch.rows, features.windows_heard(batch.rows, 1, batch.epoch, 1)[:, 0])
+        array, _ = features.features(batch.rows, features.drawn_windows(batch.rows, 1, batch.epoch, 1)[:, 0])
         assert np.array_equal(batch.features.numpy(), array.astype(np.float32))
 
 
@@ -200,7 +200,7 @@ def test_a_step_hears_several_windows_evenly_from_the_drawn_one(tmp_path: Path) 
     assert features.num_windows.tolist() == [1, 3, 5] * 2
     for most in (1, 2, 4):
         for epoch in range(20):
-            heard, first = features.windows_heard(rows, 1, epoch, most), features.windows_heard(rows, 1, epoch, 1)[:, 0]
+            heard, first = features.drawn_windows(rows, 1, epoch, most), features.drawn_windows(rows, 1, epoch, 1)[:, 0]
             for total, own, drawn in zip(features.num_windows, heard, first, strict=True):
                 there = [window for window in own if window >= 0]
                 assert len(set(there)) == len(there) == min(total, most)
@@ -212,7 +212,7 @@ def test_a_step_hears_several_windows_evenly_from_the_drawn_one(tmp_path: Path) 
         place for place, row in enumerate(batch.rows) for _ in range(min(2, features.num_windows[row]))
     ]
     for place, row in enumerate(batch.rows):
-        own = [w for w in features.windows_heard(batch.rows, 1, 0, 2)[place] if w >= 0]
+        own = [w for w in features.drawn_windows(batch.rows, 1, 0, 2)[place] if w >= 0]
         array, _ = features.features(np.full(len(own), row), np.array(own))
         assert np.array_equal(
             batch.features[batch.clips == place].numpy()[:, : array.shape[1]], array.astype(np.float32)

@@ -36,7 +36,7 @@ def test_it_embeds_as_the_retriever_and_resamples(retriever):
 
 
 def test_what_it_cannot_embed_or_save_is_refused(retriever, tmp_path):
-    from ray_atr.deploy.adapters import as_sentence_transformer
+    from ray_atr.deploy.export.adapters import as_sentence_transformer
 
     model = as_sentence_transformer(retriever)
     with pytest.raises(ValueError, match="texts alone, or clips alone"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ray_atr.common.storage import DamagedFileError
-from ray_atr.deploy.calibration import (
+from ray_atr.metrics.calibration import (
     CALIBRATION_FILE,
     Calibration,
     expected_calibration_error,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_atr.deploy.calibrate import measure
-from ray_atr.deploy.calibration import (
+from ray_atr.evaluation.calibrate import measure
+from ray_atr.metrics.calibration import (
     best_answers,
     error_by_chance,
     expected_calibration_error,

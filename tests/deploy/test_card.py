@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import yaml
 
-from ray_atr.deploy.calibrate import calibrate
-from ray_atr.deploy.calibration import Calibration
-from ray_atr.deploy.card import write_card
-from ray_atr.deploy.trec import write_trec
+from ray_atr.evaluation.calibrate import calibrate
+from ray_atr.evaluation.card import write_card
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
+from ray_atr.evaluation.trec import write_trec
+from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer

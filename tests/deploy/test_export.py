@@ -18,12 +18,12 @@ from ray_atr.data.audio import FrontEnd, fit, log_mel
 from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.clap import stock_tokeniser
 from ray_atr.deploy.export.exporting import TARGETS, ExportInputs, export, loaded_vectors, plain, same_lists
-from ray_atr.deploy.options import TARGET_NAMES, ExportOptions
+from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
-from ray_atr.objectives.learned import LearnedSettings
+from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.fork_server import run_program
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE

@@ -27,8 +27,8 @@ from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
-from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
+from ray_atr.training.encoding.options import IndexEncoding
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.tiny import make_data, prepared_for, tiny, tone
@@ -522,7 +522,7 @@ def test_an_index_is_asked_by_the_public_names(place: Path) -> None:
 
 
 def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, tmp_path: Path) -> None:
-    calibrations = pytest.importorskip("ray_atr.deploy.calibration")
+    calibrations = pytest.importorskip("ray_atr.metrics.calibration")
     from ray_atr.metrics.relevance import Relevance
 
     copied(place, tmp_path)
@@ -541,8 +541,8 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
 
 
 def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
-    from ray_atr.deploy.calibration import Calibration, LanguageCalibration
-    from ray_atr.deploy.nothing import Levels
+    from ray_atr.metrics.calibration import Calibration, LanguageCalibration
+    from ray_atr.metrics.nothing import Levels
 
     copied(place, tmp_path)
     best: dict[str, float] = {}
@@ -574,7 +574,7 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
 
 
 def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:
-    from ray_atr.deploy.calibration import Calibration, LanguageCalibration
+    from ray_atr.metrics.calibration import Calibration, LanguageCalibration
 
     copied(place, tmp_path)
     own = LanguageCalibration((-1, 1), (0.1, 0.2), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0.7, 0.8), best_among=2)

@@ -16,9 +16,9 @@ pytest.importorskip("mteb", reason="no mteb: an optional extra")
 from mteb.results import TaskResult
 
 from ray_atr.data.shards import write_clips
-from ray_atr.deploy.mteb.local_tasks import local_tasks, read_clips
-from ray_atr.deploy.mteb.retriever_encoder import RetrieverEncoder, language_of
-from ray_atr.deploy.mteb.scoring import find_tasks, require_vectors, score_tasks
+from ray_atr.evaluation.mteb_encoder import RetrieverEncoder, language_of
+from ray_atr.evaluation.mteb_scoring import find_tasks, require_vectors, score_tasks
+from ray_atr.evaluation.mteb_tasks import local_tasks, read_clips
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.models.audio import SmallCnn

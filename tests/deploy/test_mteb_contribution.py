@@ -19,7 +19,7 @@ import mteb
 from datasets import Audio
 
 from ray_atr.data.shards import write_clips
-from ray_atr.deploy.mteb.retriever_encoder import RetrieverEncoder
+from ray_atr.evaluation.mteb_encoder import RetrieverEncoder
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ray_atr.common.storage import read_json, write_json
-from ray_atr.deploy import nothing as nothing_module
-from ray_atr.deploy.calibration import CALIBRATION_FILE, Calibration, fit_calibration
-from ray_atr.deploy.nothing import NEAR, PRIOR, Levels, evidence, means_of_best
+from ray_atr.metrics import nothing as nothing_module
+from ray_atr.metrics.calibration import CALIBRATION_FILE, Calibration, fit_calibration
+from ray_atr.metrics.nothing import NEAR, PRIOR, Levels, evidence, means_of_best
 from ray_atr.metrics.relevance import Relevance
 
 TEXTS, CLIPS = 400, 120

@@ -28,10 +28,10 @@ from tests.support.tiny import tone
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from ray_atr.deploy.options import ServerLimits
 from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.connections import server_of
+from ray_atr.deploy.serve.limits import ServerLimits
 
 TOKEN = "a secret of the tests"
 HOSTILE = "<img src=x onerror=window.hacked=1>.wav"

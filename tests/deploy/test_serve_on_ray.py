@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ray_atr.deploy.index import Index, build_index, open_shards
-from ray_atr.deploy.options import ServerLimits
+from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.archives import make_tones, save_retriever
 from tests.support.calls import call
 from tests.support.tiny import tone

@@ -8,7 +8,7 @@ import torch
 
 from ray_atr.metrics import evaluate_languages, retrieve
 from ray_atr.metrics.ranking import as_metric, audio_rows, rankings_beside, text_rows
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 
 KINDS = ("diagonal", "mahalanobis", "factored")
 

@@ -11,6 +11,7 @@ from test_pair_losses import TAU, all_losses, comparison, differentiable_losses,
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs import (
     Comparison,
     Complementary,
@@ -21,7 +22,6 @@ from ray_atr.objectives.pairs import (
     Sigmoid,
     Triplet,
 )
-from ray_atr.objectives.ranks import Ranks
 from tests.support.pot_plans import pot_plan
 
 TRANSPORT = (LearningToMatch, PartialLearningToMatch)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import ray_atr.objectives.pairs.tiled_matching as tiled_matching
-from ray_atr.data.positives import same_group
-from ray_atr.objectives.learned import Learned
+from ray_atr.common.ranks import Ranks
+from ray_atr.objectives import same_group
 from ray_atr.objectives.pairs import (
     PAIRS,
     Comparison,
@@ -24,9 +24,9 @@ from ray_atr.objectives.pairs import (
     PartialLearningToMatch,
     Sigmoid,
 )
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import OwnPairs
-from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.ring import Ring
+from ray_atr.objectives.pairs.ring import Ring
 from tests.support.pot_plans import pot_plan
 from tests.support.processes import run_processes
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE

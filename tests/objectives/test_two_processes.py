@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, TeacherEmbeddings, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
-from ray_atr.objectives.ranks import Ranks
 from tests.support.processes import run_processes
 
 B, K, D = 8, 3, 6

@@ -20,7 +20,15 @@ from matplotlib.figure import Figure
 
 from ray_atr.common.table import Cell, Table
 from ray_atr.evaluation.report.evaluation_content import best_clips
-from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query, as_html, as_json, as_markdown, write_page
+from ray_atr.evaluation.report.evaluation_page import (
+    Page,
+    Query,
+    RetrievedClip,
+    as_html,
+    as_json,
+    as_markdown,
+    write_page,
+)
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.metrics import evaluate_languages, retrieve_languages
@@ -43,7 +51,7 @@ def page() -> Page:
         comparison=compare_runs(a, b, draws=20),
         compared=("ml_clap", "kcl"),
         pictures={"Ranks": rank_heat_map(np.array([[0, 3.5]]), ["eng", "jpn"], ["rain"])},
-        queries=[Query("雨 <b>", "jpn", [FoundClip("c1", b"RIFF", 0.5, True, "a < b")])],
+        queries=[Query("雨 <b>", "jpn", [RetrievedClip("c1", b"RIFF", 0.5, True, "a < b")])],
         notes=["Synthetic."],
     )
 
@@ -198,7 +206,7 @@ def test_best_clips_are_the_best_by_cosine() -> None:
 def test_players_name_the_encoding(kind: str, mime: str) -> None:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(1600), 16_000, format=kind)
-    query = Query("rain", "eng", [FoundClip("c", buffer.getvalue(), 0.1, False)], rank=3.5)
+    query = Query("rain", "eng", [RetrievedClip("c", buffer.getvalue(), 0.1, False)], rank=3.5)
     html = as_html(Page(title="x", facts={}, metrics={}, queries=[query]))
     assert f'src="data:audio/{mime};base64,' in html
     assert "right clip at rank 3.5" in html

@@ -16,6 +16,7 @@ from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.report.write import write_report
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
+from ray_atr.papers.methods import METHODS, method_of
 from ray_atr.papers.reality_check import (
     MethodTrials,
     difference,
@@ -24,7 +25,6 @@ from ray_atr.papers.reality_check import (
     read_cells,
     share_of_the_way,
 )
-from ray_atr.papers.recipes.methods import METHODS, method_of
 from ray_atr.papers.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial

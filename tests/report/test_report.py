@@ -22,8 +22,8 @@ from ray_atr.evaluation.report.style import spread, within
 from ray_atr.evaluation.report.sweep_page import best_points
 from ray_atr.evaluation.report.tables import recall_table
 from ray_atr.evaluation.report.write import main_tables
+from ray_atr.metrics.measures import pareto_front
 from ray_atr.papers.layouts import paper_layouts
-from ray_atr.sweep.search import pareto_front
 from tests.support.fake_runs import metrics, write, write_run
 
 NOISE_SPACE = {

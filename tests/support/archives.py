@@ -7,7 +7,7 @@ from pathlib import Path
 from ray_atr.common.override import override
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
-from ray_atr.objectives.learned import LearnedSettings
+from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support.tiny import tiny, tone
 
 TEXTS = ["a low tone", "a high tone", "un son grave", "un son aigu"]

@@ -18,9 +18,9 @@ import pytest
 from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, FixedPoints, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
-from ray_atr.sweep.race import RaceEvidence, Scores
+from ray_atr.sweep.race import Scores
 from ray_atr.training.knowledge_base.snapshot import load
-from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder
+from ray_atr.training.run_folder import FINISHED, STOPPED, RaceEvidence, RunFolder
 from tests.support.tiny import make_data, new_run, prepared_for, tiny
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(120)]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_atr.data.positives import same_group
 from ray_atr.data.shards import write_clips
+from ray_atr.objectives import same_group
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup

@@ -16,13 +16,13 @@ from torch.nn import functional
 
 import ray_atr.training.group as training_group
 from ray_atr.common.override import flatten, override
+from ray_atr.common.ranks import Ranks
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint

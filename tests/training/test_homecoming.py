@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import ray_atr.objectives.ring as ring_module
-from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.ring import Ring
+import ray_atr.objectives.pairs.ring as ring_module
+from ray_atr.common.ranks import Ranks
+from ray_atr.objectives.pairs.ring import Ring
 from ray_atr.training import loop
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import StepResult, training_step

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional
 
-from ray_atr.objectives.learned import Learned
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs import Comparison, LearningToMatch, PartialLearningToMatch
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import CleanShare
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows, tiles_of
 from tests.support.processes import run_processes

@@ -63,7 +63,7 @@ def mark_used(file: Path) -> None:
 
 def list_caches(home: Path) -> list[Cache]:
     """Every cache of a home, the one that was unused longest first."""
-    found = []
+    caches = []
     for kind in KINDS:
         for path in sorted(cache_folder(home, kind).glob("[!.]*")):
             # Locks and notes are none.
@@ -72,8 +72,8 @@ def list_caches(home: Path) -> list[Cache]:
                 marked = path if path.is_file() else next(iter(manifests), path / MANIFEST_FILES[0])
                 num_bytes = sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
                 last_used = (marked if marked.is_file() else path).stat().st_mtime
-                found.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))
-    return sorted(found, key=lambda cache: cache.last_used)
+                caches.append(Cache(kind, path, num_bytes, last_used, marked.is_file()))
+    return sorted(caches, key=lambda cache: cache.last_used)
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:

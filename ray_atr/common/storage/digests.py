@@ -91,13 +91,13 @@ def unsealed(content: Mapping[str, Any]) -> dict[str, Any]:
 def check_seal(text: bytes, file: object) -> None:
     """DamagedFileError unless the text is as it was sealed, or never was."""
     text = text.removesuffix(b"\n")
-    found = list(_SEAL.finditer(text))
-    if not found:
+    seals = list(_SEAL.finditer(text))
+    if not seals:
         if _has_remains(text):
             raise DamagedFileError(file)
         return
-    start, end = found[-1].span(1)
-    if digest_of(text[:start] + _ZEROS.encode() + text[end:]) != found[-1][1].decode():
+    start, end = seals[-1].span(1)
+    if digest_of(text[:start] + _ZEROS.encode() + text[end:]) != seals[-1][1].decode():
         raise DamagedFileError(file)
 
 
@@ -148,9 +148,9 @@ def check_folder(folder: Path) -> None:
             check_file(folder, name)
         except DamagedFileError:
             later = [one for one in list(listed)[number:] if (folder / one).is_file()]
-            found = {one: digest_of_file(folder / one) for one in later}
-            differing = [one for one in later if found[one] != listed[one]]
-            if len(differing) > 1 and name in found and not {found[one] for one in differing} & set(listed.values()):
+            now = {one: digest_of_file(folder / one) for one in later}
+            differing = [one for one in later if now[one] != listed[one]]
+            if len(differing) > 1 and name in now and not {now[one] for one in differing} & set(listed.values()):
                 differ = f"{len(differing)} of the {len(listed)} files that it lists differ from it"
                 raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder") from None
             raise

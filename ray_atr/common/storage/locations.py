@@ -174,16 +174,16 @@ def files_below(folder: Location) -> list[str]:
     if isinstance(folder, Path):
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder")
-        root, found = str(folder), list[str]()
+        root, paths = str(folder), list[str]()
         for parent, folders, names in os.walk(root, followlinks=True):
             folders[:] = [name for name in folders if not _leads_back(os.path.join(parent, name), root)]
-            found += [os.path.join(parent, name) for name in names]
+            paths += [os.path.join(parent, name) for name in names]
     else:
         root = folder.path.rstrip("/")
         with storage_errors(folder):
-            found = folder.fs.find(root)
+            paths = folder.fs.find(root)
     above = root.strip("/") + "/"
-    return sorted(path.strip("/").removeprefix(above) for path in found)
+    return sorted(path.strip("/").removeprefix(above) for path in paths)
 
 
 def read_ranges(files: Sequence[Location], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:

@@ -73,10 +73,10 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     model = clap_model(retriever, config)
     # Kept in older checkpoints: numbers of positions, which every model of this shape makes itself.
     weights = {name: value for name, value in text.model.state_dict().items() if not name.endswith("position_ids")}
-    found = model.text_model.load_state_dict(weights, strict=False)
+    loaded = model.text_model.load_state_dict(weights, strict=False)
     made = {"embeddings.position_ids", "embeddings.token_type_ids"}
-    assert not found.unexpected_keys, found.unexpected_keys
-    assert {*found.missing_keys} <= made, found.missing_keys
+    assert not loaded.unexpected_keys, loaded.unexpected_keys
+    assert {*loaded.missing_keys} <= made, loaded.missing_keys
     model.text_projection.load_state_dict(projection_state(retriever.text_projection))
     model.save_pretrained(folder)
     stock_tokeniser(retriever).save_pretrained(folder)

@@ -27,7 +27,7 @@ from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
-from ray_atr.deploy.options import ExportOptions
+from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split
@@ -95,21 +95,21 @@ def export(
     options = options or ExportOptions()
     if options.int8_text and target != "onnx":
         raise refuse("--int8-text", f"--to {target}", "--to onnx")
-    found = find_checkpoint(checkpoint)
-    retriever = plain(Retriever.from_pretrained(str(found.folder)))
+    opened = find_checkpoint(checkpoint)
+    retriever = plain(Retriever.from_pretrained(str(opened.folder)))
     TARGETS[target].require(retriever)
-    folder = Path(out) if out else home() / "exports" / f"{_name(found.folder)}-{target}"
+    folder = Path(out) if out else home() / "exports" / f"{_name(opened.folder)}-{target}"
     if folder.exists() and any(folder.iterdir()):
         raise refuse("out", str(folder), "a new or empty folder")
     if asked is None:
         say("clips and captions of the comparison")
-        asked = _asked(found, retriever, options)
+        asked = _asked(opened, retriever, options)
     with atomic_folder(locate(folder), is_synced=True) as aside:
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
             # It is packed as it is saved, low-rank updates and all.
-            extra = {"checkpoint": found.folder}
+            extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
         shutil.copyfile(LOADERS / f"load_{target.replace('-', '_')}.py", aside / LOADER)
         (aside / FACTS).write_text(
@@ -248,9 +248,9 @@ def _waveforms(manifest: Manifest, split: str, retriever: Retriever) -> Iterator
 
 def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
     """The first samples of a clip that comes in blocks."""
-    kept: list[Waveform] = []
+    first: list[Waveform] = []
     for block in blocks:
-        kept.append(block)
-        if sum(map(len, kept)) >= most:
+        first.append(block)
+        if sum(map(len, first)) >= most:
             break
-    return np.concatenate(kept)[:most].astype(np.float32)
+    return np.concatenate(first)[:most].astype(np.float32)

@@ -75,9 +75,9 @@ class AudioFolder(Archive):
 
     def sounds(self) -> Iterator[ArchivedSound]:
         for path in sorted(_files_below(self.folder)):
-            found = path.stat()
+            status = path.stat()
             name = path.relative_to(self.folder).as_posix()
-            yield ArchivedSound(name, found.st_size, found.st_mtime_ns, clip_id=PurePosixPath(name).stem)
+            yield ArchivedSound(name, status.st_size, status.st_mtime_ns, clip_id=PurePosixPath(name).stem)
 
     def read(self, sound: ArchivedSound) -> bytes:
         # An index may come from elsewhere: its paths stay below the folder.
@@ -112,21 +112,21 @@ class DataSetArchive(Archive):
     def read(self, sound: ArchivedSound) -> bytes:
         if sound.data is not None:
             return sound.data
-        place = self._places.get(sound.path)
+        place = self._locations.get(sound.path)
         if place is None:
             raise refuse("path", sound.path, "a clip of the data set")
         shard, group, row = place
         return bytes(self._audio(self.place, shard, group)["audio"][row].as_py())
 
     @cached_property
-    def _places(self) -> dict[str, tuple[str, int, int]]:
+    def _locations(self) -> dict[str, tuple[str, int, int]]:
         """Where each clip is: `Shard.place`, row group, row. The ids alone are read for it."""
-        found: dict[str, tuple[str, int, int]] = {}
+        locations: dict[str, tuple[str, int, int]] = {}
         for split in self.manifest.splits:
             for shard in self.manifest.shards_of(split):
                 for group, names in enumerate(ids_of_groups(self.manifest, shard)):
-                    found.update((f"{split}/{name}", (shard.place, group, n)) for n, name in enumerate(names))
-        return found
+                    locations.update((f"{split}/{name}", (shard.place, group, n)) for n, name in enumerate(names))
+        return locations
 
 
 class ReadyVectors(Archive):

@@ -46,8 +46,8 @@ from ray_atr.deploy.index.layout import (
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
-from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
+from ray_atr.training.encoding.options import IndexEncoding
 from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"
@@ -149,10 +149,10 @@ def bring_up_to_date(
             )
         files, known = (None, {}) if before is None else _indexed(folder, before)
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
-        found = parts.read()
-        if found:
-            say(f"taken up: {counted(len(found), 'sound')} of an interrupted build")
-        known.update({one.sound.path: one for one in found})
+        taken_up = parts.read()
+        if taken_up:
+            say(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
+        known.update({one.sound.path: one for one in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
@@ -229,17 +229,17 @@ def _encode(
 
     def unknown() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
-            kept = sound.without_data()
+            entry = sound.without_data()
             if not is_unicode(sound.path):
                 say(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
-            order.append(kept)
+            order.append(entry)
             older = known.get(sound.path)
             if older is None and sound.size in by_size:
                 # A file that was moved, or a copy of one.
                 older = by_size[sound.size].get(_digest(sound, archive))
             if older is not None and _is_unchanged(older, sound, archive):
-                reused[sound.path] = dataclasses.replace(older, sound=kept)
+                reused[sound.path] = dataclasses.replace(older, sound=entry)
             else:
                 yield sound
 
@@ -350,17 +350,17 @@ class _Parts:
 
     def read(self) -> list[EncodedSound]:
         """The sounds of every part that is whole and of this model; other parts count for nothing."""
-        found: list[EncodedSound] = []
+        encoded: list[EncodedSound] = []
         for file in sorted(self.folder.glob("part-*.parquet")) if self.folder.is_dir() else ():
             number = file.stem.removeprefix("part-")
             self.number = max(self.number, int(number) + 1 if number.isdecimal() else 0)
             try:
                 table = pq.read_table(file, page_checksum_verification=True)
                 if (table.schema.metadata or {}).get(b"model") == self.model.encode():
-                    found += [self._encoded(row) for row in table.to_pylist()]
+                    encoded += [self._encoded(row) for row in table.to_pylist()]
             except (pa.ArrowException, OSError, ValueError, KeyError):
                 continue
-        return found
+        return encoded
 
     def add(self, result: EncodedSound) -> None:
         """Keep a sound; all that are held go to the disk when the time has come."""

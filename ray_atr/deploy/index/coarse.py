@@ -65,9 +65,9 @@ class CoarseRows:
         groups = maxima.topk(min(size, maxima.shape[1]), dim=1).indices
         inside = (groups[:, :, None] * GROUP + torch.arange(GROUP)).flatten(1)
         values, where = rough.gather(1, inside).topk(size, dim=1)
-        found = inside.gather(1, where)
-        positions = found.numpy()
-        scores = torch.einsum("mr,mcr->mc", given, self._wide(found)).numpy()
+        candidates = inside.gather(1, where)
+        positions = candidates.numpy()
+        scores = torch.einsum("mr,mcr->mc", given, self._wide(candidates)).numpy()
         best = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         # A row's exact score is at most this above its rough one, by the inequality of Cauchy and Schwarz.
         lengths = given.norm(dim=1)

@@ -133,7 +133,7 @@ class Index(Search):
         return [self._matches(*row) for row in zip(*self.nearest(queries, top), strict=True)]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
-        row = self._places.get(path)
+        row = self._row_of_path.get(path)
         sound = None if row is None else self._files.slice(row, 1).to_pylist()[0]
         if sound is None or not sound["count"]:
             raise refuse("path", path, "a sound of the index")
@@ -143,7 +143,7 @@ class Index(Search):
 
     def has(self, path: str) -> bool:
         """Whether a sound is in it, be it a broken one."""
-        return path in self._places
+        return path in self._row_of_path
 
     def nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1: none."""
@@ -154,7 +154,7 @@ class Index(Search):
 
     def sound(self, path: str) -> bytes:
         """The encoded audio of a sound of the index. ValueError for a path that is not in it, or cannot be read."""
-        if path not in self._places:
+        if path not in self._row_of_path:
             raise refuse("path", path, "a sound of the index")
         try:
             return self.archive.read(ArchivedSound(path))
@@ -170,14 +170,14 @@ class Index(Search):
         return CoarseRows(self.rows)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _row_of_path(self) -> dict[str, int]:
         return {path: row for row, path in enumerate(self._files["path"].to_pylist())}
 
     def _matches(self, scores: NDArray[np.float32], places: NDArray[np.int64]) -> list[Match]:
         is_valid = places >= 0
-        found = self._windows.take(number_array(places[is_valid]))
-        windows = found.to_pylist()
-        sounds = self._files.select(["path", "clip_id", "captions"]).take(found["file"])
+        taken = self._windows.take(number_array(places[is_valid]))
+        windows = taken.to_pylist()
+        sounds = self._files.select(["path", "clip_id", "captions"]).take(taken["file"])
         return [
             Match(
                 path=sound["path"],

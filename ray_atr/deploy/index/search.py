@@ -25,7 +25,7 @@ from ray_atr.models.retriever import Clip, Retriever
 from ray_atr.training.run_folder import saved_retriever
 
 if TYPE_CHECKING:
-    from ray_atr.deploy.calibration import Calibration
+    from ray_atr.metrics.calibration import Calibration
 
 MOST_ANSWERS = 1_000
 LONGEST_QUERY = 2_000  # characters
@@ -113,7 +113,7 @@ class Search(ABC):
 
     @cached_property
     def _own_calibration(self) -> Calibration | None:
-        from ray_atr.deploy.calibration import Calibration
+        from ray_atr.metrics.calibration import Calibration
 
         return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"))
 
@@ -134,7 +134,7 @@ class Search(ABC):
     @cached_property
     def calibration(self) -> Calibration | None:
         """What scores mean, by language, if `evaluate --calibrate` has made that for the retriever."""
-        from ray_atr.deploy.calibration import Calibration
+        from ray_atr.metrics.calibration import Calibration
 
         return (
             None if self._given is not None and self._checkpoint is None else Calibration.read(self._retriever_folder)
@@ -211,7 +211,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.matches(self._heard(clip, sample_rate).numpy(), top)[0]
+        return self.matches(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
@@ -235,7 +235,7 @@ class Search(ABC):
         """
         code = self._language(language)
         texts = self._text_retriever(code).encode_text(list(labels), code or ENGLISH)
-        score = self.retriever.similarity(texts, self._heard(clip, sample_rate))[:, 0].numpy()
+        score = self.retriever.similarity(texts, self._sound_vector(clip, sample_rate))[:, 0].numpy()
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
@@ -243,11 +243,11 @@ class Search(ABC):
             chance = known.probability(score).tolist()
             if known.knows_best_of(len(labels)):
                 chance[score.argmax()] = float(known.probability_of_best(score.max()))
-        found = zip(labels, score.tolist(), chance, strict=True)
-        tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in found]
+        scored = zip(labels, score.tolist(), chance, strict=True)
+        tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in scored]
         return sorted(tags, key=lambda one: -one["score"])
 
-    def _heard(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
+    def _sound_vector(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
         """The vector [1, r] of a sound. ValueError where no model is at hand that hears: a language pack does not."""
         retriever = self.own_retriever or self.retriever
         is_vector = retriever.audio_tower.front_end.kind == "vector"

@@ -25,9 +25,9 @@ from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
-from ray_atr.deploy.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
+from ray_atr.training.encoding.options import IndexEncoding
 
 SOUNDS_IN_A_JOB = 32
 _CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
@@ -206,8 +206,8 @@ class SoundEncoder:
         self.archive, self.batch_size = open_archive(archive), batch_size
 
     def __call__(self, sounds: Sequence[ArchivedSound]) -> list[EncodedSound]:
-        found = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
-        return [one.without_data() for one in found]
+        encoded = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
+        return [one.without_data() for one in encoded]
 
 
 def encode_archive(

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ray_atr.common.extras import require_extra
 from ray_atr.common.override import override
 from ray_atr.common.progress import Say
-from ray_atr.common.settings import refuse, wing
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.common.storage.digests import digest_of, seal_folder
 from ray_atr.data.caption_vectors import clip_width
@@ -51,6 +51,8 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 
 Vectors = NDArray[np.float32]
 PROJECTION_FILE = "projection.onnx"
@@ -109,29 +111,29 @@ def make_pack(
     if options.onnx:
         require_extra("onnxscript", EXTRA, "--onnx")
         require_extra("onnxruntime", EXTRA, "--onnx")
-    found = read_space(space, captions, space_text, language=options.language, seed=options.seed)
-    _check(found, options.method, split)
+    foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
+    _check(foreign, options.method, split)
     say("encoding the captions")
-    side = encode_table(text, found.pairs, of_text)
+    side = encode_table(text, foreign.pairs, of_text)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
         home = Path(scratch)
-        manifest = _write_data(home / "data", *training_rows(found, side.vectors, options.method))
+        manifest = _write_data(home / "data", *training_rows(foreign, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
         fit = _fit if options.method == "both" else _train
-        retriever = fit(experiment, home, say, found, side)
+        retriever = fit(experiment, home, say, foreign, side)
         seconds = time.monotonic() - started
         # What `m2m` knows of a language is what the text tower knows.
-        retriever.languages = () if options.method == "m2m" else tuple(found.languages)
+        retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
-        audio = torch.from_numpy(_audio_of(found, asked.clip_ids))
-        after = _scores(audio, asked.captions, _placed(retriever, found.pairs, side.vectors, split))
-        before = _scores(audio, asked.captions, found.text_of())
+        audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
+        after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
+        before = _scores(audio, asked.captions, foreign.text_of())
         assert after is not None, "every caption has a vector"
     with atomic_folder(locate(folder), is_synced=True) as aside:
         retriever.save_pretrained(aside)
         size = _write_projection(retriever, aside) if options.onnx else 0
-        about = _about(found, experiment, options, split, before, after)
+        about = _about(foreign, experiment, options, split, before, after)
         write_json(aside / PACK_FILE, about)
         seal_folder(aside)
     return Pack(folder, before, after, seconds, size)
@@ -182,8 +184,8 @@ def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vect
         assert given.text_row is not None
         rows.append(given.text_row)
         own.append(replace(pair, audio_row=place, clip_id=name))
-    kept = [pair for pair in pairs if pair.split != "train"]
-    return np.concatenate([space.audio, space.text[rows]]), text, [*kept, *own]
+    others = [pair for pair in pairs if pair.split != "train"]
+    return np.concatenate([space.audio, space.text[rows]]), text, [*others, *own]
 
 
 def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[PairedCaption]) -> Manifest:
@@ -197,10 +199,7 @@ def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[Pai
         writer = csv.writer(opened)
         writer.writerow(TABLE_COLUMNS)
         writer.writerows([[getattr(pair, column) for column in TABLE_COLUMNS] for pair in pairs])
-    options = wing("workshop.importing.import_options").VectorImport(
-        **{name: str(file) for name, file in files.items()}
-    )
-    wing("workshop.importing.vector_import").import_vectors(options, folder)
+    import_vectors(VectorImport(**{name: str(file) for name, file in files.items()}), folder)
     return read_manifest(str(folder))
 
 
@@ -214,7 +213,7 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
     experiment = override(Experiment(), own)
     if "train.batch_size" not in settings:
         smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
-        experiment = override(experiment, {"train.batch_size": smaller})
+        experiment = replace(experiment, train=replace(experiment.train, batch_size=smaller))
     return override(experiment, settings)
 
 

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.settings import counted, refuse, wing
+from ray_atr.common.settings import counted, refuse
 from ray_atr.data import sampling
 from ray_atr.data.language_codes import ENGLISH, require_language
 from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
+from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import captions_of, cell_of
+from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 SHARES = {"val": 0.1, "test": 0.1}
@@ -73,12 +76,6 @@ def read_space(
     return ForeignSpace(audio, place_text_rows(pairs, len(text)), text, model)
 
 
-def read_vectors(place: str, path: str) -> Vectors:
-    """Vectors [N, W] of a file; ValueError if it has none."""
-    found: Vectors = wing("workshop.importing.vector_import").read_vectors(place, path)
-    return found
-
-
 def unit_rows(vectors: Vectors, place: str) -> Vectors:
     """The rows brought to unit norm, by which cosine compares. ValueError for a row of zeros."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -101,23 +98,22 @@ def _audio_of(space: str) -> tuple[Vectors, str]:
 
 
 def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
-    source, reading = wing("workshop.importing.sources.source"), wing("workshop.importing.sources.read_table")
     pairs = []
-    for at, row in reading.read_table(table, required=["audio_row", "caption"]):
-        texts = source.captions_of(row, at)
+    for at, row in read_table(table, required=["audio_row", "caption"]):
+        texts = captions_of(row, at)
         if len(texts) != 1:
             raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row")
         number = _number(row["audio_row"], N, f"{at}, audio_row")
-        code = source.cell_of(row, "language")
-        place = source.cell_of(row, "text_row")
+        code = cell_of(row, "language")
+        place = cell_of(row, "text_row")
         pairs.append(
             PairedCaption(
                 audio_row=number,
                 caption=" ".join(texts[0].split()),
                 language=require_language(code).code if code else language,
-                split=source.cell_of(row, "split"),
-                clip_id=source.cell_of(row, "clip_id") or f"clip-{number:08d}",
-                label=source.cell_of(row, "label"),
+                split=cell_of(row, "split"),
+                clip_id=cell_of(row, "clip_id") or f"clip-{number:08d}",
+                label=cell_of(row, "label"),
                 text_row=_number(place, None, f"{at}, text_row") if place else None,
             )
         )

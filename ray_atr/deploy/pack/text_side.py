@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from ray_atr.common.override import override
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.deploy.pack.space import PairedCaption, read_vectors
+from ray_atr.deploy.pack.space import PairedCaption
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.text import TEXT_TOWERS
 from ray_atr.models.tower import TextSettings, TextTower, checkpoint_of
 from ray_atr.models.vectors import TextVectors, TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords
 from ray_atr.training.run_folder import saved_retriever
+from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 SUFFIXES = (".npy", ".safetensors", ".parquet")
@@ -46,8 +47,8 @@ def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[s
         return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
     own, tower = _tower(place, settings or {})
     captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
-    found = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
-    return TextSide(own, tower, np.stack([found[pair.caption, pair.language] for pair in pairs]))
+    vector_of = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
+    return TextSide(own, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
 
 
 def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
@@ -83,5 +84,4 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
         if not checkpoint_of(own):
             raise refuse("--text", place, f"weights that were trained: {name}:FOLDER")
         tower = own.build()
-    frozen = override(ModelSettings(text=own), {"text.adapt.is_frozen": True, "text.adapt.lora_rank": 0}).text
-    return replace(frozen), tower.eval().requires_grad_(False)
+    return replace(own, adapt=replace(own.adapt, is_frozen=True, lora_rank=0)), tower.eval().requires_grad_(False)

@@ -30,8 +30,8 @@ from starlette.routing import Route
 from ray_atr.common.redaction import redact
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.search import Match, Search, check_text, check_top
-from ray_atr.deploy.options import ServerLimits
 from ray_atr.deploy.serve.batching import Batcher, BusyError
+from ray_atr.deploy.serve.limits import ServerLimits
 from ray_atr.deploy.serve.sounds import decode_upload, stretch
 
 logger = logging.getLogger(__name__)
@@ -156,8 +156,8 @@ class _Served:
             top = max(questions[number].top for number in numbers)
             texts = [questions[number].text for number in numbers]
             try:
-                found = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
-                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, found, strict=True))
+                matches = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
+                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, matches, strict=True))
             except ValueError:
                 # One that the model cannot take fails alone.
                 answers.update((number, self._answer(questions[number])) for number in numbers)

@@ -24,8 +24,8 @@ from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.search import Match, Search
 from ray_atr.deploy.index.shards import ShardedIndex, open_shards, read_manifests
-from ray_atr.deploy.options import ServerLimits
 from ray_atr.deploy.serve.app import create_app
+from ray_atr.deploy.serve.limits import ServerLimits
 
 NAME = "ray_atr"
 AT_A_TIME = 64

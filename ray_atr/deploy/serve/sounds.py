@@ -10,7 +10,7 @@ import soundfile
 
 from ray_atr.common.settings import refuse
 from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
-from ray_atr.deploy.options import ServerLimits
+from ray_atr.deploy.serve.limits import ServerLimits
 
 
 def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:

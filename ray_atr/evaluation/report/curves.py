@@ -59,13 +59,13 @@ def curves_of(runs: Runs) -> list[Curve]:
     """
     known = {curve.path: curve for curve in CURVES}
     points = aggregate(runs, [])
-    found = []
+    curves = []
     for path in runs.varied:
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
-            found.append(known.get(path, Curve(path, path, short_name(path))))
-    found = [replace(one, label=noise_label(runs)) if one.path == NOISE else one for one in found]
-    return sorted(found, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
+            curves.append(known.get(path, Curve(path, path, short_name(path))))
+    curves = [replace(one, label=noise_label(runs)) if one.path == NOISE else one for one in curves]
+    return sorted(curves, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
 
 
 def noise_label(runs: Runs) -> str:

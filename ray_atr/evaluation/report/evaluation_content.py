@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 from torch.nn import functional
 
-from ray_atr.evaluation.report.evaluation_page import FoundClip, Page, Query
+from ray_atr.common.ranking import RankingSettings
+from ray_atr.evaluation.report.evaluation_page import Page, Query, RetrievedClip
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, trained_by_both
 from ray_atr.metrics.alignment import AlignedCaptions, ranked_by
@@ -30,7 +31,6 @@ from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
 from ray_atr.metrics.zero_shot import CLASSIFICATION, classification_metrics, classify_languages
-from ray_atr.objectives.ranking import RankingSettings
 
 MAP_CLIPS = 50
 MATRIX_CLIPS = 60
@@ -125,11 +125,11 @@ def score_model(
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
     if (asked := embedded.zero_shot) is not None:
         by_distance = embedded.metric if ranking.ranking != "cosine" else None
-        found = classify_languages(
+        classified = classify_languages(
             clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
         )
-        metrics |= classification_metrics(found, embedded.trained)
-        samples |= zero_shot_samples(found)
+        metrics |= classification_metrics(classified, embedded.trained)
+        samples |= zero_shot_samples(classified)
     return ScoredModel(metrics, samples, chosen, notes)
 
 
@@ -200,13 +200,13 @@ def compose_page(
 
 def _learnt_nothing(metrics: Mapping[Metric, float], num_runs: int) -> list[str]:
     """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction, as tables mark it."""
-    found = []
+    at_chance = []
     for direction in DIRECTIONS:
         if not is_recall_at_chance(metrics, direction, TRAINED, num_runs):
             return []
         recall, chance = (100 * metrics[Metric(direction, TRAINED, name)] for name in ("recall_at_1", "chance_at_1"))
-        found.append(f"{recall:.1f}% {direction.replace('_', ' ')}, chance is {chance:.1f}%")
-    return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(found)})."]
+        at_chance.append(f"{recall:.1f}% {direction.replace('_', ' ')}, chance is {chance:.1f}%")
+    return [f"It learned nothing: R@1 is not distinguishable from chance ({'; '.join(at_chance)})."]
 
 
 def _not_both_trained(
@@ -324,14 +324,14 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             of_query = as_matrix("similarity", embedded.similarity[language])[int(own)][None]
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
-        found = [
-            FoundClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
+        retrieved = [
+            RetrievedClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]
         rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
         by = "cosine" if embedded.similarity is None else "similarity"
-        queries.append(Query(captions.sentences[language][m], language, found, rank, by))
+        queries.append(Query(captions.sentences[language][m], language, retrieved, rank, by))
     return queries
 
 

@@ -22,7 +22,7 @@ from ray_atr.metrics.metric import Metric
 
 
 @dataclass(frozen=True)
-class FoundClip:
+class RetrievedClip:
     """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3) or None, cosine, and whether it is the right one."""
 
     clip_id: str
@@ -40,7 +40,7 @@ class Query:
 
     text: str
     language: str
-    found: Sequence[FoundClip]
+    found: Sequence[RetrievedClip]
     rank: float | None = None
     score: str = "cosine"
 

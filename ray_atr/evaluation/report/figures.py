@@ -13,8 +13,8 @@ from ray_atr.evaluation.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, SPARE_COLOURS, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, of_whom
 from ray_atr.metrics.epoch_report import TIMED_PARTS
+from ray_atr.metrics.measures import pareto_front
 from ray_atr.metrics.metric import TRAINED, Metric
-from ray_atr.sweep.search import pareto_front
 
 MOST_BARS, MOST_TIMES = 8, 16
 UNTRAINED = "*"

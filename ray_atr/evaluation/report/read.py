@@ -17,7 +17,6 @@ from ray_atr.data.language_codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives.schemes import SCHEMES
-from ray_atr.sweep.race import RaceEvidence
 from ray_atr.training.experiment import NOT_DECIDING
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
@@ -25,6 +24,7 @@ from ray_atr.training.run_folder import (
     DROPPED,
     FINISHED,
     SHORT_NAMES,
+    RaceEvidence,
     RunFolder,
     TrialFolder,
     sets_of,
@@ -107,13 +107,13 @@ class Runs:
     def measured_sets(self) -> list[tuple[str, str]]:
         """Data set, by its manifest's own name, and split that the finished trials' numbers are of."""
         splits = {TEST: "data.test_split", VALIDATION: "data.validation_split"}
-        found = {
+        splits_of_sets = {
             (name, str(experiment.get(splits[split], splits[split])))
             for info, experiment in zip(self.infos, self.experiments, strict=True)
             for name in sets_of(info) or ["unknown"]
             for split in self.measured_on
         }
-        return sorted(found)
+        return sorted(splits_of_sets)
 
 
 def read_runs(folders: Sequence[Location | str]) -> Runs:
@@ -130,8 +130,8 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         with suppress(ValueError):  # of a version whose settings are not known
             experiment = run.experiment
         # A data set that was made again under its old name is another one.
-        found = (run.info.get("data") or {}).get("hash")
-        data = {"data.hash": str(found)} if found else {}
+        data_hash = (run.info.get("data") or {}).get("hash")
+        data = {"data.hash": str(data_hash)} if data_hash else {}
         for trial in run.trials():
             content = trial.describe()
             of_trial = {**run.settings_of(content["overrides"], experiment), **data}
@@ -219,9 +219,9 @@ def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
             of_languages = [first.in_language(language) for language in languages]
             if languages and first.language == languages[0] and all(name in trials for name in of_languages):
                 means[first.in_language(group)] = trials[of_languages].mean(axis=1, skipna=False)
-    kept = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
+    without_means = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
     # A copy is in one piece: pandas warns, on the user's screen, of a frame in a hundred.
-    return pd.concat([kept, pd.DataFrame(means, index=trials.index)], axis=1).copy()
+    return pd.concat([without_means, pd.DataFrame(means, index=trials.index)], axis=1).copy()
 
 
 def _measured(trials: pd.DataFrame) -> list[Metric]:
@@ -289,8 +289,8 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
 
 def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple[str, ...]:
     """A trial's languages; if its settings leave them to the data set, those that were measured, English first."""
-    found = {metric.language for metric in measured} - {*MEANS, ""}
-    languages = settings.get("data.languages") or sorted(found, key=lambda language: (language != ENGLISH, language))
+    in_metrics = {metric.language for metric in measured} - {*MEANS, ""}
+    languages = settings.get("data.languages") or sorted(in_metrics, key=lambda code: (code != ENGLISH, code))
     return tuple(languages.split(",") if isinstance(languages, str) else languages)
 
 

@@ -53,8 +53,8 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
         return
     low, high = axes.get_ylim()
     gap = (high - low) * size * 1.35 / (axes.get_window_extent().height / axes.figure.dpi * 72)
-    places = within(spread([y for _, y, _, _ in ends], gap), low + gap / 2, high - gap / 2, gap)
-    for (x, y, text, colour), place in zip(ends, places, strict=True):
+    positions = within(spread([y for _, y, _, _ in ends], gap), low + gap / 2, high - gap / 2, gap)
+    for (x, y, text, colour), place in zip(ends, positions, strict=True):
         rule = {"arrowstyle": "-", "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
             text, xy=(x, y), xytext=(axes.get_xlim()[1], place), va="center", ha="left",
@@ -82,11 +82,11 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def within(places: Sequence[float], low: float, high: float, gap: float) -> list[float]:
-    """The places moved as little as keeps them at least `gap` apart and, if there is room for all, between low and high."""
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    placed = list(places)
-    most, least = max(high, low + gap * (len(places) - 1)), low
+def within(positions: Sequence[float], low: float, high: float, gap: float) -> list[float]:
+    """The positions moved as little as keeps them at least `gap` apart and, if there is room for all, between low and high."""
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    placed = list(positions)
+    most, least = max(high, low + gap * (len(positions) - 1)), low
     for index in order:
         placed[index] = max(placed[index], least)
         least = placed[index] + gap

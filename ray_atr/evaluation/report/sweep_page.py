@@ -159,13 +159,13 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
-    found = []
+    commands = []
     for point in (frame.loc[frame[column].idxmax()] for frame in frames):
         trials = runs.finished
         for path in runs.varied:
             trials = trials[trials[path].isna() if pd.isna(point[path]) else trials[path] == point[path]]
         trial = trials.loc[trials[column].idxmax()]
-        found.append(
+        commands.append(
             Best(
                 noise_ratio=float(point[NOISE]) if NOISE in runs.varied else None,
                 objective=str(point[OBJECTIVE]),
@@ -176,7 +176,7 @@ def best_points(runs: Runs) -> list[Best]:
                 command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"])),
             )
         )
-    return found
+    return commands
 
 
 def rerun_command(runs: Runs, run: str, trial_id: str) -> str:

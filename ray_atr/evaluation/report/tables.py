@@ -29,8 +29,7 @@ from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_o
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, from_arrays
-from ray_atr.sweep.race import RaceEvidence
-from ray_atr.training.run_folder import TEST_SCORES
+from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """What a table calls the directions."""
@@ -235,12 +234,12 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
     """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
-    found: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
+    of_points: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
     for row in row_dicts(finished):
-        kept = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
-        scores = {group: sample for group, sample in kept.items() if group.language in runs.trained}
-        found.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
-    return {point: scores for point, scores in found.items() if all(scores)}
+        stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
+        of_points.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+    return {point: scores for point, scores in of_points.items() if all(scores)}
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:

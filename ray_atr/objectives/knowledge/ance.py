@@ -25,7 +25,7 @@ from ray_atr.objectives.knowledge.knowledge import (
     contrastive_temperature,
     info_nce,
 )
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 

@@ -26,7 +26,7 @@ from ray_atr.objectives.knowledge.knowledge import (
     Sides,
     SnapshotSettings,
 )
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
 from ray_atr.objectives.transport import TransportPlan, solve
 
@@ -133,8 +133,8 @@ class Ask(KnowledgeBaseObjective):
         new_u, new_v = inject(*of_u), inject(*of_v)
         similarity = comparison.similarity
         if similarity is not None:
-            kept = torch.outer(kept_share(*of_u), kept_share(*of_v))
-            similarity = new_u @ new_v.T + kept * (similarity - u @ v.T)
+            own_shares = torch.outer(kept_share(*of_u), kept_share(*of_v))
+            similarity = new_u @ new_v.T + own_shares * (similarity - u @ v.T)
         return dataclasses.replace(comparison, u=new_u, v=new_v, similarity=similarity)
 
     def modulate(self, comparison: Comparison, sides: dict[str, Sides]) -> tuple[Comparison, dict[str, Tensor]]:

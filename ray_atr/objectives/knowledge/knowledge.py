@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.common.settings import Settings, inherited, refuse, setting
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, inner_products
 
 INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import setting
 from ray_atr.objectives.knowledge.knowledge import Knowledge, Queued, contrastive_temperature, info_nce
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 

@@ -17,7 +17,7 @@ import torch
 from ray_atr.common.settings import setting
 from ray_atr.objectives.knowledge.ask import inject
 from ray_atr.objectives.knowledge.knowledge import Knowledge, Retrieved, Sides
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
 

@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ray_atr.data.positives import same_group
-from ray_atr.objectives.pairs.pair_loss import Comparison, OwnPairs, log_weight
+from ray_atr.common.ranks import Ranks
+from ray_atr.objectives.pairs.pair_loss import Comparison, OwnPairs, log_weight, same_group
+from ray_atr.objectives.pairs.ring import Ring
 from ray_atr.objectives.pairs.tiled_matching import tile_rows
-from ray_atr.objectives.ranks import Ranks
-from ray_atr.objectives.ring import Ring
 from ray_atr.objectives.transport.row_blocks import tiles_of
 
 FLOATS_HELD = 1.2

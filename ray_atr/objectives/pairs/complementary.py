@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.learned import Learned, LearnedSettings
+from ray_atr.objectives.pairs.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 
 FORMS = ("log", "tan", "gce")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.learned import Learned
 from ray_atr.objectives.pairs.contrastive import Contrastive
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
 
 

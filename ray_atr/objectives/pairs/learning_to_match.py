@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.common.settings import refuse, setting
-from ray_atr.objectives.learned import METRICS, Learned, LearnedSettings
+from ray_atr.objectives.pairs.learned import METRICS, Learned, LearnedSettings
+from ray_atr.objectives.pairs.mahalanobis import Mahalanobis, WeighedRows, shape_of, squared_distances
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 from ray_atr.objectives.pairs.tiled_matching import Costs, Matching, TrueMatching, tile_rows
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks, matching_loss
-from ray_atr.objectives.transport.mahalanobis import Mahalanobis, WeighedRows, shape_of, squared_distances
 from ray_atr.objectives.transport.problem import SolvedPlan, marginal_of
 from ray_atr.objectives.transport.solve import SolveOptions
 from ray_atr.objectives.transport.tiled_plan import solve_by_tiles

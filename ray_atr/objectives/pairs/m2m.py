@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.learned import Learned
+from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 
 

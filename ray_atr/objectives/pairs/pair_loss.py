@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import Settings, refuse
-from ray_atr.data.positives import same_group
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned, LearnedSettings
-from ray_atr.objectives.ring import Ring
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned, LearnedSettings
+from ray_atr.objectives.pairs.ring import Ring
 
 LEAST_SAMPLE_WEIGHT = 1e-6
 """A pair of a smaller weight has no part in a transport plan: its marginal would be lost in rounding."""
@@ -46,6 +45,19 @@ class CleanShare(NamedTuple):
         return self.share if self.found >= FOUNDED else 1 - self.found * (1 - self.share)
 
 
+def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
+    """`positives` [B, B], or some of its rows and columns, of group numbers [B]: of captions, class labels or clip ids.
+
+    groups may be [B, G]: positives are then equal in one of the G columns.
+    """
+    columns = groups[:, None] if groups.ndim == 1 else groups
+    own, columns = columns[rows], columns[others]
+    same = own[:, :1] == columns[:, 0]
+    for column in range(1, columns.shape[1]):
+        same |= own[:, column, None] == columns[:, column]
+    return same
+
+
 class Terms(NamedTuple):
     """What an objective returns. `loss`: scalar with gradient. `scalars`: detached float tensors by name, to log."""
 
@@ -58,12 +70,12 @@ def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
     loss = torch.stack([weight * one.loss for one, weight in zip(terms, weights, strict=True)]).sum()
     scalars: dict[str, Tensor] = {}
     for name in {name: None for one in terms for name in one.scalars}:
-        found = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
+        pairs = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
         if name.endswith(_WORST):
-            scalars[name] = torch.stack([value for value, _ in found]).max()
+            scalars[name] = torch.stack([value for value, _ in pairs]).max()
         else:
-            total = sum(weight for _, weight in found)
-            scalars[name] = torch.stack([value * (weight / total) for value, weight in found]).sum()
+            total = sum(weight for _, weight in pairs)
+            scalars[name] = torch.stack([value * (weight / total) for value, weight in pairs]).sum()
     return Terms(loss, scalars)
 
 
@@ -172,10 +184,10 @@ class Comparison:
         """The part whose pairs have a weight above 0; the comparison itself if all of them have."""
         if self.sample_weight is None or bool((self.sample_weight > LEAST_SAMPLE_WEIGHT).all()):
             return self
-        kept = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
-        by_pair = {name: value[kept] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
-        by_two = {name: value[kept][:, kept] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(self, rows=self.row_numbers[kept], **by_pair, **by_two)
+        own = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
+        by_pair = {name: value[own] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
+        by_two = {name: value[own][:, own] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(self, rows=self.row_numbers[own], **by_pair, **by_two)
 
     def extra_logits(self, tau: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Logits [N, Q] of every u_i and of every v_j against its further negatives; None for a side without any."""

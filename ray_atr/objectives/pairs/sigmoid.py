@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.around_ring import SigmoidTiles, losses_around_ring
+from ray_atr.objectives.pairs.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, OwnPairs, PairLoss, Terms
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ray_atr.common.ranks import Ranks
+from ray_atr.objectives.pairs.mahalanobis import WeighedRows
 from ray_atr.objectives.pairs.pair_loss import Comparison
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.across_ranks import multipliers
-from ray_atr.objectives.transport.mahalanobis import WeighedRows
 from ray_atr.objectives.transport.row_blocks import tiles_of
 from ray_atr.objectives.transport.tiled_plan import TiledPlan
 

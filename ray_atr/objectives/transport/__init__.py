@@ -4,7 +4,7 @@ In use:
 
     plan = solve(cost, epsilon=0.05, mass=0.8)       # plan.matrix, plan.residual, plan.iterations, plan.is_converged
     loss, plan = matching_loss(cost, epsilon=0.05)   # KL(I/N || plan), differentiable in the cost
-    ranks = Ranks.here()                             # a cost whose rows are on several processes (objectives.ranks)
+    ranks = Ranks.here()                             # a cost whose rows are on several processes (common.ranks)
     log_rows, plan = log_plan_across_ranks(own_rows, 0.05, N, ranks)
 """
 

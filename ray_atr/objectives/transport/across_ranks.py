@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.common.settings import refuse
-from ray_atr.objectives.ranks import Ranks
 from ray_atr.objectives.transport.active_set import PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.partial import Pace, shared_blocks
@@ -74,8 +74,8 @@ def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: fl
     own = block.ranks.own(len(a))
     if mass == 1:
         return balanced_sweeps(block, a[own], b, tolerance, most)
-    found = shared_blocks(block, torch.zeros_like(b), mass, Pace(tolerance), most, a, b)
-    return found._replace(u=found.u[own])
+    solution = shared_blocks(block, torch.zeros_like(b), mass, Pace(tolerance), most, a, b)
+    return solution._replace(u=solution.u[own])
 
 
 def balanced_sweeps(block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float, most: int) -> Solution:
@@ -144,8 +144,8 @@ def log_range_of(least: Tensor, most: Tensor, epsilon: float, ranks: Ranks) -> f
     if not epsilon > 0:
         raise refuse("epsilon", epsilon, "(0, inf)")
     is_finite = bool(torch.isfinite(least) & torch.isfinite(most))
-    found = least.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])
-    is_bad, negative, largest = ranks.maximum(found).tolist()
+    bounds = least.new_tensor([0.0, -float(least), float(most)] if is_finite else [1.0, 0.0, 0.0])
+    is_bad, negative, largest = ranks.maximum(bounds).tolist()
     if is_bad or not math.isfinite(largest + negative):
         raise refuse("cost", f"values between {float(least)} and {float(most)} here", "finite costs on every process")
     return (largest + negative) / epsilon

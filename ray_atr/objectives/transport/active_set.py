@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 
 MOST_ITERATIONS = 2000
 LEAST_DIAGONAL = 1e-6

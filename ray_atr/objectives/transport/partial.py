@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.transport.newton import ascend_projected
 from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
 from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock

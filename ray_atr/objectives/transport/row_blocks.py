@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 
 
 class RowBlock(ABC):

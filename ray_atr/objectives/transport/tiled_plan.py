@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.transport.across_ranks import log_range_of, potentials
 from ray_atr.objectives.transport.active_set import PlanRows
 from ray_atr.objectives.transport.problem import KERNEL_RANGE, SolvedPlan, default_tolerance
@@ -69,5 +69,5 @@ def solve_by_tiles(
     tolerance = default_tolerance(b.dtype, log_range)
     shift = ranks.maximum(least / -epsilon) if log_range <= KERNEL_RANGE else None
     block = TiledRows(lambda rows: cost(rows).div_(-epsilon), tiles, ranks, shift)
-    found = potentials(block, a, b, mass, tolerance, max_iterations)
-    return TiledPlan.from_solution(found, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)
+    solution = potentials(block, a, b, mass, tolerance, max_iterations)
+    return TiledPlan.from_solution(solution, tolerance, cost=cost, tiles=tiles, epsilon=epsilon)

@@ -40,8 +40,8 @@ def tracked(numbers: Mapping[str, float]) -> dict[str, float]:
     """What MLflow is sent of some numbers by their names: the summary first, constants left out."""
     summary: dict[str, float] = {}
     for kind, before in (("validation", ""), ("test", "test ")):
-        found = {heading: numbers.get(f"{kind}/{name}") for name, heading in HEADINGS.items()}
-        summary |= {before + heading: value for heading, value in found.items() if value is not None}
+        by_heading = {heading: numbers.get(f"{kind}/{name}") for name, heading in HEADINGS.items()}
+        summary |= {before + heading: value for heading, value in by_heading.items() if value is not None}
     if "train/loss" in numbers:
         summary["loss"] = numbers["train/loss"]
     rest = {in_mlflow(name): value for name, value in numbers.items() if name.rsplit("/", 1)[-1] not in CONSTANTS}

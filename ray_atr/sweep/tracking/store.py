@@ -95,25 +95,25 @@ class Store:
         """The id of the MLflow experiment of this name, made if there is none."""
         from mlflow.exceptions import MlflowException
 
-        found = client.get_experiment_by_name(name)
-        if found is not None:
-            if found.lifecycle_stage != "active":
-                client.restore_experiment(found.experiment_id)
-            if not TRAINING.items() <= found.tags.items():
+        existing = client.get_experiment_by_name(name)
+        if existing is not None:
+            if existing.lifecycle_stage != "active":
+                client.restore_experiment(existing.experiment_id)
+            if not TRAINING.items() <= existing.tags.items():
                 # Made by another program or an earlier version: its page would open in the other mode.
                 for key, value in TRAINING.items():
-                    client.set_experiment_tag(found.experiment_id, key, value)
-            return str(found.experiment_id)
+                    client.set_experiment_tag(existing.experiment_id, key, value)
+            return str(existing.experiment_id)
         location = self.artifacts.as_uri() if self.artifacts is not None else None
         try:
             # Without the tag MLflow's page opens in its mode for language-model applications, not for training runs.
             return client.create_experiment(name, artifact_location=location, tags=TRAINING)
         except MlflowException:
             # Another sweep may have made it between the question and now.
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            existing = client.get_experiment_by_name(name)
+            if existing is None:
                 raise
-            return str(found.experiment_id)
+            return str(existing.experiment_id)
 
 
 def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list[Run]:

@@ -312,8 +312,8 @@ class _Connection:
 
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
         varied = {path: str(value) for path, value in content["overrides"].items()}
-        kept = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
-        return {**varied, **kept, **self._source_tags()}
+        own = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
+        return {**varied, **own, **self._source_tags()}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
         known = self.runs[trial_id].data.params
@@ -448,14 +448,14 @@ def _query(parts: dict[str, str]) -> str:
 def _sweep_id(folder: Location) -> str:
     """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
     path, run = folder / "tracking.json", RunFolder.open(folder)
-    kept = run.info.get("sweep_id")
+    recorded = run.info.get("sweep_id")
     if file_exists(path):
         sweep_id = str(read_json(path)["sweep_id"])
     else:
         # It is used in the filters of MLflow's search, between quotation marks.
-        sweep_id = kept or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
+        sweep_id = recorded or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
         write_json(path, {"sweep_id": sweep_id})
-    if kept != sweep_id:
+    if recorded != sweep_id:
         # Twice, as a folder that lost it would be a second sweep in MLflow.
         run.update_info(sweep_id=sweep_id)
     return sweep_id

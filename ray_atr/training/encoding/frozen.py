@@ -8,7 +8,6 @@ find it. Vectors are float32, computed without autocast. Interrupted work is tak
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,25 +18,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_atr.common.jobs import FolderHere, Resources, run_jobs
+from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Say
-from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
-from ray_atr.data.feature_cache import LAYOUT, ensure_features, has_long_clips, is_complete, write_rows
+from ray_atr.data.feature_cache import LAYOUT, FolderHere, ensure_features, has_long_clips, is_complete, write_rows
 from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
-from ray_atr.models.retriever import build_retriever
+from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.models.vectors import encode_captions
 from ray_atr.models.weights import identity_of_checkpoint, write_weights
 from ray_atr.training.encoding.encode import clip_batches, encode_clips, rows_in_parts
-from ray_atr.training.experiment import Experiment
 
 CLIPS = 32
 """Clips that are encoded together."""
@@ -51,20 +48,25 @@ PROBE = 256
 
 @dataclass(frozen=True)
 class FrozenTower:
-    """One tower of an experiment that trains nothing, where its vectors are kept, and how it is to encode."""
+    """One tower of a model that trains nothing, where its vectors are kept, and how it is to encode."""
 
     kind: str
     """audio or text"""
-    experiment: Experiment
+    model: ModelSettings
+    seed: int
     tokenizer: Path | None
     home: Path
+    store: str
+    """where features are kept besides this node's disk; empty: nowhere (scaling.feature_store)"""
+    encoder: Resources
+    """what each encoding process gets"""
     use_ray: bool
     say: Say
 
     @property
     def settings(self) -> AudioSettings | TextSettings:
         """The tower's settings."""
-        return self.experiment.model.audio if self.kind == "audio" else self.experiment.model.text
+        return self.model.audio if self.kind == "audio" else self.model.text
 
     @property
     def checkpoint(self) -> str | None:
@@ -73,44 +75,27 @@ class FrozenTower:
 
     def build(self) -> Any:
         """The tower as training builds it, in evaluation mode, on the device that one of its workers has."""
-        experiment = self.experiment
         if self.checkpoint is not None:
             tower: Any = self.settings.build()
         else:
             tokenizer = None if self.tokenizer is None else read_tokenizer(self.tokenizer)
             # Its random weights are those that it has within the whole retriever.
-            retriever = build_retriever(experiment.model, tokenizer=tokenizer, seed=experiment.seed)
+            retriever = build_retriever(self.model, tokenizer=tokenizer, seed=self.seed)
             tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
-        is_cuda = bool(experiment.scaling.gpus_per_worker) and torch.cuda.is_available()
+        is_cuda = bool(self.encoder.gpus) and torch.cuda.is_available()
         return tower.eval().to("cuda" if is_cuda else "cpu")
 
     def identity(self) -> Any:
         """What tells the tower's weights from others without reading them; None if only reading them tells."""
         if self.checkpoint is not None:
             return identity_of_checkpoint(self.checkpoint)
-        model = {k: value for k, value in flatten(self.experiment.model, "model.").items() if ".adapt." not in k}
+        model = {k: value for k, value in flatten(self.model, "model.").items() if ".adapt." not in k}
         checkpoints = [value for k, value in model.items() if k.endswith(".checkpoint") and value is not None]
         files = [identity_of_checkpoint(value) for value in checkpoints]
         if None in files:
             return None
         tokenizer = self.tokenizer and self.tokenizer.name
-        return {"seed": self.experiment.seed, "model": model, "files": files, "tokenizer": tokenizer}
-
-
-def why_encoded_anew(experiment: Experiment) -> dict[str, str]:
-    """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
-    model = experiment.model
-    frozen = [kind for kind in ("audio", "text") if getattr(model, kind).adapt.is_frozen]
-    if model.interaction == "late":
-        return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
-    if model.augment.is_active and "audio" in frozen:
-        return {"audio": "model.augment changes its input in every epoch"}
-    return {}
-
-
-def encodes_once(experiment: Experiment, kind: str) -> bool:
-    """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
-    return getattr(experiment.model, kind).adapt.is_frozen and kind not in why_encoded_anew(experiment)
+        return {"seed": self.seed, "model": model, "files": files, "tokenizer": tokenizer}
 
 
 @cache
@@ -122,11 +107,10 @@ def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
-    manifest, model = read_manifest(data), tower.experiment.model
+    manifest, model, store = read_manifest(data), tower.model, tower.store
     front_end, in_windows = model.audio.front_end, model.pools_windows
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
-        store = tower.experiment.scaling.feature_store
         root, use_ray, say = cache_folder(tower.home, "features"), tower.use_ray, tower.say
         features = ensure_features(data, front_end, root, in_windows=in_windows, use_ray=use_ray, say=say, store=store)
         frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
@@ -147,9 +131,9 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     return _ensure(tower, manifest, about, tower_fingerprint, encode)
 
 
-def ensure_text_vectors(tower: FrozenTower, data: str) -> Path:
-    """A folder with the vectors of all captions of the data set, each distinct one encoded once, now if it is absent."""
-    manifest, languages = read_manifest(data), tower.experiment.data.languages
+def ensure_text_vectors(tower: FrozenTower, data: str, languages: Sequence[str]) -> Path:
+    """A folder with the vectors of a data set's captions, each distinct one encoded once, now if it is absent."""
+    manifest = read_manifest(data)
 
     def fingerprint(built: Any) -> str:
         probe = list(_captions(manifest, languages[:1]))[:PROBE]
@@ -232,7 +216,7 @@ def _ensure(
     content["fingerprint"] = fingerprint(built)
     folder = root / f"{manifest.name}-{tower.kind}-{cache_key(content)}"
     folder.mkdir(parents=True, exist_ok=True)
-    store = folder_in(tower.experiment.scaling.feature_store, folder.name)
+    store = folder_in(tower.store, folder.name)
     with lock_of(folder):
         if not is_complete(folder) and (store is None or not fetch_folder(store, folder)):
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
@@ -247,16 +231,11 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     waiting = [job for job in jobs if not (folder / job.file).is_file()]
     total = sum(job.size for job in jobs)
     done = total - sum(job.size for job in waiting)
-    scaling = tower.experiment.scaling
-    named = "scaling.cpus_per_worker, scaling.gpus_per_worker"
-    # Trials may share a GPU; encoders, each with a tower of its own, do not.
-    gpus = float(math.ceil(scaling.gpus_per_worker))
-    workers = Resources(scaling.cpus_per_worker * WORKER_CPU_SHARE, gpus, setting=named)
     # Elsewhere the tower is built again: its weights may be larger than what should be sent.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
     here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
     encoder = partial(_encoder, make_built, here)
-    for number, content in run_jobs(waiting, encoder, ray=workers if tower.use_ray else None):
+    for number, content in run_jobs(waiting, encoder, ray=tower.encoder if tower.use_ray else None):
         here.receive(waiting[number].file, content)
         done += waiting[number].size
         tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")

@@ -74,7 +74,7 @@ class LeadingActor(ShardActor):
 
     @cached_property
     def _refresher(self) -> BackgroundRefresher:
-        others = [_found(self.run, BasePart(number, self.part.of)) for number in range(1, self.part.of)]
+        others = [_actor_of(self.run, BasePart(number, self.part.of)) for number in range(1, self.part.of)]
         return BackgroundRefresher(ActorShards(self, others), self.settings, self.folder)
 
     def lead(self, name: str, *arguments: Any) -> Any:
@@ -119,7 +119,7 @@ class ActorRefresher:
     @cached_property
     def actors(self) -> list[Any]:
         """Those of the parts, which have been started. ValueError if one has not."""
-        return [_found(self.run, part) for part in self._parts]
+        return [_actor_of(self.run, part) for part in self._parts]
 
     @property
     def _parts(self) -> list[BasePart]:
@@ -184,7 +184,7 @@ def _name(run: str, part: BasePart) -> str:
     return f"knowledge-{run}" + (f"-{part.number}-of-{part.of}" if part.number else "")
 
 
-def _found(run: str, part: BasePart) -> Any:
+def _actor_of(run: str, part: BasePart) -> Any:
     return ray.get_actor(_name(run, part), namespace=NAMESPACE)
 
 

@@ -97,20 +97,20 @@ def build_parts(
         each("borrow", [together_in_place(parts) for parts in zip(*each("lent", wanted), strict=True)])
     samples = zip(*each("sample"), strict=True)
     starts = [] if start is None else [start.audio, *start.text]
-    found = []
+    centroids = []
     for number, parts in enumerate(samples):
         sample = np.zeros((sum(len(part.places) for part in parts), parts[0].rows.shape[1]), dtype=np.float32)
         for part in parts:
             sample[part.places] = part.rows
-        found.append(centroids_of(sample, settings, starts[number] if number < len(starts) else None))
-    pools = [together(list(parts)) for parts in zip(*each("pool", found), strict=True)]
+        centroids.append(centroids_of(sample, settings, starts[number] if number < len(starts) else None))
+    pools = [together(list(parts)) for parts in zip(*each("pool", centroids), strict=True)]
     # Without clusters of their own, texts are in those of the audio.
-    is_separate = len(found) > 1
+    is_separate = len(centroids) > 1
     numbers = [numbered((of if is_separate else pools[0]).counts) for of in pools]
     P = max(int(of.max(initial=-1)) for of in numbers) + 1
     made = [prototypes(of, own, P) for of, own in zip(pools, numbers, strict=True)]
     C = min(settings.prototypes, each("count")[0])
-    padded = [np.concatenate([own, np.zeros((C - len(own), own.shape[1]), np.float32)]) for own in found]
+    padded = [np.concatenate([own, np.zeros((C - len(own), own.shape[1]), np.float32)]) for own in centroids]
     texts = np.stack(padded[1:]) if is_separate else np.zeros((0, *padded[0].shape), dtype=np.float32)
     return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, made[0], made[1:]))
 
@@ -138,11 +138,11 @@ class PartBuilder:
 
     def lent(self, wanted: list[NDArray[np.int64]]) -> list[Sampled]:
         """The rows of those of the places that are here, by language."""
-        found = []
+        lent = []
         for places, text in zip(wanted, self.text, strict=True):
             here = places[(places >= self.rows.start) & (places < self.rows.stop)]
-            found.append(Sampled(here, text[here - self.rows.start]))
-        return found
+            lent.append(Sampled(here, text[here - self.rows.start]))
+        return lent
 
     def borrow(self, lent: list[Sampled]) -> None:
         """Equal captions get the row of the first one, by language: in another batch the same caption is rounded otherwise, and a

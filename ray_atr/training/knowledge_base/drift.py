@@ -16,7 +16,7 @@ from torch import Tensor
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
 from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
-from ray_atr.objectives.learned import NOTHING_LEARNED, Learned
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.training.knowledge_base.searcher import Searcher
 from ray_atr.training.knowledge_base.snapshot import Snapshot
@@ -52,12 +52,12 @@ def out_of_batch_influence(
         terms = objective(batch, learned=learned, draw=draw, retrieved=leafed)
         if not leaves or not terms.loss.requires_grad:
             return 0.0
-        found = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
-    pairs = zip(leaves, found, strict=True)
+        raw = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
+    pairs = zip(leaves, raw, strict=True)
     gradients = [(torch.zeros_like(leaf) if own is None else own).double() for leaf, own in pairs]
     if isinstance(retrieved, Queued):
-        kept = slice(None) if in_batch is None else ~in_batch
-        return float(torch.stack([gradient[kept].square().sum() for gradient in gradients]).sum().sqrt())
+        counts = slice(None) if in_batch is None else ~in_batch
+        return float(torch.stack([gradient[counts].square().sum() for gradient in gradients]).sum().sqrt())
     assert isinstance(retrieved, Retrieved), "only what was retrieved has leaves"
     return _norm_over_entries(getattr(retrieved, granularity), gradients, in_batch)
 
@@ -119,12 +119,12 @@ def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: 
     if not len(current):
         none = queries.new_full((len(queries),), -torch.inf)
         return torch.stack([none, none, torch.zeros_like(none)])
-    found = []
+    of_queries = []
     for some in queries.split(QUERIES_AT_A_TIME):
         ideal, actual = (some @ current.T).div(temperature), (some @ stale.T).div(temperature)
         sums = ideal.logsumexp(dim=1), actual.logsumexp(dim=1)
-        found.append(torch.stack([*sums, (ideal.softmax(dim=1) * (ideal - actual)).sum(dim=1)]))
-    return torch.cat(found, dim=1)
+        of_queries.append(torch.stack([*sums, (ideal.softmax(dim=1) * (ideal - actual)).sum(dim=1)]))
+    return torch.cat(of_queries, dim=1)
 
 
 def drift_of_parts(parts: Sequence[Tensor]) -> float:

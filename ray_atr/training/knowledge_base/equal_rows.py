@@ -24,24 +24,24 @@ class EqualRows:
         order = np.argsort(keys, kind="stable")
         is_first = np.diff(keys[order], prepend=~keys[order[:1]]) != 0
         sizes = np.diff(np.flatnonzero(is_first), append=len(keys))
-        self.are_there = bool((sizes > 1).any())
+        self.any_equal = bool((sizes > 1).any())
         """Whether any two rows are equal."""
-        if not self.are_there:
+        if not self.any_equal:
             return
-        # The places of these rows, group by group and in order; where each group begins, and its number of rows.
-        places, sizes = order[np.repeat(sizes > 1, sizes)], sizes[sizes > 1]
-        self.starts, self.sizes = self._kept(np.cumsum(sizes) - sizes, device), self._kept(sizes, device)
-        self.places = self._kept(places, device)
-        # The same places in order, and the group of each.
-        self.sorted = self._kept(np.sort(places), device)
-        self.group = self._kept(np.repeat(np.arange(len(sizes)), sizes)[np.argsort(places)], device)
+        # The row_numbers of these rows, group by group and in order; where each group begins, and its number of rows.
+        row_numbers, sizes = order[np.repeat(sizes > 1, sizes)], sizes[sizes > 1]
+        self.starts, self.sizes = self._as_int32(np.cumsum(sizes) - sizes, device), self._as_int32(sizes, device)
+        self.row_numbers = self._as_int32(row_numbers, device)
+        # The same row_numbers in order, and the group of each.
+        self.sorted = self._as_int32(np.sort(row_numbers), device)
+        self.group = self._as_int32(np.repeat(np.arange(len(sizes)), sizes)[np.argsort(row_numbers)], device)
 
     @staticmethod
-    def _kept(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
+    def _as_int32(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
         return torch.from_numpy(numbers.astype(np.int32)).to(device)
 
     def in_order(self, scores: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """(scores, places) [B, k] of the k best rows, equal ones by their place.
+        """(scores, row_numbers) [B, k] of the k best rows, equal ones by their place.
 
         `found` [B, k] are k best rows, best first, with `scores` [B, k]; of equal ones any may be there. Every row that is
         better than the last one is there, so that the groups of the k best are.
@@ -62,8 +62,8 @@ class EqualRows:
         within = wanted - (ends - sizes).gather(1, which)
         chosen = groups.gather(1, which)
         is_equal = chosen < G
-        places = self.places[(self.starts[chosen.clamp(max=G - 1)] + within).where(is_equal, 0)]
-        return scores.gather(1, which), places.long().where(is_equal, chosen - G)
+        row_numbers = self.row_numbers[(self.starts[chosen.clamp(max=G - 1)] + within).where(is_equal, 0)]
+        return scores.gather(1, which), row_numbers.long().where(is_equal, chosen - G)
 
 
 def row_keys(rows: NDArray[Any], present: NDArray[np.bool_] | None, first: int = 0) -> NDArray[np.uint64]:

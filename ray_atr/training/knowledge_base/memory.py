@@ -107,7 +107,7 @@ class SnapshotMemory(Memory):
         self.client, self.knowledge, self.seed = client, knowledge, seed
         # Of the last global batch's clips, and what it retrieved.
         self.groups: Tensor | None = None
-        self.found: Positions | None = None
+        self.positions: Positions | None = None
         self.written = WriteThrough(ids, width) if knowledge.refresh == "write_through" else None
 
     @property
@@ -140,12 +140,12 @@ class SnapshotMemory(Memory):
         """Each worker searches for its share; the positions are gathered and looked up by all."""
         self.groups = gather(batch.groups)
         with self.client.searching() as searcher:
-            found = searcher.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
+            own = searcher.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
         if isinstance(self.knowledge, Ance):
-            found = draw_from_pool(found, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
-        self.found = Positions(*(gather(part) for part in found))
+            own = draw_from_pool(own, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
+        self.positions = Positions(*(gather(part) for part in own))
         with self.client.searching() as searcher:
-            self.latest = searcher.look_up(self.found)
+            self.latest = searcher.look_up(self.positions)
         return self.latest
 
     def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
@@ -250,7 +250,7 @@ class WriteThrough:
         self.ids = np.asarray(ids, dtype=np.str_)
         self._row = {name: row for row, name in enumerate(self.ids.tolist())}
         self.audio, self.text = torch.zeros(len(ids), width), torch.zeros(len(ids), width)
-        self.there = torch.zeros(len(ids), dtype=torch.bool)
+        self.present = torch.zeros(len(ids), dtype=torch.bool)
         self.groups = torch.full((len(ids),), NOBODY)
 
     @torch.no_grad()
@@ -260,25 +260,26 @@ class WriteThrough:
         rows = torch.tensor([self._row[name] for name in clip_ids])[has_english]
         self.audio[rows] = embeddings.audio.detach().float().cpu()[has_english]
         self.text[rows] = embeddings.text[:, 0].detach().float().cpu()[has_english]
-        self.there[rows] = True
+        self.present[rows] = True
         self.groups[rows] = groups.cpu()[has_english]
 
     def entries(self) -> Entries:
         """What has been written so far."""
-        there = self.there.numpy()
-        if not there.any():
+        present = self.present.numpy()
+        if not present.any():
             raise ValueError("objective.knowledge.refresh: got write_through before any step with English texts")
-        audio, text, groups = (rows.numpy()[there] for rows in (self.audio, self.text, self.groups))
-        return Entries(audio, text, self.ids[there], groups=groups)
+        audio, text, groups = (rows.numpy()[present] for rows in (self.audio, self.text, self.groups))
+        return Entries(audio, text, self.ids[present], groups=groups)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint."""
-        return {"audio": self.audio, "text": self.text, "there": self.there, "groups": self.groups}
+        # `there` is what checkpoints call it.
+        return {"audio": self.audio, "text": self.text, "there": self.present, "groups": self.groups}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a checkpoint."""
-        for name, rows in state.items():
-            setattr(self, name, rows.cpu())
+        self.audio, self.text, self.groups = (state[name].cpu() for name in ("audio", "text", "groups"))
+        self.present = state["there"].cpu()
 
 
 def make_memory(

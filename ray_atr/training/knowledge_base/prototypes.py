@@ -65,17 +65,17 @@ def centroids_of(
 
 def nearest(rows: NDArray[np.float32], present: NDArray[np.bool_], centroids: NDArray[np.float32]) -> NDArray[np.int32]:
     """The number of each row's nearest centroid, [n]; -1 for a row that is not present."""
-    found = np.full(len(rows), -1, dtype=np.int32)
+    nearest = np.full(len(rows), -1, dtype=np.int32)
     if len(centroids) == 0:
-        return found
+        return nearest
     with faiss_for_search() as faiss:
         index = faiss_library.on_gpu(faiss.IndexFlatL2(rows.shape[1]))
         index.add(centroids)
         for start in range(0, len(rows), UNIT):
             few = slice(start, start + UNIT)
-            found[few] = index.search(rows[few], 1)[1][:, 0]
-    found[~present] = -1
-    return found
+            nearest[few] = index.search(rows[few], 1)[1][:, 0]
+    nearest[~present] = -1
+    return nearest
 
 
 def pool(rows: NDArray[np.float32], numbers: NDArray[np.int32], C: int, pooling: str) -> Pool:

@@ -39,14 +39,14 @@ class Queue:
     def push(self, whose: Identity, audio: Tensor, text: Tensor, mask: Tensor | None = None) -> None:
         """Add a batch, the oldest leaving. A batch that crosses the buffer's end continues at its start."""
         size = len(self.audio)
-        kept = slice(max(0, len(audio) - size), None)
-        rows = (self.next + torch.arange(len(audio), device=self.audio.device)[kept]) % size
-        there = torch.ones(text.shape[:2], dtype=torch.bool, device=self.mask.device) if mask is None else mask
-        self.audio[rows] = audio[kept].detach().to(self.audio)
-        self.text[rows] = torch.where(there[kept][:, :, None], text[kept].detach(), 0).to(self.text)
-        self.mask[rows] = there[kept].to(self.mask.device)
+        newest = slice(max(0, len(audio) - size), None)
+        rows = (self.next + torch.arange(len(audio), device=self.audio.device)[newest]) % size
+        is_present = torch.ones(text.shape[:2], dtype=torch.bool, device=self.mask.device) if mask is None else mask
+        self.audio[rows] = audio[newest].detach().to(self.audio)
+        self.text[rows] = torch.where(is_present[newest][:, :, None], text[newest].detach(), 0).to(self.text)
+        self.mask[rows] = is_present[newest].to(self.mask.device)
         for mine, theirs in zip(self.whose, whose, strict=True):
-            mine[rows] = theirs[kept].to(mine)
+            mine[rows] = theirs[newest].to(mine)
         self.next = (self.next + len(audio)) % size
         self.filled = min(size, self.filled + len(audio))
 

@@ -178,7 +178,7 @@ class SearchableRows:
         for, and more if the last ones are equal.
         """
         scores, positions = self._best_first(queries, k) if self.is_exact else self._top_k(queries, k)
-        if self.equal is None or not self.equal.are_there:
+        if self.equal is None or not self.equal.any_equal:
             return scores, positions
         return self.equal.in_order(scores, positions)
 
@@ -218,7 +218,7 @@ class SharedEntries(NamedTuple):
     text: list[EntriesAt]
 
 
-class _Places:
+class _PositionsOfValues:
     """Where each value is in an array [N]."""
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -236,10 +236,10 @@ class _Places:
         places = np.full((len(wanted), E), -1, dtype=np.int64)
         for offset in range(E):
             has = first + offset < last
-            places[has, offset] = self._places(first[has] + offset)
+            places[has, offset] = self._position_of_rank(first[has] + offset)
         return torch.from_numpy(places)
 
-    def _places(self, ranks: NDArray[np.int64]) -> NDArray[Any]:
+    def _position_of_rank(self, ranks: NDArray[np.int64]) -> NDArray[Any]:
         return ranks if self.order is None else self.order[ranks]
 
     def _ranks(self, wanted: NDArray[Any], is_before: Callable[..., Any]) -> NDArray[np.int64]:
@@ -247,7 +247,9 @@ class _Places:
         low, high = (np.full(len(wanted), end, dtype=np.int64) for end in (0, len(self.values)))
         while (is_open := low < high).any():
             middle = (low + high) // 2
-            before = is_open & is_before(self.values[self._places(middle.clip(max=len(self.values) - 1))], wanted)
+            before = is_open & is_before(
+                self.values[self._position_of_rank(middle.clip(max=len(self.values) - 1))], wanted
+            )
             low, high = np.where(before, middle + 1, low), np.where(is_open & ~before, middle, high)
         return low
 
@@ -283,7 +285,7 @@ class Searcher:
             self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), [EntriesAt(rows) for rows in text_parts])
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
         self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
-        self._by_id, self._by_group = _Places(snapshot.ids), _Places(snapshot.groups)
+        self._by_id, self._by_group = _PositionsOfValues(snapshot.ids), _PositionsOfValues(snapshot.groups)
 
     @torch.no_grad()
     def search(

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ray_atr.common.ranks import stacked
 from ray_atr.common.settings import refuse
-from ray_atr.training.group import stacked
 from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
 
@@ -114,16 +114,16 @@ class ShardedRows:
         )
         scores, positions = [], []
         for rank, some in zip(askers, theirs.split([counts[r] for r in askers]), strict=True):
-            found = self._search(some, widths[rank])
-            scores.append(found[0].flatten())
-            positions.append(found[1].flatten())
+            best = self._search(some, widths[rank])
+            scores.append(best[0].flatten())
+            positions.append(best[1].flatten())
         back = {r: counts[r] * widths[r] for r in askers}
         own = dict.fromkeys(asked, len(queries) * k)
         of_parts = (exchange.swapped(torch.cat(every), back, own) for every in (scores, positions))
         shape = (len(asked), len(queries), k)
         all_scores, all_positions = (values.view(shape).transpose(0, 1).flatten(1) for values in of_parts)
-        found = best_first(all_scores, all_positions, k)
-        return self.equal.in_order(*found) if self.equal.are_there else found
+        best = best_first(all_scores, all_positions, k)
+        return self.equal.in_order(*best) if self.equal.any_equal else best
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions in the base), both [B, k], of what this part has; -inf where it has fewer."""
@@ -144,8 +144,8 @@ class ShardedRows:
         first = sum(lengths[: exchange.rank])
         mine = unique[first : first + lengths[exchange.rank]] - self.first
         rows = self.own.rows.index_select(0, mine.to(self.own.rows.device))
-        found = exchange.gathered(rows, lengths).to(positions.device)
-        return found.float()[inverse].view(*positions.shape, -1)
+        vectors = exchange.gathered(rows, lengths).to(positions.device)
+        return vectors.float()[inverse].view(*positions.shape, -1)
 
     def _shares(self, unique: Tensor, part: BasePart) -> list[int]:
         """How many of the sorted positions each worker of a part looks up."""

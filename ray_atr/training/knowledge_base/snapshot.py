@@ -213,12 +213,14 @@ def version_folder(folder: Path, version: int, part: BasePart = WHOLE) -> Path:
 
 def versions_in(folder: Path) -> list[int]:
     """The versions that are whole in a base's folder, oldest first: a folder alone may be what a kill left of a removal."""
-    return sorted({version for version, count, parts in _kept(folder) if len(parts) == count})
+    return sorted({version for version, count, parts in _versions_and_parts(folder) if len(parts) == count})
 
 
 def versions_of_part(folder: Path, part: BasePart) -> list[int]:
     """The versions of which just this part is here, oldest first."""
-    return sorted(version for version, count, parts in _kept(folder) if count == part.of and part.number in parts)
+    return sorted(
+        version for version, count, parts in _versions_and_parts(folder) if count == part.of and part.number in parts
+    )
 
 
 def save_version(snapshot: Snapshot, folder: Path) -> None:
@@ -229,7 +231,7 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
 def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
     """A version or a part of it, put together from other parts where needed. ValueError if it is not here."""
     if version not in versions_of_part(folder, part):
-        for own, count, parts in sorted(_kept(folder), key=lambda found: found[1]):
+        for own, count, parts in sorted(_versions_and_parts(folder), key=lambda found: found[1]):
             if own == version and len(parts) == count:
                 pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
                 return part_of(pieces, part)
@@ -243,10 +245,10 @@ def remove_version(folder: Path, version: int) -> None:
         remove_folder(path)
 
 
-def _kept(folder: Path) -> list[tuple[int, int, set[int]]]:
+def _versions_and_parts(folder: Path) -> list[tuple[int, int, set[int]]]:
     """(version, in how many parts, the numbers of those that are here)."""
-    found: dict[tuple[int, int], set[int]] = {}
+    parts_of: dict[tuple[int, int], set[int]] = {}
     for path in folder.glob(f"v*/{MANIFEST_FILE}"):
         if match := re.fullmatch(r"v(\d+)(?:-(\d+)-of-(\d+))?", path.parent.name):
-            found.setdefault((int(match[1]), int(match[3] or 1)), set()).add(int(match[2] or 0))
-    return [(version, count, numbers) for (version, count), numbers in found.items()]
+            parts_of.setdefault((int(match[1]), int(match[3] or 1)), set()).add(int(match[2] or 0))
+    return [(version, count, numbers) for (version, count), numbers in parts_of.items()]

@@ -124,9 +124,9 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
     if not file_exists(file):
         report.problems["shard is missing"].add(shard.file)
         return
-    found = hash_of_file(file)
-    if found != shard.sha256:
-        report.problems["shard has another SHA-256 than the manifest says"].add(f"{shard.file} ({found[:12]}...)")
+    digest = hash_of_file(file)
+    if digest != shard.sha256:
+        report.problems["shard has another SHA-256 than the manifest says"].add(f"{shard.file} ({digest[:12]}...)")
     num_rows = 0
     batches = read_shard(report.manifest, shard)
     while True:

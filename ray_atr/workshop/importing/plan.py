@@ -143,12 +143,12 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
     def clips() -> Iterator[Clip]:
         for row in rows:
             # Of a file that may be large nothing is held when the next one is read.
-            found = _read_clip(row, job)
-            if isinstance(found, Clip):
-                yield found
+            clip = _read_clip(row, job)
+            if isinstance(clip, Clip):
+                yield clip
             else:
-                skipped.append({"clip_id": row["clip_id"], "reason": found})
-            del found
+                skipped.append({"clip_id": row["clip_id"], "reason": clip})
+            del clip
 
     shard = write_shard(locate(job.target, keeps_links=True), job.file, job.split, clips())
     note = {"shard": dataclasses.asdict(shard) if shard else None, "skipped": skipped}
@@ -245,16 +245,16 @@ class ExtraCaptions:
             self._read(check_language(language, "captions"), file, source)
 
     def _read(self, language: str, file: str, source: Source) -> None:
-        found: dict[str, list[str]] = {}
+        captions_of_clips: dict[str, list[str]] = {}
         for at, row in read_table(file):
             clip_id, captions = source.id_of(row), captions_of(row, at)
             if clip_id is None:
                 raise ValueError(f"{at}: no column names the clip; it has {', '.join(row)}")
             if not captions:
                 raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
-            found.setdefault(clip_id, []).extend(captions)
+            captions_of_clips.setdefault(clip_id, []).extend(captions)
         known = self.by_language.setdefault(language, {})
-        for clip_id, texts in found.items():
+        for clip_id, texts in captions_of_clips.items():
             if clip_id in known:
                 raise ValueError(f"{file}: clip {clip_id} has {language} captions in an earlier file too")
             known[clip_id] = check_captions({language: texts}, f"{file}, clip {clip_id}")[language]

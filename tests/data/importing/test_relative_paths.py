@@ -10,7 +10,7 @@ import pytest
 
 from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import override
-from ray_atr.training.recipes.small import from_scratch
+from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import FINISHED, RunFolder
 from tests.support.clips_on_disk import make_esc50
 from tests.support.scripts import run_pipeline
@@ -72,7 +72,7 @@ def test_the_commands_for_real_data_take_relative_paths(tmp_path: Path, typed: C
 
     # Without a path, and made here, once: on Ray their features would take three processes that import torch.
     soundscapes = settings_from(["--data.source", "soundscapes", *SMALL, *SMALL_SOUNDSCAPES])
-    prepared_for(override(from_scratch(), soundscapes), tmp_path)
+    prepared_for(override(RECIPES["from_scratch"](), soundscapes), tmp_path)
     points = "data.source=grid(data/esc50,soundscapes)"
     both = ("--out", "runs/both", "--no-figures", "--concurrency", "1")
     typed("sweep", "--recipe", "from_scratch", "--space", points, *both, *SMALL, *SMALL_SOUNDSCAPES, *ONE_PROCESS)

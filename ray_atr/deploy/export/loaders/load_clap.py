@@ -25,20 +25,20 @@ def parts() -> tuple[Any, Any, Any]:
 def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
     """Unit vectors [N, D] of mono waveforms [S] at the extractor's rate; it draws a crop of those longer than its window."""
     model, extractor, _ = parts()
-    found = []
+    embedded = []
     for start in range(0, len(waveforms), batch_size):
         batch = [np.asarray(waveform, np.float32) for waveform in waveforms[start : start + batch_size]]
         inputs = extractor(batch, sampling_rate=extractor.sampling_rate, return_tensors="pt")
-        found.append(model.get_audio_features(**inputs).pooler_output)
-    return torch.cat(found).numpy()
+        embedded.append(model.get_audio_features(**inputs).pooler_output)
+    return torch.cat(embedded).numpy()
 
 
 @torch.inference_mode()
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
     """Unit vectors [M, D] of texts in any of the model's languages; it is not told which."""
     model, _, tokenizer = parts()
-    found = []
+    embedded = []
     for start in range(0, len(texts), batch_size):
         inputs = tokenizer(list(texts[start : start + batch_size]), padding=True, truncation=True, return_tensors="pt")
-        found.append(model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output)
-    return torch.cat(found).numpy()
+        embedded.append(model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output)
+    return torch.cat(embedded).numpy()

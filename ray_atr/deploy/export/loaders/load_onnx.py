@@ -64,7 +64,7 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
         [*how["prefix"], *how["prefix_of"].get(code, []), *encoded.ids, *how["suffix"]]
         for code, encoded in zip(codes, own, strict=True)
     ]
-    found = []
+    embedded = []
     for start in range(0, len(ids), batch_size):
         batch = ids[start : start + batch_size]
         padded = np.full((len(batch), max(map(len, batch))), how["pad"], np.int64)
@@ -72,8 +72,8 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
         for row, one in enumerate(batch):
             padded[row, : len(one)] = one
             mask[row, : len(one)] = True
-        found.append(session(TEXT).run(None, {"token_ids": padded, "token_mask": mask})[0])
-    return np.concatenate(found)
+        embedded.append(session(TEXT).run(None, {"token_ids": padded, "token_mask": mask})[0])
+    return np.concatenate(embedded)
 
 
 @cache

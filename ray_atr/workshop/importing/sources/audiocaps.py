@@ -122,12 +122,12 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
 
 def _audio_by_name(folder: Location) -> dict[str, list[str]]:
     """The audio files below a folder by the names that downloaders give them; `ID/times` for those with times."""
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for path in filter(is_audio, list_files(folder)):
-        found.setdefault(stem(path), []).append(path)
+        files.setdefault(stem(path), []).append(path)
         if times := WITH_TIMES.fullmatch(stem(path)):
-            found.setdefault(f"{times['id']}/times", []).append(path)
-    return found
+            files.setdefault(f"{times['id']}/times", []).append(path)
+    return files
 
 
 def _find_audio(audio: Mapping[str, list[str]], clip: _YouTubeClip, split: str) -> str | None:

@@ -49,13 +49,13 @@ class Clotho(Source):
         if not parts:
             raise ValueError(f"{folder}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
         for part in parts:
-            found = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
+            files = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
             table = f"{folder}/{tables[f'clotho_captions_{part}.csv']}"
             for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
                 clip_id = stem(row["file_name"]).strip()
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
                 if not all(text.strip() for text in captions):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
-                place = AudioLocation(f"{audio_folder}/{found[clip_id]}") if clip_id in found else None
+                place = AudioLocation(f"{audio_folder}/{files[clip_id]}") if clip_id in files else None
                 absent = f"{row['file_name']} is not in a folder {part}"
                 yield entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)

@@ -87,8 +87,8 @@ class HuggingFace(Source):
 
     def _split_of(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
-        found = IN_NAME.fullmatch(name)
-        split = found["split"] if found else parent.rpartition("/")[2]
+        match = IN_NAME.fullmatch(name)
+        split = match["split"] if match else parent.rpartition("/")[2]
         split = SPLIT_OF.get(split, split)
         return split if split in SPLITS or split.startswith(("train_", "test_", "val_")) else self.split
 
@@ -107,8 +107,8 @@ class HuggingFace(Source):
             raise refuse(f"{file}, audio_column", self.audio_column, allowed)
         if not self.audio_column and len(audio) != 1:
             kinds = ", ".join(f"{field.name} ({field.type})" for field in schema)
-            found = f"{len(audio)} Audio columns (of bytes and path)"
-            raise ValueError(f"{file}: {found}; choose with --audio-column: {kinds}")
+            columns = f"{len(audio)} Audio columns (of bytes and path)"
+            raise ValueError(f"{file}: {columns}; choose with --audio-column: {kinds}")
         return self.audio_column or audio[0], [name for name in schema.names if name not in audio]
 
     def _assigned(self) -> dict[str, str]:
@@ -123,13 +123,15 @@ class HuggingFace(Source):
     def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, tuple[str, ...]]:
         assigned = self._assigned()
         if assigned:
-            found = {language: texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()}
+            captions = {language: texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()}
         else:
             column = next((name for name in ("text", "texts") if values.get(name)), None)
-            found = {"eng": captions_of(values, at) or (texts_of(values[column], f"{at}, {column}") if column else [])}
-        if not any(found.values()):
+            captions = {
+                "eng": captions_of(values, at) or (texts_of(values[column], f"{at}, {column}") if column else [])
+            }
+        if not any(captions.values()):
             raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {', '.join(values)}")
-        return {language: tuple(texts) for language, texts in found.items() if texts}
+        return {language: tuple(texts) for language, texts in captions.items() if texts}
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:

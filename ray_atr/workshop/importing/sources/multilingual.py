@@ -130,14 +130,14 @@ class Multilingual(Source):
                 of.setdefault(check_language(tag, f"{at}, {column}"), []).append(column)
         if not of:
             raise ValueError(f"{at}: no column of a language but English; it has {shortened(', '.join(row))}")
-        found = {ENGLISH: "caption"}
+        column_of = {ENGLISH: "caption"}
         for code, columns in of.items():
             alone = [column for column in columns if column in NAMES or len(column) == len("eng_Latn")]
             chosen = alone or [column for column in columns if column.endswith(CLEANED)] or columns
             if len(chosen) > 1:
                 raise ValueError(f"{at}: the columns {' and '.join(chosen)} are of one language, {code}")
-            found[code] = chosen[0]
-        return found
+            column_of[code] = chosen[0]
+        return column_of
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         return _named(row) or super().id_of(row)
@@ -149,8 +149,8 @@ def tag_of(column: str) -> str:
     >>> tag_of("Greek"), tag_of("npi_Deva"), tag_of("aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned")
     ('ell_Grek', 'npi_Deva', 'fra_Latn')
     """
-    found = _TAG_AT_END.fullmatch(column.strip())
-    return found[1] if found else NAMES.get(column.strip(), "")
+    match = _TAG_AT_END.fullmatch(column.strip())
+    return match[1] if match else NAMES.get(column.strip(), "")
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -118,8 +118,8 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
             try:
                 yield number, line.decode(encoding if number == 1 else encoding.removesuffix("-sig"))
             except UnicodeDecodeError as error:
-                found = f"byte {error.object[error.start]:#04x} at position {error.start}"
-                what = f"not {encoding.removesuffix('-sig').upper()} ({found})"
+                wrong_byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
+                what = f"not {encoding.removesuffix('-sig').upper()} ({wrong_byte})"
                 advice = "save the file as UTF-8, or choose --encoding"
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 

@@ -94,12 +94,12 @@ class TableSource(Source):
                 reading.refuse_row(clip.at, str(error))
                 continue
             composed = unicodedata.normalize("NFC", path)
-            found = there.get(composed, path)
-            if composed not in there and not file_exists(folder / found):
+            stored = there.get(composed, path)
+            if composed not in there and not file_exists(folder / stored):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
-            named.add(found)
-            place = place if found == path else AudioLocation(f"{folder}/{found}")
+            named.add(stored)
+            place = place if stored == path else AudioLocation(f"{folder}/{stored}")
             captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
             yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
         yield from reading.bad_rows
@@ -172,10 +172,10 @@ class TableSource(Source):
         own = check_language(cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}")
         if self.caption_column:
             require_columns(at, list(row), [column for _, column in self._columns()])
-            found: dict[str, list[str]] = {}
+            captions: dict[str, list[str]] = {}
             for language, column in self._columns():
-                found.setdefault(language or own, []).extend(texts_of(row[column], f"{at}, {column}"))
-            return {language: texts for language, texts in found.items() if texts}
+                captions.setdefault(language or own, []).extend(texts_of(row[column], f"{at}, {column}"))
+            return {language: texts for language, texts in captions.items() if texts}
         by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
         if by_language is not None:
             texts = {code: texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}

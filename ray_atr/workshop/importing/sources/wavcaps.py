@@ -78,8 +78,8 @@ class WavCaps(Source):
                     continue
                 clip_id = f"{subset}/{name}"
                 split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
-                found = audio[subset].get(name)
-                place = AudioLocation(f"{audio_folder}/{found}") if found else None
+                file_name = audio[subset].get(name)
+                place = AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
                 yield entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ray_atr.common.override import flatten
 from ray_atr.common.storage import Location
 from ray_atr.common.storage.digests import write_text
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
@@ -37,8 +36,7 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
         facts["caption noise"] = kinds
         facts["languages of training"] = ", ".join(experiment.trained_languages) or "all of the data set"
         facts["objective"] = evaluated.checkpoint.objective
-        epochs, batch = flatten(experiment)["train.epochs"], flatten(experiment)["train.batch_size"]
-        facts["epochs, batch"] = f"{epochs}, {batch}"
+        facts["epochs, batch"] = f"{experiment.train.epochs}, {experiment.train.batch_size}"
     facts["evaluated on"] = f"{manifest.name}, split {evaluated.eval_split.split}"
     facts["evaluation data, SHA-256"] = manifest.hash
     facts["intervals"] = evaluated.page.facts.get("intervals", "")

@@ -24,7 +24,7 @@ def as_sentence_transformer(retriever: Retriever, language: str = "eng") -> Sent
     require_extra("sentence_transformers", EXTRA, "as_sentence_transformer")
     from sentence_transformers import SentenceTransformer
 
-    from ray_atr.deploy.retriever_module import RetrieverModule
+    from ray_atr.deploy.export.retriever_module import RetrieverModule
 
     similarity: Any = retriever.distance
     return SentenceTransformer(

@@ -110,10 +110,10 @@ def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | N
         vectors.append(_unit(one.vectors[own]))
         levels.append((found.present + found.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
-    kept = np.arange(len(rows))
+    chosen = np.arange(len(rows))
     if len(rows) > MOST_TEXTS:
-        kept = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_TEXTS, replace=False))
-    return Levels(rows[kept], np.concatenate(levels, axis=1)[:, kept])
+        chosen = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_TEXTS, replace=False))
+    return Levels(rows[chosen], np.concatenate(levels, axis=1)[:, chosen])
 
 
 def fit_rules(

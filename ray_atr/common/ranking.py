@@ -1,10 +1,26 @@
-"""How a retriever ranks: a setting that is kept with it, as its vectors are made for it."""
+"""What is relevant to a query, and how a retriever ranks: a setting that is kept with it, as its vectors are made for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from ray_atr.common.settings import MOST_PLAN_SWEEPS, RANKING_HELP, RANKINGS, Settings, setting
+from ray_atr.common.settings import Settings, setting
+
+RELEVANCE = ("auto", "clip", "label")
+"""What is relevant to a caption: its own clip, every clip of its class, or the class if each has one caption."""
+RELEVANCE_HELP = (
+    "clip: a caption's own clip is relevant; label: every clip of its class; auto: label if each class has one caption"
+)
+
+Ranking = Literal["learned", "cosine", "plan"]
+RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
+MOST_PLAN_SWEEPS = 100_000
+"""Of a ranking by plan; where so many do not suffice, 0 goes on to convergence."""
+RANKING_HELP = (
+    "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
+    "the transport plan of the whole set, in which one query's answer depends on the others"
+)
 
 EPSILON = 0.05
 """What learning to match evaluates with (Luong et al. 2024, section 5.3)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.data.language_codes import ENGLISH, LANGUAGES
-from ray_atr.evaluation.encoding import embed_batches, heard_batches
+from ray_atr.evaluation.encoding import embed_batches, window_batches
 from ray_atr.models.retriever import Retriever
 
 NO_LANGUAGE = "zxx"
@@ -64,7 +64,7 @@ class RetrieverEncoder:
             return torch.cat([self.retriever.encode_audio([wave], rate) for wave, rate in waves])
         sounds = ((f"clip {place}", row["bytes"] or Path(row["path"]).read_bytes()) for place, row in enumerate(rows))
         all_windows, front_end = self.retriever.settings.pools_windows, self.retriever.audio_tower.front_end
-        batches = heard_batches(sounds, front_end, all_windows=all_windows, batch_size=batch_size)
+        batches = window_batches(sounds, front_end, all_windows=all_windows, batch_size=batch_size)
         with torch.no_grad(), self.retriever.evaluating():
             return self.retriever.vectors(embed_batches(self.retriever, batches).cpu())
 

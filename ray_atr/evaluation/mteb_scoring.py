@@ -49,7 +49,7 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
     require_extra("mteb", EXTRA, "--mteb")
     from mteb import get_task
 
-    from ray_atr.deploy.mteb.local_tasks import local_tasks
+    from ray_atr.evaluation.mteb_tasks import local_tasks
 
     tasks: list[AbsTask] = []
     for name in names:
@@ -79,7 +79,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
     from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from mteb import evaluate
 
-    from ray_atr.deploy.mteb.retriever_encoder import RetrieverEncoder
+    from ray_atr.evaluation.mteb_encoder import RetrieverEncoder
 
     folder = evaluated.checkpoint.folder
     retriever = Retriever.from_pretrained(str(folder))

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
-from ray_atr.deploy.nothing import COUNTS, FALSE_SHARE, LanguageScores, Levels, Rule, fit_levels, fit_rules
+from ray_atr.metrics.nothing import COUNTS, FALSE_SHARE, LanguageScores, Levels, Rule, fit_levels, fit_rules
 from ray_atr.metrics.relevance import Relevance
 
 CALIBRATION_FILE = "calibration.json"
@@ -28,6 +28,8 @@ LEVELS = np.concatenate([np.linspace(0, 0.99, 100), 1 - np.geomspace(0.01, 1e-5,
 """Shares of pairs below a stored score; dense where random pairs score as high as right ones."""
 MOST_PAIRS = 2_000_000
 """Of more pairs that do not match, these many are drawn."""
+DRAWS = 200
+"""Of answers, for the error that chance alone makes."""
 
 Floats = NDArray[np.float64]
 
@@ -296,10 +298,10 @@ def expected_calibration_error(
     return float(np.abs(gap).sum() / w.sum())
 
 
-def error_by_chance(probability: ArrayLike, bins: int = 15, draws: int = 200, seed: int = 0) -> float:
+def error_by_chance(probability: ArrayLike) -> float:
     """The expected calibration error that probabilities [P] have on average when they are right: of answers drawn by them.
 
     It is not 0 for a few hundred answers: what is measured is to be read beside it.
     """
-    p, random = np.asarray(probability, np.float64).ravel(), np.random.default_rng(seed)
-    return float(np.mean([expected_calibration_error(p, random.random(len(p)) < p, bins=bins) for _ in range(draws)]))
+    p, random = np.asarray(probability, np.float64).ravel(), np.random.default_rng(0)
+    return float(np.mean([expected_calibration_error(p, random.random(len(p)) < p) for _ in range(DRAWS)]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
-from ray_atr.objectives.ranks import Ranks
+from ray_atr.common.ranks import Ranks
 
 
 class Homecoming:
@@ -96,13 +96,13 @@ class Ring:
         size = self.ranks.size
         coming: _Exchange | None = None
         for owner, block in self.around(own):
-            found = part(owner, block)
+            gradient = part(owner, block)
             if coming is not None:
-                found += coming.received()
+                gradient += coming.received()
             if size == 1:
-                return lambda: found
+                return lambda: gradient
             # The last one that is sent comes home.
-            coming = _Exchange(self.ranks, found, self._empty((owner - 1) % size, own))
+            coming = _Exchange(self.ranks, gradient, self._empty((owner - 1) % size, own))
         assert coming is not None, "more than one process"
         return coming.received
 

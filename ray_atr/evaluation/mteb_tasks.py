@@ -16,8 +16,8 @@ from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
 from mteb.abstasks.task_metadata import TaskMetadata
 
 from ray_atr.data.shards import read_shard
-from ray_atr.deploy.mteb.retriever_encoder import NO_LANGUAGE, language_and_script
 from ray_atr.evaluation.eval_split import EvalSplit
+from ray_atr.evaluation.mteb_encoder import NO_LANGUAGE, language_and_script
 from ray_atr.metrics.measures import RECALL_AT
 
 DIRECTIONS = {"t2a": "texts ask for clips", "a2t": "clips ask for texts"}

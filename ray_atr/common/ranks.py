@@ -7,7 +7,7 @@ part of leaves through `total`, whose gradient is that of the whole. Between the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -131,3 +131,13 @@ class LinearMap(torch.autograd.Function):
 def unchanged(tensor: Tensor) -> Tensor:
     """The tensor, as a new one to autograd."""
     return tensor.view_as(tensor)
+
+
+def stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
+    """The processes' tensors of these lengths, in rank order; all travel with the length of the longest."""
+    tensor = tensor.contiguous()
+    if (missing := max(lengths) - len(tensor)) > 0:
+        tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+    parts = [torch.empty_like(tensor) for _ in lengths]
+    distributed.all_gather(parts, tensor)
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])

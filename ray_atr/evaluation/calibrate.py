@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.deploy.calibration import (
+from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.calibration import (
     Calibration,
     best_answers,
     error_by_chance,
     expected_calibration_error,
     fit_calibration,
 )
-from ray_atr.deploy.nothing import FALSE_SHARE
-from ray_atr.evaluation.run import Evaluated
+from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.metrics.relevance import Relevance
 from ray_atr.models.retriever import Retriever
 
@@ -40,7 +40,7 @@ class CalibrationScore:
 
 
 def calibrate(
-    evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE, seed: int = 0
+    evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE
 ) -> dict[str, CalibrationScore]:
     """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; what it is worth, by language.
 
@@ -57,19 +57,13 @@ def calibrate(
         vectors[language] = text.numpy()
         scores[language] = retriever.similarity(text, audio).numpy()
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
-    worth = cross_fitted(scores, relevance, prior=prior, seed=seed)
+    measured = cross_fitted(scores, relevance, prior=prior)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
     fitted = fit_calibration(
-        scores,
-        relevance,
-        vectors=vectors,
-        prior=prior,
-        false_nothing=false_nothing,
-        seed=seed,
-        fitted_on=fitted_on,
+        scores, relevance, vectors=vectors, prior=prior, false_nothing=false_nothing, fitted_on=fitted_on
     )
     fitted.write(folder)
-    return worth
+    return measured
 
 
 def cross_fitted(
@@ -83,16 +77,16 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(seed).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    found: dict[str, list[CalibrationScore]] = {}
+    of_halves: dict[str, list[CalibrationScore]] = {}
     for fitted, held in (halves, halves[::-1]):
         calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior, seed=seed)
         held_scores, held_relevance = _of_clips(scores, relevance, held)
         for language, of_pairs in held_scores.items():
             measured = measure(calibration, language, of_pairs, held_relevance[language])
-            found.setdefault(language, []).append(measured)
+            of_halves.setdefault(language, []).append(measured)
     return {
         language: CalibrationScore(*np.mean([[*vars(one).values()] for one in both], axis=0).tolist())
-        for language, both in found.items()
+        for language, both in of_halves.items()
     }
 
 
@@ -121,8 +115,8 @@ def _of_clips(
     place = torch.from_numpy(clips)
     parts = {}
     for language, given in relevance.items():
-        kept = torch.isin(given.clip, place)
+        is_chosen = torch.isin(given.clip, place)
         parts[language] = Relevance(
-            given.text[kept], torch.searchsorted(place, given.clip[kept]), given.num_texts, len(clips)
+            given.text[is_chosen], torch.searchsorted(place, given.clip[is_chosen]), given.num_texts, len(clips)
         )
     return {language: one[:, clips] for language, one in scores.items()}, parts

@@ -1,0 +1,20 @@
+"""What an export takes. Nothing heavy is imported here: the command's help reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ray_atr.common.settings import setting
+from ray_atr.evaluation.options import SplitOptions
+
+TARGET_NAMES = ("clap", "sentence-transformers", "onnx", "mlflow")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(SplitOptions):
+    """What an export is compared on, and how close it must be."""
+
+    most_clips: int = setting(500, "clips that are compared, from the split's first on", at_least=1)
+    most_texts: int = setting(2000, "captions of these clips that are compared", at_least=1)
+    tolerance: float = setting(1e-5, "largest difference of any number of a vector that is allowed", above=0)
+    int8_text: bool = setting(False, "also write the text graph with weights of 8 bits (onnx)")
