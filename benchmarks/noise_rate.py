@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--clips", type=int, default=400)
     parser.add_argument("--sets", type=int, default=300)
-    parser.add_argument("--listens", type=int, default=20)
+    parser.add_argument("--listens", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     clips = read_set(options.vectors)
