@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import dataclasses
 import json
@@ -26,6 +27,7 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
+from tests.support.browser import CHROMIUM, opened
 from tests.support.tiny import make_data, prepared_for, tiny
 
 JUDGES = CrossFit()
@@ -111,6 +113,32 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     assert "<script>alert" not in page
     assert "http://" not in page
     assert "https://" not in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize(("name", "first"), [("audit.html", "keep"), ("listen.html", "right")])
+def test_the_pages_are_used_by_keyboard_and_on_a_phone(
+    audited: tuple[Path, Path, set[str]], name: str, first: str
+) -> None:
+    async def use() -> None:
+        async with opened((audited[1] / name).as_uri()) as page:
+            await page.size(390, 800)
+            # What stays in view is the keys, and not the explanations, which hid half of a phone.
+            stays = (
+                "[...document.querySelectorAll('body *')].filter((one) => getComputedStyle(one).position === 'sticky')"
+            )
+            assert await page.run(f"{stays}.map((one) => one.clientHeight < 200)") == [True]
+            # The keys are for the pair that has the focus; a button's own Space presses it.
+            await page.run(f"articles[2].querySelector('.{first}').focus(); 0")
+            assert await page.run("current") == 2
+            await page.press(" ", " ")
+            await page.until(f"articles[2].querySelector('.{first}').getAttribute('aria-pressed') === 'true'")
+            await page.press("ArrowDown")
+            assert await page.run("[current, document.activeElement === articles[3]]") == [3, True]
+            players = "[...document.querySelectorAll('audio')].map((one) => one.getAttribute('aria-label'))"
+            assert all(await page.run(players))
+
+    asyncio.run(use())
 
 
 def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(

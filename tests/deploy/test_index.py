@@ -362,6 +362,9 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
     np.save(tmp_path / "ready.npy", vectors[:, :5])
     with pytest.raises(ValueError, match="width 5"):
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "narrow"))
+    (tmp_path / "ready.npy").write_bytes(b"\x93NUMPY junk")
+    with pytest.raises(ValueError, match=r"--audio: got '.*ready\.npy'; allowed a NumPy file of vectors"):
+        build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
 
 
 def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,10 +405,15 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
         with pytest.raises(SystemExit):
             main("index", arguments=["query", *words])
         assert expected in capsys.readouterr().err
-    arguments = ["--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", index]
+    (tmp_path / "my index").mkdir()
+    shutil.copy(place / "index" / "index.json", tmp_path / "my index")
+    out = str(tmp_path / "my index")
     with pytest.raises(SystemExit):
-        main("index", arguments=["build", *arguments])
-    assert "index update" in capsys.readouterr().err
+        main(
+            "index",
+            arguments=["build", "--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", out],
+        )
+    assert f"`ray-atr index update '{out}'`" in capsys.readouterr().err
 
 
 def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(

@@ -172,7 +172,7 @@ def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[V
             languages=np.array(asked.languages, dtype=np.str_),
         )
         # Isolated: neither this folder's modules nor PYTHONPATH lead to the package.
-        command = [sys.executable, "-I", str(CHECK), str(folder / LOADER), str(inputs), str(outputs), *assigned]
+        command = [sys.executable, "-I", "-B", str(CHECK), str(folder / LOADER), str(inputs), str(outputs), *assigned]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no message"]

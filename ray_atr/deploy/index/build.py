@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
     """
     folder = _here(out, "--out")
     if (folder / INDEX_FILE).exists():
-        raise refuse("--out", out, f"a new folder; bring an index up to date with `ray-atr index update {out}`")
+        update = shlex.join(["ray-atr", "index", "update", out])
+        raise refuse("--out", out, f"a new folder; bring an index up to date with `{update}`")
     if folder.exists() and any(
         path.name not in (UNFINISHED, LOCK_FILE, HOLDER_FILE, "1") and not path.name.startswith(".")
         for path in folder.iterdir()
