@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import dataclasses
+import errno
 import json
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
+from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate
 from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
@@ -122,6 +124,7 @@ def test_the_pages_are_used_by_keyboard_and_on_a_phone(
 ) -> None:
     async def use() -> None:
         async with opened((audited[1] / name).as_uri()) as page:
+            await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
             await page.size(390, 800)
             # What stays in view is the keys, and not the explanations, which hid half of a phone.
             stays = (
@@ -288,6 +291,21 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {name: str(folder / f"{name}.npy") for name in ("audio", "text")}
     import_vectors(VectorImport(**files, table=str(folder / "pairs.csv")), folder / "data")
     return folder / "data"
+
+
+def test_an_audit_names_its_folder_on_a_full_disk(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to an open file names none."""
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run, "write_list", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    assert error.value.filename == str(tmp_path / "audit")
+    assert not list(tmp_path.iterdir())
 
 
 def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_make(
