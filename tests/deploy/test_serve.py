@@ -101,7 +101,8 @@ def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:
         ("GET", "/search", {"text": "x", "top": "ten"}, None, 400, "an integer"),
         ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "finite"),
         ("GET", "/search", {"text": "x", "at_least": "0.5"}, None, 400, "calibrate"),
-        ("GET", "/search", {"text": "x", "or_nothing": "1"}, None, 400, "calibrate"),
+        ("GET", "/search", {"text": "x", "or_nothing": "1"}, None, 400, "or_nothing: got 1; allowed a calibrated"),
+        ("GET", "/search", {"text": "x", "or_nothing": "2"}, None, 400, "or_nothing: got '2'; allowed 0 or 1"),
         ("GET", "/audio", {"path": "tone 1.wav", "start": "1e308"}, None, 400, "start: got"),
         ("GET", "/search", {"text": "x", "language": "klingonish"}, None, 400, "language: got"),
         ("GET", "/search", {"text": "x", "tpo": "1"}, None, 400, "parameter: got 'tpo'"),
@@ -171,6 +172,14 @@ def test_replicas_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str],
     with pytest.raises(SystemExit):
         main("serve", arguments=["an.index", *words])
     assert f"--replicas: got {words[-1]}; allowed" in capsys.readouterr().err
+
+
+def test_a_method_that_is_not_allowed_is_told_which_are(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("OPTIONS", "/similar")
+    answer = connection.getresponse()
+    allowed = {one.strip() for one in answer.headers["Allow"].split(",")}
+    assert (answer.status, allowed) == (405, {"GET", "HEAD", "POST"})
 
 
 def test_an_answer_is_sent_without_waiting_for_the_client() -> None:
