@@ -89,7 +89,7 @@ def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.Captu
     ],
 )
 def test_a_folder_in_the_place_of_a_file_is_a_mistake_as_the_reverse_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], mistake: Callable[[Path], object], says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mistake: Callable[[Path], None], says: str
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as exit_:
