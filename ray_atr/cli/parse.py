@@ -94,7 +94,7 @@ def _shown(default: str) -> str:
     return "" if default in ("", "''", "None") else f"(default: {default})"
 
 
-OURS = re.compile(r"Error parsing [^-\s]\S*: (.*)|Error parsing __tyro-dummy-inner__\S*: (.*)")
+OURS = re.compile(r"Error parsing [^-\s]\S*: (.*)")
 UNREADABLE = re.compile(r"Error parsing (--\S+): .*?('[^']*').*?helptext: \1 (\S+(?: \.\.\.)?)")
 CHOICE = re.compile(r"invalid choice ('.*?') for argument '(--\S+)'\. Expected one of \((.*?),?\)")
 RULE = re.compile(r"[─-]{9,}")
@@ -135,7 +135,7 @@ def _of_box(box: str) -> str:
     if found := UNREADABLE.search(message):
         return f"{found[1]}: got {found[2]}; allowed {NUMBERS.get(found[3], 'a number')}"
     found = OURS.search(message)
-    return (found[1] or found[2]).partition(" Argument helptext:")[0] if found else ""
+    return found[1].partition(" Argument helptext:")[0] if found else ""
 
 
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
