@@ -379,6 +379,19 @@ def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, caps
     assert not [warning for warning in told if "no captions" in str(warning.message)]
 
 
+def test_a_build_that_was_killed_as_it_cleared_up_is_ended_by_the_same_call(place: Path, tmp_path: Path) -> None:
+    """The index was there, so the call was refused, and a copy of all vectors lay beside it for good."""
+    folder = tmp_path / "index"
+    shutil.copytree(place / "index", folder)
+    whole = {path.name for path in folder.iterdir()}
+    (folder / ".unfinished.0123456789ab").mkdir()
+    (folder / ".unfinished.0123456789ab" / "part-000000.parquet").touch()
+    with pytest.raises(ValueError, match="index update"):
+        build_index(str(place / "model"), str(make_tones(tmp_path / "other", 2)), str(folder))
+    changes = build_index(str(place / "model"), str(place / "audio"), str(folder))
+    assert (changes.encoded, {path.name for path in folder.iterdir()}) == (0, whole)
+
+
 def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = str(place / "index")
     main("index", arguments=["query", index, "a low tone", "--json", "--top", "2"])

@@ -190,7 +190,7 @@ class Search(ABC):
         if calibration is None and at_least is not None:
             raise refuse("at_least", at_least, made)
         if calibration is None and or_nothing:
-            raise refuse("or_nothing", 1, made)
+            raise refuse("or_nothing", or_nothing, made)
         queries = self._text_retriever(code).encode_text(list(texts), code or ENGLISH).numpy()
         found = self.matches(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
