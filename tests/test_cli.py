@@ -8,12 +8,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from ray_atr.cli.parse import counting, run_script, settings_from
+from ray_atr.cli.parse import _of_box, counting, run_script, settings_from
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import locate
 
@@ -29,6 +30,15 @@ def test_pairs_and_equals_are_the_same() -> None:
 def test_what_is_not_a_pair_is_refused(arguments: list[str]) -> None:
     with pytest.raises(ValueError, match="--"):
         settings_from(arguments)
+
+
+def test_a_box_of_a_terminal_without_rules_is_in_our_words_too() -> None:
+    """The words were followed by the rule's dashes and by where the help is."""
+    rule, help_ = "-" * 14, "For full helptext, see ray-atr prepare --help"
+    box = (
+        f"Value error\n {rule}\n  Error parsing source.folder: split: got 'x'; allowed\n  train\n  {rule}\n  {help_}\n"
+    )
+    assert _of_box(box) == "split: got 'x'; allowed train"
 
 
 def test_values_of_one_setting_have_commas_between_them() -> None:
@@ -69,6 +79,23 @@ def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.Captu
         run_script(main)
     assert exit_.value.code == 74
     assert capsys.readouterr().err.startswith("error: /data/shard.parquet: No space left on device;")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (lambda folder: (folder / "file").mkdir(exist_ok=True), "file: is a file, not a folder"),
+        (lambda folder: folder.read_text(), "Is a directory"),
+    ],
+)
+def test_a_folder_in_the_place_of_a_file_is_a_mistake_as_the_reverse_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mistake: Callable[[Path], None], says: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as exit_:
+        run_script(lambda: mistake(tmp_path))
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{says}\n")
 
 
 def test_a_working_directory_that_is_gone_is_said(

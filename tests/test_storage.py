@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ from ray_atr.common.storage import (
     sent,
     write_json,
 )
-from ray_atr.common.storage.atomic import new_folder
+from ray_atr.common.storage.atomic import disk_errors, new_folder
 from ray_atr.common.storage.locations import storage_errors
 from ray_atr.common.storage.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
@@ -73,7 +74,9 @@ def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest
         raise ImportError("Please install gcsfs")
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    with pytest.raises(ValueError, match=r"gs://b/x: Please install gcsfs \(uv sync --extra gcs\)"):
+    with pytest.raises(
+        ValueError, match=r"gs://b/x: Please install gcsfs \(with the extra: pip install 'ray_atr\[gcs\]'\)"
+    ):
         locate("gs://b/x")
 
 
@@ -287,3 +290,11 @@ def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(
 
     assert in_fork(write_to_a_full_disk, raised) == 0
     assert raised == [errno.EFBIG, tmp_path]
+
+
+def test_a_disk_that_is_full_while_a_folder_is_copied_is_named(tmp_path: Path) -> None:
+    """`shutil.copytree` raises a list of triples, which was printed as it is."""
+    told = [("a", "b", "[Errno 28] No space left on device: 'a' -> 'b'")]
+    with pytest.raises(OSError, match="No space left") as error, disk_errors(tmp_path / "export"):
+        raise shutil.Error(told)
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "export"))

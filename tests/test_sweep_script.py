@@ -62,6 +62,16 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--objectivs", "m_ltm"], "(did you mean --objectives?)"),
         (["--epochs", "3"], "epochs: no such setting"),
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
+        (["--hours", "x"], "--hours: got 'x'; allowed a number"),
+        (["--seeds", "a"], "--seeds: got 'a'; allowed whole numbers"),
+        (["--ray", "nope"], "--ray: got 'nope'; allowed one of always, never"),
+        (["--concurrency", "0"], "--concurrency: got 0; allowed at least 1"),
+        (
+            ["--resume", "nowhere", "--out", "elsewhere"],
+            "--out: got 'elsewhere'; allowed nothing but nowhere with --resume",
+        ),
+        (["--resume", "nowhere", "--out", "./nowhere"], "nowhere: not a run folder"),
+        (["--epoch", "3"], "(did you mean train.epochs?)"),
         (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (
             ["--train.batch_size", "5000"],
@@ -87,6 +97,8 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
     ],
     "sweep": [
         ([], "--space: got None; allowed PATH=DIMENSION"),
+        (["space"], "--space: got None; allowed PATH=DIMENSION"),
+        (["nois"], "ray-atr sweep: got 'nois'; allowed one of space, noise, objectives"),
         (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
         (["--space", "data.noise.ratio=grid()"], "at least one value"),
         (["--space", "data.noise.ratio=uniform(0,0.5)"], "a range needs another search than --search grid"),

@@ -24,7 +24,7 @@ class ExportCommand:
     )
     to: str = option(help="format: " + ", ".join(TARGET_NAMES), metavar="FORMAT")
     out: str | None = option(None, "new folder to write", "FOLDER", "exports/<retriever>-<format>")
-    options: tyro.conf.OmitArgPrefixes[ExportOptions] = field(default_factory=ExportOptions)
+    comparison: tyro.conf.OmitArgPrefixes[ExportOptions] = field(default_factory=ExportOptions)
 
 
 OPTIONS = ExportCommand
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     from ray_atr.deploy.export.exporting import export
 
     with heartbeat(f"export of {given.retriever} to {given.to}") as say:
-        made = export(given.retriever, given.to, given.out, given.options, say=say)
+        made = export(given.retriever, given.to, given.out, given.comparison, say=say)
     print(f"largest difference from encode_*: {made.difference:.2g}, over {made.clips} clips and {made.texts} texts")
     print(f"equal top-10 lists: {made.same_top_10:.2%}")
     if made.int8_recall_loss is not None:

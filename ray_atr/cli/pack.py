@@ -37,7 +37,7 @@ class PackCommand:
     )
     out: str = option(help="new folder to write", metavar="FOLDER")
     split: str = option("test", "split on which before and after are measured")
-    options: tyro.conf.OmitArgPrefixes[PackOptions] = field(default_factory=PackOptions)
+    fit: tyro.conf.OmitArgPrefixes[PackOptions] = field(default_factory=PackOptions)
 
 
 OPTIONS = PackCommand
@@ -47,14 +47,14 @@ def run(arguments: Sequence[str], program: str) -> None:
     given, settings = parse_with_settings(PackCommand, arguments, program)
     from ray_atr.deploy.pack.making import make_pack
 
-    with heartbeat(f"a pack for {given.space} by {given.options.method}") as say:
+    with heartbeat(f"a pack for {given.space} by {given.fit.method}") as say:
         made = make_pack(
             given.space,
             given.captions,
             given.text,
             given.out,
             space_text=given.space_text,
-            options=given.options,
+            options=given.fit,
             settings=settings,
             split=given.split,
             say=say,

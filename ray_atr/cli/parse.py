@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import io
 import itertools
 import json
@@ -45,6 +46,7 @@ Options = TypeVar("Options")
 
 # 74 is sysexits.h's: an input or output failed.
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 2, 74, 130, 141, 143
+MISTAKEN_PATHS = (FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
 MAX_MESSAGE = 480  # characters of an error that are printed: what it repeats of the input may be long
 SECONDS = 10.0  # the longest silence
 DISPLAYED = threading.Event()
@@ -92,7 +94,11 @@ def _shown(default: str) -> str:
     return "" if default in ("", "''", "None") else f"(default: {default})"
 
 
-INNER = re.compile(r"Error parsing __tyro-dummy-inner__\S*: (.*)")
+OURS = re.compile(r"Error parsing [^-\s]\S*: (.*)")
+UNREADABLE = re.compile(r"Error parsing (--\S+): .*?('[^']*').*?helptext: \1 (\S+(?: \.\.\.)?)")
+CHOICE = re.compile(r"invalid choice ('.*?') for argument '(--\S+)'\. Expected one of \((.*?),?\)")
+RULE = re.compile(r"[─-]{9,}")
+NUMBERS = {"INT": "a whole number", "INT ...": "whole numbers", "PORT": "a whole number"}
 RANGE = re.compile(r"(\d+)(?:\.\.+|-)(\d+)")
 
 
@@ -110,13 +116,26 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
         with contextlib.redirect_stderr(said), OPTIONS_AND_SETTINGS:
             yield
     except SystemExit:
-        # A box of lines; what follows the message is below a rule.
-        text = " ".join(line.strip("│╭╮╰╯ ") for line in said.getvalue().splitlines())
-        if found := INNER.search(text.partition("─" * 10 + " For full")[0]):
-            raise ValueError(found[1].rstrip("─ ")) from None
+        if words := _of_box(said.getvalue()):
+            said = io.StringIO()
+            raise ValueError(words) from None
         raise
     finally:
-        sys.stderr.write("" if INNER.search(said.getvalue()) else said.getvalue())
+        sys.stderr.write(said.getvalue())
+
+
+def _of_box(box: str) -> str:
+    """In our words, the value that tyro refuses in a box of lines; nothing for another mistake, whose box is plain enough."""
+    # The box has ASCII's dashes where the terminal has no others.
+    text = " ".join(" ".join(line.strip("│╭╮╰╯ ") for line in box.splitlines()).split())
+    said = RULE.split(text.partition(" For full helptext")[0])
+    message = " ".join(part.strip() for part in said if part.strip())
+    if found := CHOICE.search(message):
+        return f"{found[2]}: got {found[1]}; allowed one of {found[3].replace(chr(39), '')}"
+    if found := UNREADABLE.search(message):
+        return f"{found[1]}: got {found[2]}; allowed {NUMBERS.get(found[3], 'a number')}"
+    found = OURS.search(message)
+    return found[1].partition(" Argument helptext:")[0] if found else ""
 
 
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
@@ -134,7 +153,7 @@ def parse_with_settings(
     if HELP_SETTINGS in arguments:
         print_settings()
         raise SystemExit(0)
-    about = f"{(options.__doc__ or '').strip()}\n\n{ABOUT_SETTINGS}"
+    about = f"{inspect.cleandoc(options.__doc__ or '')}\n\n{ABOUT_SETTINGS}"
     with _in_our_words(arguments):
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
@@ -334,7 +353,7 @@ def run_script(main: Callable[[], None]) -> None:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
-    except (ValueError, FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError) as error:
+    except (ValueError, *MISTAKEN_PATHS) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
     except BrokenPipeError:
@@ -372,7 +391,8 @@ def _end_an_import_at_once() -> None:
 
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        line = f"{error.filename}: {error.strerror}"
+        is_file = isinstance(error, FileExistsError) and os.path.isfile(error.filename)
+        line = f"{error.filename}: {'is a file, not a folder' if is_file else error.strerror}"
     elif isinstance(error, FileNotFoundError) and not _has_working_directory():
         line = "the working directory no longer exists; change to one that does"
     else:

@@ -9,6 +9,7 @@ import tyro
 
 from ray_atr.cli.parse import option, parse
 from ray_atr.common.runtime import home
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, locate
 
 
@@ -41,6 +42,9 @@ def report_script(options: ReportCommand) -> None:
     """Write a report, print its tables and where it is. ValueError without anything to read, or where MLflow is away."""
     from ray_atr.evaluation.report import write_report
 
+    if options.register is not None and (not options.register.strip() or set(options.register) & set("/:")):
+        # As MLflow says it, after a minute's work.
+        raise refuse("--register", options.register, "a name without / and :")
     try:
         folders = _folders(options)
         report = write_report(*folders, out=options.out, figures=options.figures)

@@ -19,7 +19,7 @@ from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
 from ray_atr.common.space import Point, Space, path_of, point_key
-from ray_atr.common.storage import write_json
+from ray_atr.common.storage import locate, write_json
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
@@ -63,6 +63,10 @@ def run_plan(
     )
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+    if how.concurrency is not None and how.concurrency < 1:
+        raise refuse("--concurrency", how.concurrency, "at least 1")
+    if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
+        raise refuse("--out", options.out, f"nothing but {options.resume} with --resume: the run goes on in its folder")
     kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, kept)
     if options.estimate:

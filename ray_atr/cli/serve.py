@@ -36,7 +36,7 @@ class ServeCommand:
     audio: str | None = option(None, "where the index's archive has moved to", "ARCHIVE", "where it was")
     ray: bool = option(False, "run under Ray Serve: on RAY_ADDRESS's cluster, or on a Ray of this machine")
     replicas: int = option(1, "with --ray: processes that answer, and as many for each of several indexes")
-    limits: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
+    request: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
 
 
 OPTIONS = ServeCommand
@@ -47,6 +47,10 @@ def run(arguments: Sequence[str], program: str) -> None:
     token = required_token(given.host)
     if not 1 <= given.port <= 65535:
         raise refuse("--port", given.port, "1 to 65535")
+    if given.replicas != 1 and not given.ray:
+        raise refuse("--replicas", given.replicas, "1 without --ray: one process answers")
+    if given.replicas < 1:
+        raise refuse("--replicas", given.replicas, "at least 1")
     hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
     where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
     try:
@@ -67,14 +71,14 @@ def run(arguments: Sequence[str], program: str) -> None:
             replicas=given.replicas,
             token=token,
             hosts=hosts,
-            limits=given.limits,
+            limits=given.request,
         )
         serve_on_ray(server, lambda: print(f"serving at {where} under Ray Serve (Ctrl-C ends it)", flush=True))
         return
     from ray_atr.deploy.index import open_shards
 
     index = open_shards(given.index, checkpoint=given.checkpoint, audio=given.audio)
-    app = create_app(index, token=token, hosts=hosts, limits=given.limits)
+    app = create_app(index, token=token, hosts=hosts, limits=given.request)
     with listening(given.host, given.port) as opened:
         print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
         server_of(app).run(sockets=[opened])

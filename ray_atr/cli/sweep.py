@@ -11,7 +11,7 @@ import tyro
 
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
-from ray_atr.common.settings import wing
+from ray_atr.common.settings import nearest, refuse, wing
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = wing("papers.sweeps").COMPARISONS
 """A comparison is a grid of its own and a report; those of the papers are registered by their wing."""
@@ -22,9 +22,12 @@ COMMAND_OF = {
 }
 """Option -> a command that has it."""
 
+SPACE = "space"
+"""What shell completion calls a sweep of any space; the word may be left out."""
+
 OPTIONS: Any = Union[
     (
-        Annotated[SpaceOptions, tyro.conf.subcommand("space")],
+        Annotated[SpaceOptions, tyro.conf.subcommand(SPACE)],
         *(Annotated[one, tyro.conf.subcommand(name)] for name, one in COMPARISONS.items()),
     )
 ]
@@ -41,6 +44,12 @@ def run(arguments: Sequence[str], program: str) -> None:
     if arguments and arguments[0] in COMPARISONS:
         compare(COMPARISONS[arguments[0]], arguments[1:], f"{program} {arguments[0]}")
         return
+    if arguments and arguments[0] == SPACE:
+        arguments = arguments[1:]
+    elif arguments and not arguments[0].startswith("-"):
+        names = [SPACE, *COMPARISONS]
+        allowed = f"one of {', '.join(names)}, or an option such as --space PATH=DIMENSION"
+        raise refuse(program, arguments[0], allowed, nearest(arguments[0], names))
     options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
     with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import plan_search, run_plan, varied_by

@@ -7,6 +7,7 @@ same answer everywhere. `flatten` is its inverse: `override(default, flatten(tre
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -141,8 +142,11 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
 
 
 def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
-    found = next((entry.path for entry in describe(tree) if entry.path.rsplit(".", 1)[-1] == name), None)
-    return f" (did you mean {'.'.join([*done, found])}?)" if found else ""
+    paths: dict[str, str] = {}
+    for entry in describe(tree):
+        paths.setdefault(entry.path.rsplit(".", 1)[-1], entry.path)
+    close = difflib.get_close_matches(name, paths, n=1, cutoff=0.8)
+    return f" (did you mean {'.'.join([*done, paths[close[0]]])}?)" if close else ""
 
 
 def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str) -> Any:

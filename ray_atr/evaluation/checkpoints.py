@@ -120,9 +120,9 @@ class Checkpoint:
             return False
 
 
-def find_checkpoint(path: str | Location) -> Checkpoint:
-    """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError if none."""
-    folder = saved_retriever(path, "checkpoint")
+def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpoint:
+    """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError names `option` if none."""
+    folder = saved_retriever(path, option)
     trial = folder.parent
     is_trials = file_exists(trial / "trial.json") and file_exists(trial.parent.parent / "sweep.json")
     return Checkpoint(folder, TrialFolder(trial) if folder.name == BEST and is_trials else None)

@@ -91,7 +91,7 @@ def evaluate(
     opened = [find_checkpoint(path) for path in checkpoints]
     check_seeds(opened, "checkpoint")
     earlier = _is_evaluation(baseline)
-    others = [] if earlier else [find_checkpoint(path) for path in baseline]
+    others = [] if earlier else [find_checkpoint(path, "baseline") for path in baseline]
     check_seeds(others, "baseline")
     folder = _new_folder(out)
     manifest = read_manifest(data_folder(options.data, opened[0], say))

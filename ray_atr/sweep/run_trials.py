@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +149,7 @@ def sweep(
             )
         if further:
             seeds = " ".join(map(str, [*racing.seeds, *further]))
-            say(f"{told}: --resume {run.path} --seeds {seeds}, or --spend-spared")
+            say(f"{told}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import dataclasses
+import errno
 import json
 import shutil
 import subprocess
@@ -20,12 +22,14 @@ from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
+from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate
 from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
+from tests.support.browser import CHROMIUM, opened
 from tests.support.tiny import make_data, prepared_for, tiny
 
 JUDGES = CrossFit()
@@ -111,6 +115,33 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     assert "<script>alert" not in page
     assert "http://" not in page
     assert "https://" not in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize(("name", "first"), [("audit.html", "keep"), ("listen.html", "right")])
+def test_the_pages_are_used_by_keyboard_and_on_a_phone(
+    audited: tuple[Path, Path, set[str]], name: str, first: str
+) -> None:
+    async def use() -> None:
+        async with opened((audited[1] / name).as_uri()) as page:
+            await page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+            await page.size(390, 800)
+            # What stays in view is the keys, and not the explanations, which hid half of a phone.
+            stays = (
+                "[...document.querySelectorAll('body *')].filter((one) => getComputedStyle(one).position === 'sticky')"
+            )
+            assert await page.run(f"{stays}.map((one) => one.clientHeight < 200)") == [True]
+            # The keys are for the pair that has the focus; a button's own Space presses it.
+            await page.run(f"articles[2].querySelector('.{first}').focus(); 0")
+            assert await page.run("current") == 2
+            await page.press(" ", " ")
+            await page.until(f"articles[2].querySelector('.{first}').getAttribute('aria-pressed') === 'true'")
+            await page.press("ArrowDown")
+            assert await page.run("[current, document.activeElement === articles[3]]") == [3, True]
+            players = "[...document.querySelectorAll('audio')].map((one) => one.getAttribute('aria-label'))"
+            assert all(await page.run(players))
+
+    asyncio.run(use())
 
 
 def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(
@@ -260,6 +291,21 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {name: str(folder / f"{name}.npy") for name in ("audio", "text")}
     import_vectors(VectorImport(**files, table=str(folder / "pairs.csv")), folder / "data")
     return folder / "data"
+
+
+def test_an_audit_names_its_folder_on_a_full_disk(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to an open file names none."""
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run, "write_list", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    assert error.value.filename == str(tmp_path / "audit")
+    assert not list(tmp_path.iterdir())
 
 
 def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_make(

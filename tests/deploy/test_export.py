@@ -157,6 +157,7 @@ def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, 
     found = export(folder, target, tmp_path / "out", asked=asked_of(folder), say=lambda _: None)
     assert found.difference <= 1e-5
     assert found.same_top_10 == 1
+    assert not (found.folder / "__pycache__").exists()
     assert {"load.py", "export.json", "digests.json"} <= {file.name for file in found.folder.iterdir()}
 
 

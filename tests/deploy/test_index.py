@@ -362,6 +362,9 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
     np.save(tmp_path / "ready.npy", vectors[:, :5])
     with pytest.raises(ValueError, match="width 5"):
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "narrow"))
+    (tmp_path / "ready.npy").write_bytes(b"\x93NUMPY junk")
+    with pytest.raises(ValueError, match=r"--audio: got '.*ready\.npy'; allowed a NumPy file of vectors"):
+        build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
 
 
 def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,6 +377,19 @@ def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, caps
         main("index", arguments=["query", str(tmp_path / "index"), "ein Ton", "--language", "deu"])
     assert capsys.readouterr().err == "note: the model was trained in eng, fra alone\n"
     assert not [warning for warning in told if "no captions" in str(warning.message)]
+
+
+def test_a_build_that_was_killed_as_it_cleared_up_is_ended_by_the_same_call(place: Path, tmp_path: Path) -> None:
+    """The index was there, so the call was refused, and a copy of all vectors lay beside it for good."""
+    folder = tmp_path / "index"
+    shutil.copytree(place / "index", folder)
+    whole = {path.name for path in folder.iterdir()}
+    (folder / ".unfinished.0123456789ab").mkdir()
+    (folder / ".unfinished.0123456789ab" / "part-000000.parquet").touch()
+    with pytest.raises(ValueError, match="index update"):
+        build_index(str(place / "model"), str(make_tones(tmp_path / "other", 2)), str(folder))
+    changes = build_index(str(place / "model"), str(place / "audio"), str(folder))
+    assert (changes.encoded, {path.name for path in folder.iterdir()}) == (0, whole)
 
 
 def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,10 +418,15 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
         with pytest.raises(SystemExit):
             main("index", arguments=["query", *words])
         assert expected in capsys.readouterr().err
-    arguments = ["--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", index]
+    (tmp_path / "my index").mkdir()
+    shutil.copy(place / "index" / "index.json", tmp_path / "my index")
+    out = str(tmp_path / "my index")
     with pytest.raises(SystemExit):
-        main("index", arguments=["build", *arguments])
-    assert "index update" in capsys.readouterr().err
+        main(
+            "index",
+            arguments=["build", "--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", out],
+        )
+    assert f"`ray-atr index update '{out}'`" in capsys.readouterr().err
 
 
 def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(

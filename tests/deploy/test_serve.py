@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from ray_atr.cli import main
 from ray_atr.cli.serve import is_loopback, listening, required_token
 from ray_atr.deploy.index import Index, build_index
 from tests.support.archives import make_tones, save_retriever
@@ -101,6 +102,7 @@ def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:
         ("GET", "/search", {"text": "x", "at_least": "nan"}, None, 400, "finite"),
         ("GET", "/search", {"text": "x", "at_least": "0.5"}, None, 400, "calibrate"),
         ("GET", "/search", {"text": "x", "or_nothing": "1"}, None, 400, "calibrate"),
+        ("GET", "/search", {"text": "x", "or_nothing": "2"}, None, 400, "or_nothing: got '2'; allowed 0 or 1"),
         ("GET", "/audio", {"path": "tone 1.wav", "start": "1e308"}, None, 400, "start: got"),
         ("GET", "/search", {"text": "x", "language": "klingonish"}, None, 400, "language: got"),
         ("GET", "/search", {"text": "x", "tpo": "1"}, None, 400, "parameter: got 'tpo'"),
@@ -163,6 +165,21 @@ def test_an_address_that_cannot_be_had_is_refused() -> None:
         listening("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(ValueError, match=r"--host, --port: got 'nowhere\.invalid:8080'"):
         listening("nowhere.invalid", 8080)
+
+
+@pytest.mark.parametrize("words", [["--replicas", "2"], ["--ray", "--replicas", "0"]])
+def test_replicas_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main("serve", arguments=["an.index", *words])
+    assert f"--replicas: got {words[-1]}; allowed" in capsys.readouterr().err
+
+
+def test_a_method_that_is_not_allowed_is_told_which_are(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("OPTIONS", "/similar")
+    answer = connection.getresponse()
+    allowed = {one.strip() for one in answer.headers["Allow"].split(",")}
+    assert (answer.status, allowed) == (405, {"GET", "HEAD", "POST"})
 
 
 def test_an_answer_is_sent_without_waiting_for_the_client() -> None:
@@ -279,6 +296,9 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
                 "canvas.getContext('2d').getImageData(0, 0, 600, 96).data.some((value, n) => n % 4 < 3 && value > 128)"
             )
             assert await page.run(f"(() => {{ const canvas = document.querySelector('canvas'); return {is_lit}; }})()")
+            # Buttons of one name tell a screen reader nothing.
+            names = "[...document.querySelectorAll('#found button, #found audio')].map((one) => one.getAttribute('aria-label'))"
+            assert len(set(await page.run(names))) == 11  # five files, and the player of one
             await page.press("s", "s")
             await page.until(
                 "document.querySelector('audio') === null && note.textContent.startsWith('10 found like ')"
@@ -287,7 +307,7 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
             await page.until("note.textContent.includes('not blank')")
             assert await page.run("nothing.hidden")  # no calibration says what nothing is
             await page.run("listen(new File([new Uint8Array(2e5)], 'long.wav')); 0")
-            assert await page.run("note.textContent") == "long.wav: 0 MB; allowed at most 0.1 MB"
+            assert await page.run("note.textContent") == "long.wav: 0.2 MB; allowed at most 0.1 MB"
             assert await page.run("document.documentElement.scrollWidth") <= width
             assert await page.run("window.hacked === undefined")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ray_atr.cli.report import ReportCommand, report_script
@@ -20,6 +22,8 @@ def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     text = (tmp_path / "both" / "report.html").read_text()
     for objective in ("m_ltm", "triplet", "kcl"):
         assert objective in text
+    # On a phone a table that is wider than the page scrolls by itself.
+    assert text.count("<table>") == len(re.findall(r'<div class="scroll">\s*<table>', text)) > 0
 
 
 @pytest.mark.parametrize(
@@ -27,6 +31,7 @@ def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     [
         ({}, "runs: got none"),
         ({"experiment": "x", "upload": True}, "--experiment: reads from MLflow"),
+        ({"runs": ("x",), "register": "mine/x"}, "--register: got 'mine/x'; allowed a name without / and :"),
         ({"experiment": "x"}, "MLflow at http://127.0.0.1:9"),
     ],
 )

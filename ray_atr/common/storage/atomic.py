@@ -69,6 +69,10 @@ def disk_errors(file: Path) -> Iterator[None]:
 
 
 def _refusal_behind(error: Exception) -> int | None:
+    if isinstance(error, shutil.Error):
+        # Of a whole folder that is copied: source, target and words of each file that failed.
+        listed = re.search(r"\[Errno (\d+)\]", str(error))
+        return int(listed[1]) if listed else None
     if isinstance(error, OSError) and (error.filename is None or error.filename2 is not None):
         return error.errno
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):

@@ -65,7 +65,7 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        wish = f" (uv sync --extra {EXTRAS[protocol]})" if protocol in EXTRAS else ""
+        wish = f" (with the extra: pip install 'ray_atr[{EXTRAS[protocol]}]')" if protocol in EXTRAS else ""
         raise ValueError(f"{redact(text)}: {error}{wish}") from None
     return UPath(text.rstrip("/"), protocol=None, **options)
 

@@ -14,6 +14,8 @@ import numpy as np
 
 def main(load: str, inputs: str, outputs: str, *assigned: str) -> None:
     """Write the vectors of the clips and texts in `inputs` (npz) to `outputs` (npz). Fails if this package was loaded."""
+    # The export is what was written, without what importing it leaves.
+    sys.dont_write_bytecode = True
     spec = importlib.util.spec_from_file_location("load", load)
     assert spec is not None
     assert spec.loader is not None

@@ -23,6 +23,7 @@ from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, locate
+from ray_atr.common.storage.atomic import disk_errors
 from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
@@ -104,7 +105,7 @@ def export(
     if asked is None:
         say("clips and captions of the comparison")
         asked = _asked(opened, retriever, options)
-    with atomic_folder(locate(folder), is_synced=True) as aside:
+    with disk_errors(folder), atomic_folder(locate(folder), is_synced=True) as aside:
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ray_atr.common.settings import local_path, refuse
+from ray_atr.common.settings import local_path, refuse, shortened
 from ray_atr.common.storage import file_exists, locate
 from ray_atr.data.row_groups import ids_of_groups, read_group
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
@@ -134,8 +134,11 @@ class ReadyVectors(Archive):
 
     def __init__(self, file: Path) -> None:
         self.file, self.place = file, str(file)
-        with file.open("rb") as opened:
-            vectors = read_array(opened)
+        try:
+            with file.open("rb") as opened:
+                vectors = read_array(opened)
+        except ValueError as error:
+            raise refuse("--audio", str(file), f"a NumPy file of vectors ({shortened(str(error))})") from None
         if vectors.ndim != 2 or vectors.dtype.kind != "f" or not len(vectors):
             raise refuse(str(file), f"an array {vectors.dtype} {vectors.shape}", "floats [N, width], N at least 1")
         self.vectors: NDArray[np.float32] = vectors.astype(np.float32)

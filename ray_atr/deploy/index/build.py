@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -87,8 +88,10 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
     """
     folder = _here(out, "--out")
     if (folder / INDEX_FILE).exists():
-        raise refuse("--out", out, f"a new folder; bring an index up to date with `ray-atr index update {out}`")
-    if folder.exists() and any(
+        if not _killed_at_its_end(folder, audio, part):
+            update = shlex.join(["ray-atr", "index", "update", out])
+            raise refuse("--out", out, f"a new folder; bring an index up to date with `{update}`")
+    elif folder.exists() and any(
         path.name not in (UNFINISHED, LOCK_FILE, HOLDER_FILE, "1") and not path.name.startswith(".")
         for path in folder.iterdir()
     ):
@@ -97,6 +100,16 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
     if part:
         archive = PartOfArchive(archive, part)
     return bring_up_to_date(folder, saved_retriever(checkpoint, "--checkpoint"), archive, part=part, **options)
+
+
+def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
+    """Whether a build of this archive had written the index and was killed before it had cleared up: the same call does that."""
+    if not any(
+        path.name in (UNFINISHED, LOCK_FILE) or path.name.startswith(f".{UNFINISHED}.") for path in folder.iterdir()
+    ):
+        return False
+    manifest = read_index_manifest(folder)
+    return (manifest.archive, manifest.part) == (open_archive(audio).place, part)
 
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:

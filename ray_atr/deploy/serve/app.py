@@ -141,7 +141,7 @@ class _Served:
             asked.get("language") or None,
             _number(asked, "top", int, 10),
             _number(asked, "at_least", float, None),
-            _number(asked, "or_nothing", int, 0) != 0,
+            _flag(asked, "or_nothing"),
         )
         check_text(question.text)
         check_top(question.top)
@@ -256,7 +256,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another one")
         message = str(refuse("method", request.method, allowed))
-    return _error(error.status_code, message)
+    return _error(error.status_code, message, dict(error.headers or {}))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -274,6 +274,13 @@ def _only(request: Request, *names: str) -> dict[str, str]:
         if name != "label" and len(given.getlist(name)) > 1:
             raise refuse(name, given.getlist(name), "one value")
     return dict(given)
+
+
+def _flag(asked: dict[str, str], name: str) -> bool:
+    text = asked.get(name) or "0"
+    if text not in ("0", "1"):
+        raise refuse(name, text, "0 or 1")
+    return text == "1"
 
 
 def _number(asked: dict[str, str], name: str, kind: type, default: Any) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
+from ray_atr.common.storage.atomic import disk_errors
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
@@ -111,7 +112,7 @@ def audit_data_set(
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
     listen = None if are_vectors else read_eval_split(manifest, options.split).listen
-    with atomic_folder(folder, last=FACTS_FILE) as aside:
+    with disk_errors(folder), atomic_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)

@@ -102,7 +102,7 @@ def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     assert [drawn.count(split) for split in ("train", "val", "test")] == [24, 3, 3]
     assert list(splits(30).values()) == drawn
     notes = [note.text for note in TableSource(source=str(tmp_path)).entries() if isinstance(note, Remark)]
-    assert any(note.startswith("no column split: test 3, train 24, val 3 were drawn") for note in notes)
+    assert any(note.startswith("no column split: of 30 clips 3 were drawn for val and 3 for test;") for note in notes)
     assert set(splits(30, split="train").values()) == {"train"}
     assert set(splits(19).values()) == {"train"}
     cells = {"split": ""}

@@ -137,9 +137,10 @@ class TableSource(Source):
             reading.notes.append(blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
             drawn = _draw_splits(clips)
-            counts = ", ".join(f"{split} {count:,}" for split, count in sorted(drawn.items()))
+            # How many stay in train is not said: what cannot be read is left out later.
             reading.notes.append(
-                f"no column {self.split_column}: {counts} were drawn; --split train takes all to train"
+                f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
+                f"{drawn['test']:,} for test; --split train takes all to train"
             )
         named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
         if named:
