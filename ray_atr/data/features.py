@@ -90,6 +90,7 @@ class FeatureSet:
     parts: Mapping[str, int] = field(default_factory=dict, repr=False)
     """of a joined data set: the sets that these clips are of, one after the other, and the number of clips of each"""
     _opened: dict[int, pa.Table] = field(default_factory=dict, repr=False, compare=False)
+    _statistics: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.captions.num_rows)
@@ -199,18 +200,21 @@ class FeatureSet:
         """Whether the features are log-mel frames: no samples, and no vectors, which a frozen tower made of frames, too."""
         return self.front_end.get("kind") in FRAMES and self.dtype == np.float16
 
-    @cached_property
-    def statistics(self) -> np.ndarray:
-        """What the log-mel frames of each clip say by themselves, [N, S]: the mean of its windows' `frame_statistics`."""
+    def statistics_of(self, rows: np.ndarray) -> np.ndarray:
+        """What the log-mel frames of clips say by themselves, [n, S]: the mean of their windows' `frame_statistics`, kept."""
         assert self.holds_frames, "statistics of log-mel frames"
-        counts, of_windows = self.num_windows, []
-        clips = np.repeat(np.arange(len(self)), counts)
-        windows = np.arange(len(clips)) - np.repeat(self._first_windows, counts)
+        new = np.array([row for row in dict.fromkeys(rows.tolist()) if row not in self._statistics], np.int64)
+        counts, of_windows = self.num_windows[new], list[np.ndarray]()
+        clips, first = np.repeat(new, counts), np.cumsum(counts) - counts
+        windows = np.arange(len(clips)) - np.repeat(first, counts)
         for start in range(0, len(clips), READ_TOGETHER):
             part = slice(start, start + READ_TOGETHER)
             found, frames = self.features(clips[part], windows[part])
             of_windows += [frame_statistics(one[:size]) for one, size in zip(found, frames, strict=True)]
-        return np.asarray(np.add.reduceat(np.stack(of_windows), self._first_windows) / counts[:, None], np.float32)
+        if len(new):
+            means = np.add.reduceat(np.stack(of_windows), first) / counts[:, None]
+            self._statistics.update(zip(new.tolist(), means.astype(np.float32), strict=True))
+        return np.stack([self._statistics[row] for row in rows.tolist()])
 
     def of_windows(self, rows: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features `[m, T, F]` of the windows [n, most] of the given clips, clip by clip, and their frames `[m]`."""

@@ -41,6 +41,10 @@ class SoundscapesSettings(Settings):
         """The number of clips in a split."""
         return {"train": self.num_train, "val": self.num_val, "test": self.num_test}[split]
 
+    def clip_id(self, split: str, index: int) -> str:
+        """The id of a clip by its place in a split."""
+        return f"soundscapes-{self.seed}-{split}-{index:06d}"
+
 
 def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
     """The folder in `home` that holds the data set of these settings, made if it is not there yet."""

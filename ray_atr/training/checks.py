@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import nearest, refuse
+from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import BLOCKS, Noise, read_index
@@ -29,7 +30,7 @@ from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
-from ray_atr.training.correspondence import check_correspondence
+from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence, wrong_shares
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
 from ray_atr.training.languages import check_languages, with_languages
@@ -72,6 +73,7 @@ def check_experiment(experiment: Experiment) -> None:
     if augment.fill == ZERO_AFTER_NORM and not audio.blanks_after_norm:
         raise refuse("model.augment.fill", augment.fill, f"{CLIP_MEAN} with model.audio={audio.name}")
     check_correspondence(experiment)
+    check_wrong_share(experiment)
     if isinstance(experiment.objective.correspondence, Consensus):
         experiment.objective.correspondence.require_several(
             int(_training_counts(experiment).sum(axis=1).max(initial=0))
@@ -163,10 +165,14 @@ def check_index(experiment: Experiment) -> None:
 
 def _training_counts(experiment: Experiment) -> NDArray[np.int64]:
     """Captions of each training clip in each language, [N, K]."""
+    return _counts_of(*_training_split(experiment), experiment.data.languages)
+
+
+def _training_split(experiment: Experiment) -> tuple[str | SoundscapesSettings, str, str]:
+    """Its source, the hash of it, which the synthetic one does without, and its name."""
     data = experiment.data
     source = data.soundscapes if data.source == "soundscapes" else data.source
-    digest = read_manifest(source).hash if isinstance(source, str) else ""
-    return _counts_of(source, digest, data.train_split, data.languages)
+    return source, read_manifest(source).hash if isinstance(source, str) else "", data.train_split
 
 
 # A sweep checks each of its points, which are on the same few sets.
@@ -174,13 +180,56 @@ def _training_counts(experiment: Experiment) -> NDArray[np.int64]:
 def _counts_of(
     source: str | SoundscapesSettings, digest: str, split: str, languages: tuple[str, ...]
 ) -> NDArray[np.int64]:
-    """Captions of each clip in each language, [N, K], in a data set with this hash; the synthetic one need not exist yet."""
-    clips: Iterable[Mapping[str, Sequence[str]]]
+    """Captions of each clip in each language, [N, K], in a data set with this hash."""
+    clips = _captions_of(source, split)
+    return np.array([[len(captions.get(code) or ()) for code in languages] for _, captions in clips], np.int64)
+
+
+@lru_cache(maxsize=8)
+def _digests_of(source: str | SoundscapesSettings, digest: str, split: str) -> Mapping[str, str]:
+    """The digests of the captions of a split by language, in a data set with this hash."""
+    clips = _captions_of(source, split)
+    return caption_digests(
+        (clip_id, language, text)
+        for clip_id, captions in clips
+        for language, texts in captions.items()
+        for text in texts
+        if text
+    )
+
+
+def _captions_of(source: str | SoundscapesSettings, split: str) -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
+    """Each clip's id and captions by language; the synthetic data set need not exist yet."""
     if isinstance(source, str):
-        clips = (clip.captions for clip in read_captions(read_manifest(source), split))
+        yield from ((clip.clip_id, clip.captions) for clip in read_captions(read_manifest(source), split))
     else:
-        clips = (described(place, split, source)[0] for place in range(source.num_clips(split)))
-    return np.array([[len(captions.get(code) or ()) for code in languages] for captions in clips], np.int64)
+        for place in range(source.num_clips(split)):
+            yield source.clip_id(split, place), described(place, split, source)[0]
+
+
+def check_wrong_share(experiment: Experiment) -> None:
+    """ValueError if the share of wrong captions is that of an audit of other captions than those that are trained.
+
+    The audit must be of the same data set and split, or of one whose captions in the trained languages are the same, clip by
+    clip. A number is never checked.
+    """
+    data, trained = experiment.data, experiment.trained_languages
+    wrong_shares(data.wrong_share, data.languages, trained)
+    said = audit_of_wrong_share(data.wrong_share)
+    if said is None:
+        return
+    path, number = f"data.wrong_share: {said.file}", "; or the share as a number"
+    if data.noise.is_injected:
+        allowed = f"no data.noise, whose wrong captions no audit has judged{number}"
+        raise refuse(path, "an audit", allowed)
+    source, digest, split = _training_split(experiment)
+    if digest and said.facts.get("data_hash") == digest and said.facts.get("split", split) == split:
+        return
+    audited, own = said.facts.get("caption_digests", {}), _digests_of(source, digest, split)
+    others = [language for language in trained if audited.get(language) != own.get(language)]
+    if others:
+        what = f"an audit of other captions ({', '.join(others)}) than those of {data.source}, split {split}"
+        raise refuse(path, what, f"an audit of the captions that are trained{number}")
 
 
 def check_sharding(experiment: Experiment) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import file_exists, locate, read_json
+from ray_atr.common.storage import Location, file_exists, locate, read_json
 from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
@@ -24,9 +25,9 @@ from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
-from ray_atr.objectives.correspondence.clean_share import CleanShares
-from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs
-from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator, PairVectors
+from ray_atr.objectives.correspondence.clean_share import CleanShares, PairVectors
+from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.texts import TextBatcher
@@ -47,7 +48,6 @@ def check_correspondence(experiment: Experiment) -> None:
     """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
-    wrong_shares(data.wrong_share, data.languages)
     if isinstance(chosen, LeaveOneOut) and chosen.reads == "recordings":
         audio = experiment.model.audio
         if experiment.model.encodes_once("audio") or audio.front_end.kind not in FRAMES:
@@ -82,63 +82,71 @@ def make_estimator(
         else None,
         snapshot=snapshot,
         needs_clean_share=experiment.objective.needs_clean_share,
-        wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages),
+        wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages, experiment.trained_languages),
     )
     return chosen.estimator(pairs)
 
 
-def wrong_shares(given: float | str, languages: Sequence[str]) -> list[float] | None:
-    """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
+class AuditedShare(NamedTuple):
+    """The file that says a share of wrong captions, an audit's or that of its `--estimate`, and its content."""
 
-    The file that `audit --estimate` writes says one share for all. Raises ValueError, naming the file, for an audit that does
-    not say it of each language.
-    """
-    if given == "auto":
+    file: Location
+    facts: Mapping[str, Any]
+
+    def of(self, language: str) -> float | None:
+        """The share of wrong captions of a language; None if it was not audited. `--estimate` says one for all that were."""
+        if "interval_95" in self.facts:
+            # Files of before say no languages.
+            is_known = language in self.facts.get("caption_digests", (language,))
+            return float(self.facts["wrong_share"]) if is_known else None
+        found = self.facts["wrong_share_by_language"].get(language)
+        return None if found is None else float(found["share"])
+
+
+def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
+    """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
+    if not isinstance(given, str) or given == "auto":
         return None
-    if isinstance(given, float | int):
-        return [float(given)] * len(languages)
     file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
-    if not file_exists(file):
+    said = read_json(file) if file_exists(file) else {}
+    if not isinstance(said, dict) or not {"interval_95", "wrong_share_by_language"} & said.keys():
         raise refuse(
             "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
         )
-    said = read_json(file)
-    if "interval_95" in said:
-        return [float(said["wrong_share"])] * len(languages)
-    found = said.get("wrong_share_by_language", {})
-    if missing := [language for language in languages if language not in found]:
+    return AuditedShare(file, said)
+
+
+def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
+    """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
+
+    NaN for languages that are neither trained nor audited. ValueError, naming the file, if a trained one was not audited.
+    """
+    if given == "auto":
+        return None
+    said = audit_of_wrong_share(given)
+    if said is None:
+        return [float(given)] * len(languages)
+    found = [said.of(language) for language in languages]
+    if missing := [language for language in trained if said.of(language) is None]:
         raise refuse(
-            f"data.wrong_share: {file}", f"no share of {', '.join(missing)}", "an audit of the trained languages"
+            f"data.wrong_share: {said.file}", f"no share of {', '.join(missing)}", "an audit of the trained languages"
         )
-    return [float(found[language]["share"]) for language in languages]
+    return [math.nan if one is None else one for one in found]
 
 
 @torch.no_grad()
 def estimate_clean_shares(
-    shares: CleanShares,
-    retriever: Retriever,
-    captions: TrainingCaptions,
-    trained: Sequence[str],
-    epoch: int,
-    seed: int,
+    shares: CleanShares, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment, epoch: int
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what the retriever's towers say of a sample of clips."""
-    order = sampling.permutation(captions.features.clip_ids, seed, "clean share")
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips."""
+    order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     rows = np.sort(order[:SAMPLE])
-    batch = captions.batch(rows, epoch)
-    mask = batch.mask & np.isin(captions.languages, list(trained))
-    text = _tower_texts(retriever, [batch.texts], [mask], captions.languages)
-    clip, language = np.nonzero(mask)
-    shares.estimate(
-        Pairs(
-            audio=_tower_clips(retriever, captions, rows),
-            text=text,
-            clip=clip,
-            language=language.astype(str),
-            key=np.array([folded(batch.texts[i][k]) for i, k in zip(clip, language, strict=True)]),
-        ),
-        seed,
-    )
+    chosen = experiment.objective.correspondence
+    reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
+    if epoch > 0 and reads == "auto":
+        # Recordings say the same again.
+        reads = "towers"
+    shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows, epoch), experiment.seed)
 
 
 @torch.no_grad()
@@ -174,30 +182,39 @@ def read_pairs(
 
 @torch.no_grad()
 def _readings(
-    reads: str, retriever: Retriever, captions: TrainingCaptions, trained: Sequence[str]
+    reads: str,
+    retriever: Retriever,
+    captions: TrainingCaptions,
+    trained: Sequence[str],
+    rows: NDArray[np.int64] | None = None,
+    epoch: int = 0,
 ) -> list[PairVectors]:
-    """A training split's clips, and the captions that these have in the trained languages, as what is read makes vectors of
-    them.
+    """The clips of a training split and the captions that they have in the trained languages, as vectors by what is read.
+
+    Of the clips at `rows` [n] the captions of an epoch; None: all clips with all of their captions.
     """
-    N, J, _ = captions.assigned.owner.shape
-    rows, is_trained = np.arange(N), np.isin(captions.languages, list(trained))
-    of_slots = [captions.batch(rows, 0, np.full(N, slot)) for slot in range(J)]
-    masks = [batch.mask & is_trained for batch in of_slots]
+    if rows is None:
+        N, J, _ = captions.assigned.owner.shape
+        rows = np.arange(N)
+        batches = [captions.batch(rows, 0, np.full(N, slot)) for slot in range(J)]
+    else:
+        batches = [captions.batch(rows, epoch)]
+    masks = [batch.mask & np.isin(captions.languages, list(trained)) for batch in batches]
     places, texts = [], []
-    for slot, (batch, mask) in enumerate(zip(of_slots, masks, strict=True)):
+    for batch, mask in zip(batches, masks, strict=True):
         clip, language = np.nonzero(mask)
-        places.append((clip, np.full(len(clip), slot), language))
+        places.append((clip, batch.slots[clip], language))
         texts += [batch.texts[i][k] for i, k in zip(clip, language, strict=True)]
     clips, slots, languages = (np.concatenate(part) for part in zip(*places, strict=True))
     where = (clips, slots, languages)
     key = np.unique(np.array([folded(text) for text in texts]), return_inverse=True)[1]
     found = []
     if reads != "recordings":
-        text = _tower_texts(retriever, [batch.texts for batch in of_slots], masks, captions.languages)
+        text = _tower_texts(retriever, [batch.texts for batch in batches], masks, captions.languages)
         found.append(PairVectors(_tower_clips(retriever, captions, rows), text, where, key))
     # Vectors are no recordings: there are the towers alone.
     if reads != "towers" and captions.features.holds_frames:
-        statistics = captions.features.statistics
+        statistics = captions.features.statistics_of(rows)
         centred = statistics - statistics.mean(axis=0)
         audio = centred / np.maximum(centred.std(axis=0), LEAST_DEVIATION)
         found.append(PairVectors(audio, _words(texts, languages), where, key))

@@ -51,8 +51,8 @@ class DataSettings(Settings):
     wrong_share: float | str = setting(
         "auto",
         "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate, leave_one_out): auto, "
-        "estimated before the first epochs; a number; the folder of an audit of these captions, by language; or the file that "
-        "its --estimate wrote",
+        "estimated before the first epochs; a number; the folder of an audit, by language, or the file that its --estimate "
+        "wrote, of the captions that are trained: others are refused",
         at_least=0,
         below=1,
         path="always",

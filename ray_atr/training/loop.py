@@ -140,8 +140,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     if shares is not None and shares.is_wanted(epoch):
         with state.retriever.evaluating(), state.retriever.equal_calls():
             if data.group.is_first:
-                trained = experiment.trained_languages
-                estimate_clean_shares(shares, state.retriever, data.captions, trained, epoch, experiment.seed)
+                estimate_clean_shares(shares, state.retriever, data.captions, experiment, epoch)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
     read_pairs(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
+from ray_atr.training.checks import check_experiment
 from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate
 from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
@@ -142,6 +144,47 @@ def test_the_pages_are_used_by_keyboard_and_on_a_phone(
             assert all(await page.run(players))
 
     asyncio.run(use())
+
+
+def test_a_training_takes_the_share_of_an_audit_of_its_own_captions_alone(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path
+) -> None:
+    data, audit, swapped = audited
+    answers = write_answers(tmp_path / "answers.csv", answers_of(audit, swapped))
+    heard = tmp_path / "heard.json"
+    estimate(audit, answers, heard)
+    clips = list(clips_of(data).values())
+    # Other shards, another order, captions in one more language.
+    more = [dataclasses.replace(c, captions={**c.captions, "deu": ("ein Ton",)}) for c in clips[::-1]]
+    write_clips(tmp_path / "more", more, name="noisy", licence="none", clips_per_shard=50)
+    fewer = [clip for clip in clips if clip.split != "train" or clip is not clips[0]]
+    write_clips(tmp_path / "fewer", fewer, name="noisy", licence="none")
+
+    def require(source: Path, **changes: Any) -> None:
+        for share in (audit, heard):
+            check_experiment(tiny(source, data__wrong_share=str(share), **changes))
+
+    require(data)
+    require(data, data__languages="fra", objective__scheme="kcl")
+    require(tmp_path / "more")
+    require(tmp_path / "more", data__languages="eng,deu")
+    for source, changes, words in (
+        (data.parent / "clean", {}, r"an audit of other captions \(eng\) than those of .*clean, split train"),
+        (tmp_path / "fewer", {"objective__scheme": "kcl"}, r"an audit of other captions \(eng, fra\)"),
+        (data, {"data__train_split": "val"}, "other captions .* split val'; allowed an audit of the captions that"),
+        (data, {"data__noise__ratio": 0.2}, "got 'an audit'; allowed no data.noise, .* or the share as a number"),
+        (tmp_path / "more", {"data__languages": "eng,deu", "objective__scheme": "kcl"}, "no share of deu"),
+    ):
+        for share in (audit, heard):
+            with pytest.raises(ValueError, match=rf"data\.wrong_share: .*\.json: .*{words}"):
+                check_experiment(tiny(source, data__wrong_share=str(share), **changes))
+    # A file of before digests were written is known by the whole data set.
+    facts = json.loads((audit / "audit.json").read_text())
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "audit.json").write_text(json.dumps({**facts, "caption_digests": {}}))
+    check_experiment(tiny(data, data__wrong_share=str(tmp_path / "before")))
+    with pytest.raises(ValueError, match="an audit of other captions"):
+        check_experiment(tiny(tmp_path / "more", data__wrong_share=str(tmp_path / "before")))
 
 
 def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(

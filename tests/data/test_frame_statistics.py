@@ -51,10 +51,13 @@ def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(
     whole = open_features(ensure_features(data, front_end, tmp_path, in_windows=True, use_ray=False), "train")
     monkeypatch.setattr(features, "READ_TOGETHER", 5)
     assert whole.holds_frames
-    assert whole.statistics.shape == (8, 2 * 16 + OCTAVES * 16)
+    some = whole.statistics_of(np.array([5, 2, 5]))
+    statistics = whole.statistics_of(np.arange(8))
+    assert statistics.shape == (8, 2 * 16 + OCTAVES * 16)
+    np.testing.assert_array_equal(some, statistics[[5, 2, 5]])
     for row, count in enumerate(whole.num_windows.tolist()):
         found, frames = whole.features(np.full(count, row), np.arange(count))
         each = [frame_statistics(one[:size]) for one, size in zip(found, frames, strict=True)]
-        np.testing.assert_allclose(whole.statistics[row], np.mean(each, axis=0), rtol=1e-5)
+        np.testing.assert_allclose(statistics[row], np.mean(each, axis=0), rtol=1e-5)
     monkeypatch.setattr(features, "frame_statistics", lambda frames: pytest.fail("they are read again"))
-    assert len(whole.statistics) == 8
+    assert len(whole.statistics_of(np.arange(8))) == 8

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,19 +9,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
-from ray_atr.objectives.correspondence.clean_share import TRIES, CleanShares
-from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.clean_share import TRIES, CleanShares, PairVectors
 from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
-from ray_atr.training.correspondence import wrong_shares
-from ray_atr.training.experiment import DataSettings
 
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 N, D = 1200, 24
 
 
-def pairs_of(*rates: float, spread: float = 0.4) -> Pairs:
+def pairs_of(*rates: float, spread: float = 0.4) -> PairVectors:
     """N clips with a caption in each language, of which these shares are another clip's."""
     random = np.random.default_rng(0)
     meaning = random.normal(size=(N, D))
@@ -35,18 +29,17 @@ def pairs_of(*rates: float, spread: float = 0.4) -> Pairs:
         owner[wrong] = np.roll(owner[wrong], 1)
         texts.append(meaning[owner] @ random.normal(size=(D, D)) + spread * random.normal(size=(N, D)))
     K = len(rates)
-    return Pairs(
+    return PairVectors(
         audio=(meaning + spread * random.normal(size=(N, D))).astype(np.float32),
         text=np.concatenate(texts).astype(np.float32),
-        clip=np.tile(np.arange(N), K),
-        language=np.repeat(np.arange(K), N).astype(str),
-        key=np.arange(K * N).astype(str),
+        places=(np.tile(np.arange(N), K), np.zeros(K * N, np.int64), np.repeat(np.arange(K), N)),
+        key=np.arange(K * N),
     )
 
 
 def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_own() -> None:
     shares = CleanShares(len(RATES))
-    shares.estimate(pairs_of(*RATES), seed=0)
+    shares.estimate([pairs_of(*RATES)], seed=0)
     assert shares.is_final
     for language, rate in enumerate(RATES):
         estimate = shares.for_languages(torch.tensor([language, language]))
@@ -56,6 +49,23 @@ def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_
     assert shares.for_languages(torch.tensor([0, 4])).share == pytest.approx(0.6, abs=0.05)
 
 
+def test_of_two_readings_each_language_takes_the_one_that_finds_more_and_keeps_what_is_founded() -> None:
+    good = pairs_of(0.2, 0.6)
+    random = np.random.default_rng(1).standard_normal(good.text.shape).astype(np.float32)
+    is_first = good.places[2][:, None] == 0
+    one, two = (good._replace(text=np.where(own, good.text, random)) for own in (is_first, ~is_first))
+    shares, alone, whole = CleanShares(2), CleanShares(2), CleanShares(2)
+    alone.estimate([one], seed=0)
+    assert [alone.of_language(k) is not None for k in range(2)] == [True, False]
+    whole.estimate([good], seed=0)
+    shares.estimate([one, two], seed=0)
+    assert torch.equal(shares.shares, whole.shares)
+    # Later towers have memorised, and are asked of what was not founded alone.
+    alone.estimate([pairs_of(0.0, 0.6)], seed=0)
+    assert torch.equal(alone.shares, whole.shares)
+    assert alone.is_final
+
+
 def test_a_mispair_of_the_same_score_counts_against_a_pair() -> None:
     mispairs = np.array([0.0, 1.0, 1.0, 2.0])
     assert p_values(np.array([1.0, 2.0, 3.0]), mispairs) == pytest.approx([4 / 5, 2 / 5, 1 / 5])
@@ -63,7 +73,7 @@ def test_a_mispair_of_the_same_score_counts_against_a_pair() -> None:
 
 def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_again() -> None:
     shares = CleanShares(1)
-    shares.estimate(pairs_of(0.0, spread=1e6), seed=0)
+    shares.estimate([pairs_of(0.0, spread=1e6)], seed=0)
     assert not shares.is_final
     assert shares.of_language(0) is None
     assert shares.for_languages(torch.tensor([0])).mass > 0.9
@@ -72,7 +82,7 @@ def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_ag
 
 def test_a_state_and_a_known_share_take_the_place_of_an_estimate() -> None:
     shares, resumed = CleanShares(2), CleanShares(2)
-    shares.estimate(pairs_of(0.2, 0.6), seed=0)
+    shares.estimate([pairs_of(0.2, 0.6)], seed=0)
     resumed.load_state_dict(shares.state_dict())
     assert not resumed.is_wanted(0)
     assert torch.equal(resumed.shares, shares.shares)
@@ -113,21 +123,3 @@ def test_a_given_share_is_the_prior_of_the_low_component() -> None:
     values = torch.cat([torch.randn(300, generator=random), torch.randn(100, generator=random) + 2])
     few, many = (float(low_component(values, "gmm", share).mean()) for share in (0.3, 0.9))
     assert few < float(low_component(values, "gmm", 0.75).mean()) < many
-
-
-def test_the_share_is_read_from_a_number_or_an_audit(tmp_path: Path) -> None:
-    assert wrong_shares("auto", ["eng"]) is None
-    assert DataSettings(wrong_share="0.3").wrong_share == 0.3
-    assert wrong_shares(0.3, ["eng", "fra"]) == [0.3, 0.3]
-    found = {"wrong_share_by_language": {"eng": {"share": 0.1, "at_most": 0.2}, "fra": {"share": 0.4, "at_most": 0.5}}}
-    (tmp_path / "audit.json").write_text(json.dumps(found))
-    assert wrong_shares(str(tmp_path), ["fra", "eng"]) == [0.4, 0.1]
-    heard = tmp_path / "estimate.json"
-    heard.write_text(json.dumps({"wrong_share": 0.2, "interval_95": [0.1, 0.3]}))
-    assert wrong_shares(str(heard), ["fra", "eng"]) == [0.2, 0.2]
-    with pytest.raises(ValueError, match=r"audit.json: got 'no share of deu'"):
-        wrong_shares(str(tmp_path), ["deu"])
-    with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, the folder"):
-        wrong_shares(str(tmp_path / "none"), ["eng"])
-    with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
-        DataSettings(wrong_share=1.5)

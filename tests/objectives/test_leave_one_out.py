@@ -15,8 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
+from ray_atr.objectives.correspondence.clean_share import PairVectors
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
-from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator, PairVectors
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.training import correspondence

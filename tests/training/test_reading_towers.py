@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,27 @@ def test_recordings_and_words_tell_wrong_pairs_before_any_tower_does(tmp_path: P
         patch.setattr(correspondence, "_tower_clips", lambda *of: pytest.fail("towers are not read"))
         (again,) = _readings("recordings", state.retriever, data.captions, ("eng",))
     np.testing.assert_array_equal(again.text, recordings.text)
+
+
+def test_the_share_of_true_pairs_is_read_from_what_the_regression_reads(home: Path, tmp_path: Path) -> None:
+    chosen = experiment(home, objective__correspondence="small_loss", objective__correspondence__prior="estimate")
+    data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
+    state = first_state(data, tmp_path)
+    towers, recordings = _readings("auto", state.retriever, data.captions, ("eng", "fra"))
+    given: list[Any] = []
+    shares: Any = SimpleNamespace(estimate=lambda readings, seed: given.append(readings))
+    only = experiment(home, objective__correspondence__reads="recordings")
+    for asked, epoch, expected in (
+        (chosen, 0, [towers, recordings]),
+        # Recordings say the same again.
+        (chosen, 1, [towers]),
+        (only, 0, [recordings]),
+        (only, 1, [recordings]),
+    ):
+        correspondence.estimate_clean_shares(shares, state.retriever, data.captions, asked, epoch)
+        for found, wanted in zip(given.pop(), expected, strict=True):
+            assert found.audio.shape == wanted.audio.shape
+            np.testing.assert_allclose(found.audio, wanted.audio, atol=1e-5)
 
 
 def test_where_vectors_stand_for_recordings_there_are_the_towers_alone(home: Path, tmp_path: Path) -> None:

@@ -1,23 +1,27 @@
 """How many of a run's training pairs are true, by language, as told by what has not memorised them.
 
-Before the first epoch the clips of a sample and their captions are encoded by the first weights, which were never trained on
-the pairs. A regression on the clips of other folds scores each pair (`cross_fit`), and the share is read off the p-values
-(`noise_rate`), as `ray-atr audit` reads it. If too few of the true pairs, as estimated, are found for that, as with towers
-that know nothing yet, it is tried again before each of the next epochs; until then the estimate counts only as far as it is
-founded. A founded one is final: a model that is trained on memorises wrong pairs, and would count them as true.
+Before the first epoch the clips of a sample and their captions are read: by the first weights of the towers, which were never
+trained on the pairs, and, where clips are recordings, by statistics of these and the words of the captions, which know
+something before any tower does. A regression on the clips of other folds scores each pair (`cross_fit`), and the share is read
+off the p-values (`noise_rate`), as `ray-atr audit` reads it. Of the two readings each language takes the one that finds more of
+its true pairs, as `leave_one_out` does. If too few of them are found, the towers are asked again before each of the next
+epochs; until then the estimate counts only as far as it is founded. A founded one is final: a model that is trained on memorises
+wrong pairs, and would count them as true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.objectives.correspondence.cross_fit import Pairs, cross_fitted_p_values
 from ray_atr.objectives.correspondence.noise_rate import found_share, wrong_share
+from ray_atr.objectives.correspondence.ridge import Integers
 from ray_atr.objectives.pairs import CleanShare
 from ray_atr.objectives.pairs.pair_loss import FOUNDED
 
@@ -25,6 +29,24 @@ FOLDS = 10
 MISPAIRS = 20_000
 TRIES = 4
 """Epochs before which an estimate is made. Later ones would be of a model that has memorised."""
+
+
+class PairVectors(NamedTuple):
+    """What is read of a training split, or a part of it: clips [N, D]; M captions [M, E], the places of their pairs (rows of the
+    clips, slots, languages), and equal numbers for equal texts [M].
+    """
+
+    audio: NDArray[np.floating[Any]]
+    text: NDArray[np.floating[Any]]
+    places: tuple[Integers, Integers, Integers]
+    key: Integers
+
+    def in_language(self, k: int) -> Pairs:
+        """The captions in one language, and the clips that have one."""
+        of = np.flatnonzero(self.places[2] == k)
+        clips, clip = np.unique(self.places[0][of], return_inverse=True)
+        language, key = (numbers[of].astype(str) for numbers in (self.places[2], self.key))
+        return Pairs(self.audio[clips], self.text[of], clip, language, key)
 
 
 class CleanShares:
@@ -40,18 +62,15 @@ class CleanShares:
         """Whether an estimate is to be made before this epoch, from 0."""
         return not self.is_final and epoch < TRIES
 
-    def estimate(self, pairs: Pairs, seed: int) -> None:
-        """Take the shares from pairs whose `language` is the language's number. Too few pairs are left out of it."""
-        if len(np.unique(pairs.clip)) < 2 * FOLDS:
-            return
-        p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, seed)
-        languages = pairs.language.astype(int)
-        for k in np.unique(languages):
-            known = p_value[(languages == k) & ~np.isnan(p_value)]
-            if len(known):
-                share = wrong_share(known).share
-                self.shares[k], self.found[k] = 1 - share, found_share(known, share)
-        self.is_final = bool((self.found[np.unique(languages)] >= FOUNDED).all())
+    def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
+        """Take the shares of the languages that are not founded yet, by the one of these readings that finds more."""
+        languages = np.unique(readings[0].places[2])
+        for k in languages.tolist():
+            if self.of_language(k) is None:
+                before = CleanShare(float(self.shares[k]), float(self.found[k]))
+                told = [before, *(true_share(one.in_language(k), seed) for one in readings)]
+                self.shares[k], self.found[k] = max(told, key=lambda one: one.found)
+        self.is_final = bool((self.found[languages] >= FOUNDED).all())
 
     def for_languages(self, languages: Tensor) -> CleanShare:
         """What is estimated of pairs in these languages, int64 [n]."""
@@ -70,3 +89,18 @@ class CleanShares:
         """Continue from a state of the same languages."""
         self.shares, self.found = state["shares"].cpu(), state["found"].cpu()
         self.is_final = bool(state["is_final"])
+
+
+def true_share(pairs: Pairs, seed: int) -> CleanShare:
+    """The share of true pairs, as a regression on other clips tells it, and the share of these that it finds.
+
+    Of too few clips, or captions that all say the same, nothing is found.
+    """
+    p_value = np.full(1, np.nan)
+    if len(pairs.audio) >= 2 * FOLDS:
+        p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, seed)
+    known = p_value[~np.isnan(p_value)]
+    if not len(known):
+        return CleanShare(1.0, 0.0)
+    share = wrong_share(known).share
+    return CleanShare(1 - share, found_share(known, share))

@@ -22,17 +22,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.correspondence.clean_share import TRIES
+from ray_atr.objectives.correspondence.clean_share import TRIES, PairVectors
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
-from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Integers
+from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
@@ -40,15 +39,6 @@ from ray_atr.objectives.pairs.pair_loss import FOUNDED
 
 LEAST_FOUND = 0.25
 """Share of the true pairs, as estimated, below which a regression is not relied on."""
-
-
-class PairVectors(NamedTuple):
-    """Of a training split: clips [N, D]; M captions [M, E], the places of their pairs, and equal numbers for equal texts [M]."""
-
-    audio: NDArray[np.floating[Any]]
-    text: NDArray[np.floating[Any]]
-    places: tuple[Integers, Integers, Integers]
-    key: Integers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     found = interval(sizes, heard, wrong)
     about: dict[str, Any] = {
         "audit": str(audit),
-        "data_hash": facts["data_hash"],
+        **{name: facts[name] for name in ("data_hash", "split", "caption_digests") if name in facts},
         "heard": int(heard.sum()),
         "unanswered": len(listed) - len(given),
         "wrong_of_these": int(wrong.sum()),

@@ -19,6 +19,7 @@ from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
 from ray_atr.common.storage.atomic import disk_errors
+from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
@@ -100,6 +101,7 @@ def audit_data_set(
         "data_hash": manifest.hash,
         "name": manifest.title,
         "split": options.split,
+        "caption_digests": caption_digests((one.clip_id, one.language, one.text) for one in captions),
         "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
         "clips": len(clip_ids),
         "captions": len(captions),

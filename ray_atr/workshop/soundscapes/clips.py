@@ -43,7 +43,7 @@ def clip(index: int, split: str, settings: SoundscapesSettings) -> Clip:
     soundfile.write(file, waveform, settings.sample_rate, format="FLAC", subtype="PCM_16")
     texts, labels = _described(scene, index, split, settings)
     return Clip(
-        clip_id=f"soundscapes-{settings.seed}-{split}-{index:06d}",
+        clip_id=settings.clip_id(split, index),
         audio=file.getvalue(),
         sample_rate=settings.sample_rate,
         seconds=len(waveform) / settings.sample_rate,

@@ -1,0 +1,188 @@
+"""A share of wrong captions, wherever a run has it from, is what every loss and mixture that reads one gets, by language."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ray_atr.data.caption_digests import caption_digests
+from ray_atr.data.shards import read_manifest
+from ray_atr.data.soundscapes import SoundscapesSettings
+from ray_atr.objectives import PAIRS
+from ray_atr.objectives.correspondence import (
+    CORRESPONDENCES,
+    TrainingPairs,
+    clean_share,
+    leave_one_out,
+    left_out,
+    scored,
+    transport,
+)
+from ray_atr.objectives.correspondence.correspondence import Correspondence
+from ray_atr.objectives.pairs import PartialLearningToMatch
+from ray_atr.objectives.pairs.pair_loss import PairLoss
+from ray_atr.training import checks
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.clock import Clock
+from ray_atr.training.correspondence import wrong_shares
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import DataSettings
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.loop import begin_epoch, step
+from ray_atr.training.setup import first_state
+from ray_atr.workshop.soundscapes.clips import generate
+from tests.support.tiny import make_data, prepared_for, tiny
+
+TRUE = {"number": (0.7, 0.7), "audit": (0.8, 0.4), "heard": (0.75, 0.75), "estimated": (0.9, 0.5)}
+"""The shares of true pairs in English and in French, by where they are from."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_train=24)
+    about = {"data_hash": read_manifest(str(folder / "tones")).hash, "split": "train"}
+    audited = {name: {"share": 1 - true} for name, true in zip(("eng", "fra"), TRUE["audit"], strict=True)}
+    (folder / "audit").mkdir()
+    (folder / "audit" / "audit.json").write_text(json.dumps({**about, "wrong_share_by_language": audited}))
+    heard = {**about, "wrong_share": 1 - TRUE["heard"][0], "interval_95": [0.1, 0.4], "caption_digests": {}}
+    digests = {"caption_digests": {"eng": "1", "fra": "2"}}
+    (folder / "estimate.json").write_text(json.dumps(heard | digests))
+    return folder
+
+
+def given(source: str, home: Path) -> Any:
+    places = {"number": 0.3, "audit": str(home / "audit"), "heard": str(home / "estimate.json"), "estimated": "auto"}
+    return places[source]
+
+
+def p_values_of(true: float) -> NDArray[np.float64]:
+    """Of a thousand pairs of which this share is true: the others' are evenly spread."""
+    count = round(1000 * (1 - true))
+    return np.concatenate([(np.arange(count) + 0.5) / count, np.full(1000 - count, 0.001)])
+
+
+Reader = tuple[dict[str, Any], Callable[[pytest.MonkeyPatch, list[Any]], None]]
+
+
+def spied(patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Have `note` told the result and the arguments of each call."""
+    called = getattr(owner, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = called(*arguments, **named)
+        note(result, *arguments, **named)
+        return result
+
+    patch.setattr(owner, name, call)
+
+
+def spy_mass(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
+    def note(mass: Any, loss: Any, cost: Any, comparison: Any) -> None:
+        seen.append((int(comparison.v_language[0]), mass[0]))
+
+    spied(patch, PartialLearningToMatch, "mass", note)
+
+
+def spy_plan(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
+    masses: list[float] = []
+    spied(patch, transport, "solve", lambda plan, *of, mass: masses.append(mass))
+    pairs = TrainingPairs(clip_ids=["a", "b"], languages=2)
+    estimator = type(CORRESPONDENCES["transport"]().estimator(pairs))
+    spied(patch, estimator, "estimate", lambda _, own, of, index: seen.append((int(index.languages[0]), masses.pop())))
+
+
+def spy_mixture(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
+    spied(patch, scored, "low_component", lambda _, values, kind, share: seen.append((len(seen) % 2, share)))
+
+
+def spy_regression(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
+    spied(patch, leave_one_out, "leave_out", lambda found, *of, share, seed: seen.append((len(seen) // 2, found.share)))
+
+
+PRIOR = {"objective__correspondence__prior": "estimate", "objective__correspondence__warmup_epochs": 1}
+READERS: dict[str, Reader] = {
+    "partial_learning_to_match": (
+        {"objective__pair": "partial_learning_to_match", "objective__pair__transport_mass": "auto"},
+        spy_mass,
+    ),
+    "transport": ({"objective__correspondence": "transport"}, spy_plan),
+    "small_loss": ({"objective__correspondence": "small_loss", **PRIOR}, spy_mixture),
+    "rematch": ({"objective__correspondence": "rematch", **PRIOR}, spy_mixture),
+    # Without a regression that finds enough it is small loss, the prior of which goes the same way.
+    "leave_one_out": ({"objective__correspondence": "leave_one_out"}, spy_regression),
+}
+
+
+def test_every_reader_is_tried() -> None:
+    read = [name for name, loss in PAIRS.items() if loss.needs_clean_share is not PairLoss.needs_clean_share]
+    read += [
+        name for name, one in CORRESPONDENCES.items() if one.needs_clean_share is not Correspondence.needs_clean_share
+    ]
+    assert sorted(read) == sorted(READERS)
+
+
+@pytest.mark.parametrize("source", TRUE)
+@pytest.mark.parametrize("name", READERS)
+def test_the_share_arrives_as_it_is_stated(
+    name: str, source: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A begun epoch and a step of it, and the beginning of the next, which fits a mixture to the step's losses."""
+    settings, spy = READERS[name]
+    experiment = tiny(home / "tones", objective__scheme="kcl", data__wrong_share=given(source, home), **settings)
+    spread = [p_values_of(true) for true in TRUE["estimated"]]
+    monkeypatch.setattr(clean_share, "cross_fitted_p_values", lambda pairs, *of: spread[int(pairs.language[0])])
+    # Of each language the towers and the recordings are read, in this order.
+    calls = itertools.count()
+    monkeypatch.setattr(left_out, "left_out_p_values", lambda *of: spread[next(calls) // 2])
+    data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup())
+    state = first_state(data, tmp_path)
+    seen: list[tuple[int, float]] = []
+    spy(monkeypatch, seen)
+    batch = next(iter(next(iter(data.epochs(0, 0, use_ray=False)))[1]))
+    begin_epoch(state, data, 0)
+    step(state, data, TextBatcher(state.retriever), batch, Clock())
+    begin_epoch(state, data, 1)
+    assert {k for k, _ in seen} == {0, 1}
+    assert [share for _, share in seen] == pytest.approx([TRUE[source][k] for k, _ in seen])
+
+
+def test_the_share_of_each_trained_language_is_asked_for(home: Path, tmp_path: Path) -> None:
+    trained = ("eng", "fra")
+    assert wrong_shares("auto", trained, trained) is None
+    assert DataSettings(wrong_share="0.3").wrong_share == 0.3
+    assert wrong_shares(0.3, trained, trained) == [0.3, 0.3]
+    assert wrong_shares(str(home / "audit"), ["fra", "eng"], trained) == pytest.approx([0.6, 0.2])
+    with pytest.raises(ValueError, match=r"audit.json: got 'no share of deu'"):
+        wrong_shares(str(home / "audit"), ["deu"], ["deu"])
+    with pytest.raises(ValueError, match=r"estimate.json: got 'no share of deu'"):
+        wrong_shares(str(home / "estimate.json"), ["eng", "deu"], ["deu"])
+    # Languages that are only evaluated need none.
+    shares = wrong_shares(str(home / "audit"), ["eng", "deu"], ["eng"])
+    assert shares == pytest.approx([0.2, math.nan], nan_ok=True)
+    (tmp_path / "other.json").write_text(json.dumps({"wrong_share": 0.1}))
+    for given in (str(tmp_path), str(tmp_path / "other.json")):
+        with pytest.raises(ValueError, match=r"data.wrong_share: got .*; allowed auto, a share below 1, the folder"):
+            wrong_shares(given, trained, trained)
+    with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
+        DataSettings(wrong_share=1.5)
+
+
+def test_soundscapes_that_are_not_made_yet_have_the_captions_that_they_will_have() -> None:
+    settings = SoundscapesSettings(num_train=3, num_val=1, num_test=1, seconds=2.0)
+    made = [
+        (clip.clip_id, language, text)
+        for clip in generate(settings)
+        if clip.split == "train"
+        for language, texts in clip.captions.items()
+        for text in texts
+    ]
+    assert checks._digests_of(settings, "", "train") == caption_digests(made[::-1])
