@@ -162,8 +162,9 @@ def over_clips_and_seeds(
 ) -> Bounds:
     """The interval of the mean of values [S] of S seeds on the same clips; drawn [S, draws]: the values when clips are drawn.
 
-    `less` [T] and its draws [T, draws] are other runs on the same clips, of seeds of their own, whose mean is taken off. Values
-    that belong together seed by seed are subtracted before.
+    `less` [T] and its draws [T, draws] are other runs on the same clips, of seeds of their own, whose mean is taken off; if one
+    of the two is a single run, its seed is taken to matter as the others' do. Values that belong together seed by seed are
+    subtracted before.
 
     Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which hold
     the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well. Each part has its own
@@ -185,7 +186,9 @@ def over_clips_and_seeds(
     for side, side_drawn in sides:
         if (seeds := len(side)) > 1:
             own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
-            between.append((max(0.0, variance_over_seeds(side, own, mean)), seeds - 1))
+            # A side of one run is taken to differ over its seeds as the other one does, by which alone that is known.
+            single = seeds * sum(len(other) == 1 for other, _ in sides)
+            between.append(((1 + single) * max(0.0, variance_over_seeds(side, own, mean)), seeds - 1))
     if of_clips + sum(part for part, _ in between) == 0:
         return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
 

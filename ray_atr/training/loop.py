@@ -204,7 +204,9 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
             retriever.learned.after_step()
     ids = data.features.clip_ids
     if result.embeddings is not None:
-        state.memory.after_batch(result.embeddings, [ids[row] for row in batch.global_batch.rows.tolist()])
+        rows, slots = batch.global_batch.rows, batch.global_batch.slots
+        is_clean = partial(state.estimator.is_clean, rows, slots)
+        state.memory.after_batch(result.embeddings, [ids[row] for row in rows.tolist()], is_clean)
     if place.is_last:
         state.memory.after_step()
     return result._replace(scalars={**result.scalars, "gradient_norm": float(norm)})

@@ -73,6 +73,22 @@ def test_the_nearest_of_the_support_set_by_a_loop_within_a_language():
     assert Queue(20, 6, 3).nearest(whose(range(4)), asked, words).fine is None
 
 
+def test_a_neighbour_has_no_part_in_its_group_by_a_caption_that_is_not_its_own():
+    queue, rows = Queue(4, 4, 1), torch.eye(4)
+    queue.push(whose([10, 11, 12], [5, 5, 6]), rows[:3], rows[:3, None], None, torch.tensor([True, False, False]))
+    other = Queue(4, 4, 1)
+    other.load_state_dict(queue.state_dict())
+    # Clips 20 and 12, which ask with the audio of 10 and 11, and with their texts; 20 has the caption of group 5.
+    for one in (queue, other):
+        found = one.nearest(whose([20, 12], [5, 9]), rows[:2], rows[1:3, None]).fine
+        assert found.by_audio.like[:, 0, 0].tolist() == [[True, False], [False, False]]
+        # A text says what it says, and a clip is itself, whatever its caption.
+        assert found.by_text.like[:, 0, 0].tolist() == [[True, False], [False, True]]
+    old = {name: value for name, value in queue.state_dict().items() if name != "is_clean"}
+    other.load_state_dict(old)
+    assert bool(other.is_clean.all())
+
+
 def test_keys_of_a_clips_own_and_of_its_positives_are_no_negatives():
     queue = Queue(4, 4, 2)
     _, audio, text = batch(0, 4)

@@ -233,6 +233,17 @@ def test_runs_of_unequal_number_are_compared_as_independent_seeds() -> None:
     assert (bounds.low, bounds.high) == pytest.approx((0.085 - half, 0.085 + half), rel=1e-6)
 
 
+def test_a_single_run_is_taken_to_differ_over_seeds_as_the_others_do() -> None:
+    generator = np.random.default_rng(0)
+    clips, several, one = 0.001 * generator.normal(size=400), np.array([0.60, 0.63, 0.58]), np.array([0.55])
+    bounds = over_clips_and_seeds(several, several[:, None] + clips, 0.95, one, one[:, None] + clips)
+    # A mean of three seeds less one seed: 4/3 of the variance of a seed.
+    half = t.ppf(0.975, 2) * (several.var(ddof=1) * (1 / 3 + 1)) ** 0.5
+    assert bounds.high - bounds.low == pytest.approx(2 * half, rel=1e-6)
+    turned = over_clips_and_seeds(one, one[:, None] + clips, 0.95, several, several[:, None] + clips)
+    assert (turned.low, turned.high) == pytest.approx((-bounds.high, -bounds.low))
+
+
 def test_clips_and_class_texts_are_drawn_each_as_many_as_there_are() -> None:
     rng = np.random.default_rng(9)
     label = np.arange(40) % 4

@@ -589,3 +589,19 @@ def test_places_read_a_table() -> None:
     table = torch.arange(24).reshape(2, 3, 4)
     places = PairIndex(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.tensor([3, 1]))
     assert table[places].tolist() == [23, 1]
+
+
+def test_the_type_of_new_tensors_changes_nothing() -> None:
+    rows = torch.arange(2)
+    estimator = CORRESPONDENCES["oracle"]().estimator(
+        TrainingPairs(["a", "b"], truth=torch.tensor([[[True]], [[False]]]))
+    )
+    estimator.begin_epoch(0)
+    comparison = Comparison(u=torch.eye(2), v=torch.eye(2), v_language=0 * rows)
+    torch.set_default_dtype(torch.float64)
+    try:
+        weighed = estimator.for_batch(rows, 0 * rows)(comparison)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert weighed.sample_weight is not None
+    assert weighed.sample_weight.tolist() == [1, 0]

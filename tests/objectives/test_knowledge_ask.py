@@ -25,6 +25,7 @@ from ray_atr.objectives.knowledge.ask import (
 )
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved
 from ray_atr.objectives.pairs import Contrastive, LearningToMatch, Triplet
+from ray_atr.objectives.pairs.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.objectives.schemes import Cacl, English, Kcl, MlClap
 
@@ -233,6 +234,32 @@ def test_realignment_favours_what_the_plan_does():
     assert torch.allclose(realign(comparison, agreed, 0.3).cross_similarity(), (0.7 + 0.3 * agreed) * S)
     assert torch.allclose(realign(comparison, agreed, 0.3, "additive").cross_similarity(), 0.7 * S + 0.3 * agreed)
     assert torch.allclose(realign(comparison, agreed, 0.5, "product").cross_similarity(), agreed.sqrt() * S)
+
+
+@pytest.mark.parametrize("scope", ["sample", "batch"])
+def test_a_pair_of_weight_0_has_no_part_in_realignment_and_modulation(scope):
+    kept = torch.tensor([0, 1, 3, 5])
+    weight = torch.zeros(B, dtype=torch.float64).index_fill(0, kept, 0.7)
+    S = unit(B, D, seed=1) @ unit(B, D, seed=2).T
+    agreed, _ = agreement(S, 0.2, 50, weight)
+    alone, _ = agreement(S[kept][:, kept], 0.2, 50)
+    assert torch.allclose(agreed[kept][:, kept], alone, atol=1e-5)
+    assert torch.allclose(agreed[kept].sum(dim=1), torch.ones(len(kept)), atol=1e-5)
+    assert agreed.sum() == pytest.approx(len(kept), abs=1e-4)
+    R = torch.linspace(-0.4, 0.3, B, dtype=torch.float64)
+    assert torch.allclose(
+        multiplier(R, R, 0.2, 0.2, scope, weight)[kept], multiplier(R[kept], R[kept], 0.2, 0.2, scope)
+    )
+    # Of nothing but such pairs there is a plan all the same, which no loss reads.
+    assert torch.isfinite(agreement(S, 0.2, 50, 0 * weight)[0]).all()
+    comparison = Comparison(u=unit(B, D, seed=1), v=unit(B, D, seed=2), sample_weight=(weight > 0).double())
+    settings, found = Ask(modulation_scope=scope), retrieved()
+    losses = []
+    for rows in (torch.arange(B), kept):
+        part = replace(comparison, rows=rows, v_language=torch.zeros(B, dtype=torch.int64)[rows])
+        part = replace(part, u=part.u[rows], v=part.v[rows], sample_weight=part.sample_weight[rows])
+        losses.append(float(settings.score(part, Contrastive(), found, NOTHING_LEARNED).loss) * len(rows))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_the_plan_converges_to_that_of_another_library():

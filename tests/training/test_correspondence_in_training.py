@@ -10,11 +10,13 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import torch
 
 from ray_atr.data.noise import INDEX_FILE
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 from tests.support.tiny import make_data, prepared_for, tiny
@@ -90,6 +92,21 @@ def test_neighbours_reads_the_base_that_ask_has(data: Path, tmp_path: Path) -> N
     experiment = tiny(data, **ask, **NOISE, objective__correspondence="neighbours")
     reported = run(experiment, tmp_path / "run")
     assert 0 <= reported[3]["train/detector_auc"] <= 1
+
+
+def test_nnclr_forgets_the_captions_of_wrong_pairs(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[torch.Tensor] = []
+    push = Queue.push
+
+    def watched(self: Queue, *args: Any) -> None:
+        pushed.append(args[-1])
+        push(self, *args)
+
+    monkeypatch.setattr(Queue, "push", watched)
+    chosen = {**settings_of("oracle", ""), "train__epochs": 1, "objective__knowledge": "nnclr"}
+    reported = run(tiny(data, **chosen), tmp_path / "run")
+    assert torch.cat(pushed).float().mean() == pytest.approx(reported[0]["train/clean_probability"])
+    assert 0 < torch.cat(pushed).float().mean() < 1
 
 
 def test_a_run_leaves_its_noise_as_a_file_that_gives_the_same_run(data: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class Estimator:
 
         Comparisons of two texts come after those of the audio with them.
         """
-        weighed = torch.full((len(rows), self.pairs.languages), torch.nan, device=self.device)
+        weighed = torch.full((len(rows), self.pairs.languages), torch.nan, dtype=torch.float32, device=self.device)
 
         @torch.no_grad()
         def weigh_pairs(comparison: Comparison) -> Comparison:
@@ -172,6 +172,13 @@ class Estimator:
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
         """What is estimated of a comparison's pairs. Called without gradients."""
         return PairEstimate()
+
+    def is_clean(self, rows: Tensor, slots: Tensor) -> Tensor:
+        """Which pairs of a batch that was weighed are as likely true as not, or more, in the first language, bool [B]; a pair
+        that was not weighed is.
+        """
+        self.flush()
+        return ~(self.epoch_probabilities[rows, slots, 0] < 0.5)
 
     def end_epoch(self) -> dict[str, float]:
         """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""

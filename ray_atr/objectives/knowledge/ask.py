@@ -27,7 +27,7 @@ from ray_atr.objectives.knowledge.knowledge import (
     SnapshotSettings,
 )
 from ray_atr.objectives.pairs.learned import Learned
-from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, weighted_sum
+from ray_atr.objectives.pairs.pair_loss import LEAST_SAMPLE_WEIGHT, Comparison, PairLoss, Terms, weighted_sum
 from ray_atr.objectives.transport import TransportPlan, solve
 
 FORMS = ("weighted", "additive", "product")
@@ -110,7 +110,12 @@ class Ask(KnowledgeBaseObjective):
         for name, found in sides.items():
             enhanced = self.enhance(comparison, found)
             if self.transport and self.beta > 0:
-                agreed, plan = agreement(enhanced.cross_similarity(), self.transport_epsilon, self.transport_iterations)
+                agreed, plan = agreement(
+                    enhanced.cross_similarity(),
+                    self.transport_epsilon,
+                    self.transport_iterations,
+                    enhanced.sample_weight,
+                )
                 enhanced = realign(enhanced, agreed, self.beta, self.transport_form)
                 scalars[f"realignment_{name}_residual"] = agreed.new_tensor(plan.residual)
                 scalars[f"realignment_{name}_own"] = agreed.diagonal().mean()
@@ -147,7 +152,8 @@ class Ask(KnowledgeBaseObjective):
             weights: list[Tensor | None] = []
             for side, label in enumerate(("rows", "columns")):
                 fine, coarse = (reliability(phi[name][side]) if name in phi else None for name in ("fine", "coarse"))
-                weight = multiplier(fine, coarse, self.lambda_fine, self.lambda_coarse, self.modulation_scope)
+                lambdas = self.lambda_fine, self.lambda_coarse
+                weight = multiplier(fine, coarse, *lambdas, self.modulation_scope, comparison.sample_weight)
                 weights.append(weight)
                 scalars.update({f"potential_{name}_{label}": phi[name][side].detach().mean() for name in phi})
                 if weight is not None:
@@ -181,15 +187,27 @@ def kept_share(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: flo
 
 
 @torch.no_grad()
-def agreement(similarity: Tensor, epsilon: float, iterations: int) -> tuple[Tensor, TransportPlan]:
-    """(B Q [B, B], whose mean is 1, and the plan Q) of a similarity [B, B]; no gradient (Fu et al. 2025, Appendix C).
+def agreement(
+    similarity: Tensor, epsilon: float, iterations: int, sample_weight: Tensor | None = None
+) -> tuple[Tensor, TransportPlan]:
+    """(B Q [B, B], whose rows and columns sum to 1, and the plan Q) of a similarity [B, B]; no gradient (Fu et al. 2025, App. C).
 
-    Q = argmax <Q, S> + epsilon H(Q) with uniform marginals. The factor B is ours: with Q of total mass 1 the weighted form of
-    `realign` is nearly (1 - beta) S and realigns nothing.
+    Q = argmax <Q, S> + epsilon H(Q) with uniform marginals. The factor B is ours. With sample weights [B] the marginals a are
+    these, brought to sum to 1, and B Q is Q_ij / sqrt(a_i a_j): a pair of weight 0 has no part in the plan, and 0 here.
     """
     similarity = similarity.detach().float()
-    plan = solve(similarity.max() - similarity, epsilon, max_iterations=iterations)
-    return plan.matrix * len(similarity), plan
+    if sample_weight is None:
+        plan = solve(similarity.max() - similarity, epsilon, max_iterations=iterations)
+        return plan.matrix * len(similarity), plan
+    weight = sample_weight.to(similarity)
+    kept = (weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
+    if not len(kept):
+        kept, weight = torch.arange(len(weight), device=weight.device), torch.ones_like(weight)
+    part, a = similarity[kept][:, kept], weight[kept] / weight[kept].sum()
+    plan = solve(part.max() - part, epsilon, rows=a, columns=a, max_iterations=iterations)
+    agreed = torch.zeros_like(similarity)
+    agreed[kept[:, None], kept] = plan.matrix.to(similarity) / torch.outer(a, a).sqrt()
+    return agreed, plan
 
 
 def realign(comparison: Comparison, agreed: Tensor, beta: float, form: str = "weighted") -> Comparison:
@@ -242,11 +260,22 @@ def reliability(phi: Tensor) -> Tensor:
 
 
 def multiplier(
-    fine: Tensor | None, coarse: Tensor | None, weight_fine: float, weight_coarse: float, scope: str = "sample"
+    fine: Tensor | None,
+    coarse: Tensor | None,
+    weight_fine: float,
+    weight_coarse: float,
+    scope: str = "sample",
+    sample_weight: Tensor | None = None,
 ) -> Tensor | None:
-    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if there is neither. `scope` batch: their mean for each."""
+    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if there is neither. `scope` batch: their mean for each, in which a
+    pair counts by its sample weight [N].
+    """
     parts = [weight * R for R, weight in ((fine, weight_fine), (coarse, weight_coarse)) if R is not None]
     if not parts:
         return None
     total = 1 + torch.stack(parts).sum(dim=0)
-    return total.mean().expand_as(total) if scope == "batch" else total
+    if scope != "batch":
+        return total
+    weight = torch.ones_like(total) if sample_weight is None else sample_weight.to(total)
+    mean = (total * weight).sum() / weight.sum().clamp(min=torch.finfo(total.dtype).tiny)
+    return mean.expand_as(total)

@@ -3,7 +3,7 @@
     memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called by all if needed
     memory.before_step(step)                         # may switch to a newer snapshot
     retrieved = memory.retrieve(batch, gather)       # for `objective(..., retrieved=retrieved)`
-    memory.after_batch(embeddings, clip_ids)         # global batch, detached
+    memory.after_batch(embeddings, clip_ids, is_clean)  # global batch, detached; `is_clean`: a function
     memory.after_step()                              # the optimiser has stepped, on one batch or several
 
 `gather` stacks the workers' [b, ...] tensors to [B, ...]. Every worker makes the same calls in the same order.
@@ -32,6 +32,8 @@ from ray_atr.training.knowledge_base.searcher import Positions, draw_from_pool
 from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, in_utf8
 
 Gather = Callable[[Tensor], Tensor]
+CleanPairs = Callable[[], Tensor | None]
+"""Which clips of a global batch are taken to have a caption of their own in the first language, bool [B]; None: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ class Memory:
         """What goes with the global batch; None if nothing is retrieved."""
         return None
 
-    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
         """The gradient of this global batch is there."""
 
     def after_step(self) -> None:
@@ -148,7 +150,7 @@ class SnapshotMemory(Memory):
             self.latest = searcher.look_up(self.positions)
         return self.latest
 
-    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
         """Keep what the step embedded, for a write-through refresh."""
         if self.written is not None and self.groups is not None and self.client.is_publisher:
             self.written.write(embeddings, clip_ids, self.groups)
@@ -191,9 +193,9 @@ class SupportMemory(Memory):
         self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
         return self.latest
 
-    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
         if self._whose is not None:
-            self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask)
+            self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask, is_clean())
             self._whose = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class MomentumMemory(Memory):
         self.latest = self.queue.keys(*self._keys)
         return self.latest
 
-    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str]) -> None:
+    def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
         """The batch's keys join the queue."""
         if self._keys is not None:
             self.queue.push(*self._keys, embeddings.mask)

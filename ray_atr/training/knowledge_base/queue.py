@@ -26,17 +26,27 @@ NOBODY = -1
 
 
 class Queue:
-    """First in, first out: the last `size` clips' audio [n, D], text [n, K, D], mask [n, K] (texts that are there) and whose."""
+    """First in, first out: the last `size` clips' audio [n, D], text [n, K, D], mask [n, K] (texts that are there), whose, and
+    whether the clip and its caption are taken to belong together, [n].
+    """
 
     def __init__(self, size: int, width: int, languages: int, device: torch.device | str = "cpu") -> None:
         self.whose = Identity(*(torch.full((size,), NOBODY, device=device) for _ in range(2)))
         self.audio = torch.zeros(size, width, device=device)
         self.text = torch.zeros(size, languages, width, device=device)
         self.mask = torch.zeros(size, languages, dtype=torch.bool, device=device)
+        self.is_clean = torch.ones(size, dtype=torch.bool, device=device)
         self.next, self.filled = 0, 0
 
     @torch.no_grad()
-    def push(self, whose: Identity, audio: Tensor, text: Tensor, mask: Tensor | None = None) -> None:
+    def push(
+        self,
+        whose: Identity,
+        audio: Tensor,
+        text: Tensor,
+        mask: Tensor | None = None,
+        is_clean: Tensor | None = None,
+    ) -> None:
         """Add a batch, the oldest leaving. A batch that crosses the buffer's end continues at its start."""
         size = len(self.audio)
         newest = slice(max(0, len(audio) - size), None)
@@ -45,6 +55,7 @@ class Queue:
         self.audio[rows] = audio[newest].detach().to(self.audio)
         self.text[rows] = torch.where(is_present[newest][:, :, None], text[newest].detach(), 0).to(self.text)
         self.mask[rows] = is_present[newest].to(self.mask.device)
+        self.is_clean[rows] = True if is_clean is None else is_clean[newest].to(self.is_clean.device)
         for mine, theirs in zip(self.whose, whose, strict=True):
             mine[rows] = theirs[newest].to(mine)
         self.next = (self.next + len(audio)) % size
@@ -77,11 +88,13 @@ class Queue:
         own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
         language = torch.arange(K, device=text.device).expand(len(text), K)
         like = self._filled_by.is_like(whose)
+        # A clip has no part in its group by a caption that is not taken for its own.
+        audio_like = like & (self.is_clean[:n, None] | (self._filled_by.clip[:, None] == whose.clip))
         by_audio = Neighbours(
             self.audio[own_audio][:, None, None],
             self.text[own_audio][:, :, None],
             torch.ones(len(audio), 1, 1, dtype=torch.bool, device=audio.device),
-            like[own_audio][:, None, None],
+            audio_like[own_audio][:, None, None],
             own_audio[:, None, None],
         )
         by_text = Neighbours(
@@ -95,8 +108,8 @@ class Queue:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers, for a checkpoint."""
-        tensors = {"audio": self.audio, "text": self.text, "mask": self.mask, **self.whose._asdict()}
-        return {**tensors, "next": self.next, "filled": self.filled}
+        tensors = {name: getattr(self, name) for name in ("audio", "text", "mask", "is_clean")}
+        return {**tensors, **self.whose._asdict(), "next": self.next, "filled": self.filled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. ValueError if it is of another size."""
@@ -104,6 +117,8 @@ class Queue:
             raise ValueError(f"queue: got {tuple(state['text'].shape)}; allowed {tuple(self.text.shape)}, as set")
         for name in ("audio", "text", "mask"):
             getattr(self, name).copy_(state[name])
+        # Checkpoints of before a correspondence was heard here do not say it.
+        self.is_clean.copy_(state.get("is_clean", torch.ones_like(self.is_clean)))
         for name, numbers in self.whose._asdict().items():
             numbers.copy_(state[name])
         self.next, self.filled = int(state["next"]), int(state["filled"])

@@ -371,9 +371,9 @@ def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
     """
     kinds: dict[str, list[tuple[str, str]]] = {}
     for entry in manifest.skipped:
-        # A reason may begin with the file it speaks of and quote what was found there.
-        reason = entry.reason.rsplit(": ", 1)[-1].split("; allowed")[0]
-        reason = re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
+        # A reason may begin with the file it speaks of and quote what was found there; a quote has no names of files.
+        begins, _, reason = entry.reason.split("; allowed")[0].rpartition(": ")
+        reason = reason if begins else re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
         kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))
     most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))
     return [

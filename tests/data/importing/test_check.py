@@ -195,12 +195,14 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
         Skipped("d", "its audio is absent"),
         Skipped("e", "its audio is absent"),
         Skipped("f", "audio/f.wav is not there"),
+        Skipped("empty", "/x/empty.wav: got 'an empty file (0 bytes), not audio'; allowed a WAV file"),
     ]
     manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
     assert lines_left_out(manifest) == [
         "  3 x its audio is absent: c, d, e",
         "  2 x got 'N bytes that are not audio' (N: 3, 77): a, b",
         "  1 x its file is not there: f",
+        "  1 x got 'an empty file (0 bytes), not audio': empty",
     ]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
@@ -109,6 +110,27 @@ def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     assert set(splits(30).values()) == {"train"}
 
 
+def test_a_file_is_one_clip_however_its_path_is_written(tmp_path: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "é.wav") for form in ("NFC", "NFD"))
+    paths = ["sub/b.flac", "./sub//b.flac", ".\\sub\\b.flac", "sub/../sub/./b.flac", composed, decomposed]
+    write_tone(tmp_path / decomposed)
+    rows = [{"path": path, "caption": f"caption {number}"} for number, path in enumerate(paths)]
+    found = entries_of(TableSource(source=str(make_folder(tmp_path, "captions.jsonl", rows))))
+    assert {entry.clip_id: len(entry.captions["eng"]) for entry in found} == {"sub/b": 4, "é": 2}
+    # Two files whose names differ in this alone are two clips, each with its own file.
+    write_tone(tmp_path / composed)
+    found = entries_of(TableSource(source=str(tmp_path)))
+    assert {entry.place.file.rpartition("/")[2]: len(entry.captions["eng"]) for entry in found} == {
+        "b.flac": 4,
+        composed: 1,
+        decomposed: 1,
+    }
+    rows[1]["split"] = "test"
+    write_rows(tmp_path / "captions.jsonl", rows)
+    with pytest.raises(ValueError, match="has another split"):
+        entries_of(TableSource(source=str(tmp_path)))
+
+
 def test_captions_are_written_composed(tmp_path: Path) -> None:
     manifest = import_data_set(TableSource(source=str(make_folder(tmp_path / "in"))), tmp_path / "out")
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
@@ -191,6 +213,7 @@ def test_the_table_must_be_clear(tmp_path: Path) -> None:
         (b"path,caption\na.wav\n", "line 2: 1 fields"),
         (b'path,caption\na.wav,"open\n', "line 2: a quote that opens here is not closed"),
         (b"path,caption\na\x00.wav,x\n", "zero byte"),
+        (b"path,caption\ra.wav,x\r", "carriage return alone; save the file with line feeds"),
         (b"\xff\xfep\x00a\x00", "column path is missing; it has pa"),
         (b"path,captions\na.wav,x\n", r"column caption is missing; it has path, captions \(did you mean captions\?\)"),
         (b"path,caption, caption\na.wav,x,y\n", r"captions\.csv: column caption occurs twice"),

@@ -182,6 +182,8 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
     first = next(lines, None)
     if first is None or not first[1].strip():
         raise ValueError(f"{file}: the file is empty")
+    if "\r" in first[1].rstrip("\r\n"):
+        raise ValueError(f"{file}: lines end with a carriage return alone; save the file with line feeds")
     said = re.fullmatch(r'"?sep=(.)"?\s*', first[1])
     if said is None:
         lines = itertools.chain([first], lines)

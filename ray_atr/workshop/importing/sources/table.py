@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import re
 import unicodedata
 from collections import Counter
@@ -79,39 +80,37 @@ class TableSource(Source):
     def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
         folder = locate(self.source, keeps_links=True)
         files = list_files(folder)
-        # A name may be composed on disk and decomposed in the table, or the other way.
-        there = {unicodedata.normalize("NFC", path): path for path in files}
         table = f"{folder}/{_choose_table(files, self.table, str(folder))}"
         reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
-        clips = self._read(table, reading)
-        named: set[str] = set()
+        # A name may be composed on disk and decomposed in the table, or the other way.
+        stored = {unicodedata.normalize("NFC", path): path for path in files} | {path: path for path in files}
+        clips = self._read(table, reading, stored)
         ids = _ids(clips)
         for path, clip in clips.items():
             try:
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
-                place = location_in(folder, clip.place, clip.at)
+                location_in(folder, clip.place, clip.at)
             except ValueError as error:
                 reading.refuse_row(clip.at, str(error))
                 continue
-            composed = unicodedata.normalize("NFC", path)
-            stored = there.get(composed, path)
-            if composed not in there and not file_exists(folder / stored):
+            if path not in stored and not file_exists(folder / path):
                 yield Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
-            named.add(stored)
-            place = place if stored == path else AudioLocation(f"{folder}/{stored}")
+            place, alias = AudioLocation(f"{folder}/{path}"), _relative(clip.place)
             captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
-            yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=path)
+            yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias)
         yield from reading.bad_rows
         yield from map(Remark, reading.notes)
-        if unnamed := [path for path in files if is_audio(path) and path not in named]:
+        if unnamed := [path for path in files if is_audio(path) and path not in clips]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
             yield Remark(
                 f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
             )
 
-    def _read(self, table: str, reading: Reading) -> dict[str, ListedClip]:
-        """The clips by path, in the order of their first rows. ValueError, or a dropped row, for one that is not right."""
+    def _read(self, table: str, reading: Reading, stored: Mapping[str, str]) -> dict[str, ListedClip]:
+        """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
+        dropped row, for one that is not right.
+        """
         clips: dict[str, ListedClip] = {}
         blank = 0
         columns: dict[str, None] = {}
@@ -128,7 +127,7 @@ class TableSource(Source):
         for at, row in read_table(table, [self.path_column, *chosen], reading):
             columns.update(dict.fromkeys(row))
             try:
-                self._add(clips, row, at)
+                self._add(clips, row, at, stored)
             except ValueError as error:
                 reading.refuse_row(at, str(error))
             else:
@@ -149,7 +148,7 @@ class TableSource(Source):
             reading.notes.append(f"columns that were not read: {shortened(', '.join(unread), 200)}")
         return clips
 
-    def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str) -> None:
+    def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str, stored: Mapping[str, str]) -> None:
         path = cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
@@ -161,7 +160,8 @@ class TableSource(Source):
         labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
         given = cell_of(row, self.id_column)
-        clip = clips.setdefault(relative, ListedClip(path, given, split, at))
+        own = stored.get(relative) or stored.get(unicodedata.normalize("NFC", relative), relative)
+        clip = clips.setdefault(own, ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
         for language, texts in captions.items():
@@ -240,20 +240,26 @@ def _is_common_code(name: str) -> bool:
 
 
 def _relative(path: str) -> str:
-    return path.replace("\\", "/").removeprefix("./")
+    """The one way to write a path of a table: `a.wav` for `./a.wav`, `b//../a.wav` and `.\\a.wav`."""
+    return posixpath.normpath(path.replace("\\", "/"))
 
 
 def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
     """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
-    short = {path: clip.given_id or without_suffix(path) for path, clip in clips.items()}
+    short = {path: clip.given_id or without_suffix(_relative(clip.place)) for path, clip in clips.items()}
     count = Counter(short.values())
-    return {path: name if clips[path].given_id or count[name] == 1 else path for path, name in short.items()}
+    return {
+        path: name if clips[path].given_id or count[name] == 1 else _relative(clips[path].place)
+        for path, name in short.items()
+    }
 
 
 def _draw_splits(clips: Mapping[str, ListedClip]) -> Counter[str]:
     """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split."""
     tenth = len(clips) // 10
-    order = np.argsort(uniform(list(clips), 0, "splits of a folder"), kind="stable")
+    order = np.argsort(
+        uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder"), kind="stable"
+    )
     paths = list(clips)
     for place, number in enumerate(order[: 2 * tenth]):
         clips[paths[number]].split = "val" if place < tenth else "test"
