@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from ray_atr.objectives.correspondence import ridge
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Pairs
-from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.objectives.correspondence.noise_rate import without_right_mispairs, wrong_share
 from ray_atr.workshop.audit import score
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
@@ -274,6 +274,20 @@ def test_p_values_of_wrong_pairs_are_uniform_though_some_mispairs_are_right() ->
     assert (corrected < [0.022, 0.053, 0.105]).all(), corrected
     assert (corrected > [0.014, 0.044, 0.095]).all(), corrected
     assert (plain < [0.005, 0.02, 0.065]).all(), plain
+
+
+def test_an_audit_takes_right_mispairs_out_of_its_p_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(10)
+    vectors, said = random.normal(size=(5, 6)).astype(np.float32), np.arange(100) % 5
+    heard = (vectors[said] + 0.5 * random.normal(size=(100, 6))).astype(np.float32)
+    said = np.where(random.random(100) < 0.4, random.integers(0, 5, 100), said)
+    of = Pairs(heard, vectors[said], np.arange(100), np.full(100, "eng"), said.astype(str))
+    found = audit_pairs(of, CrossFit(folds=2)).posteriors.p_value
+    same = score._same(of)
+    monkeypatch.setattr(score, "_same", lambda _: 0.0)
+    plain = audit_pairs(of, CrossFit(folds=2)).posteriors.p_value
+    np.testing.assert_array_equal(found, without_right_mispairs(plain, same, of.clip))
+    assert found.sum() < plain.sum()
 
 
 def test_the_chance_that_captions_of_two_clips_say_the_same_is_counted_by_language() -> None:

@@ -14,6 +14,7 @@ from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import of_unit_norm
 
 N, CAPTIONS = 240, 24
+Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
@@ -44,7 +45,7 @@ def area(judge: type[PairScorer], of: Pairs, is_wrong: np.ndarray) -> float:
 class FirstAlone(BothWays):
     """Without the regression of clips on captions."""
 
-    def _backwards(self, is_right: np.ndarray, held_out: np.ndarray, *about: object) -> tuple[np.ndarray, ...]:
+    def _backwards(self, is_right: np.ndarray, held_out: np.ndarray, *about: object) -> Vectors:
         width = self.audio.shape[1] + 1
         return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width)), is_right.astype(float)
 
@@ -52,7 +53,7 @@ class FirstAlone(BothWays):
 class FittedOnce(BothWays):
     """The second regression by the pairs that the first believes, and no more."""
 
-    def _backwards(self, is_right: np.ndarray, *about: Any) -> tuple[np.ndarray, ...]:
+    def _backwards(self, is_right: np.ndarray, *about: Any) -> Vectors:
         near, words, _ = super()._backwards(is_right, *about)
         return near, words, is_right.astype(float)
 
