@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from ray_atr.objectives.correspondence import both_ways
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import OneWay, Pairs, PairScorer, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import of_unit_norm
 
 N, CAPTIONS = 240, 24
+Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
@@ -41,17 +45,32 @@ def area(judge: type[PairScorer], of: Pairs, is_wrong: np.ndarray) -> float:
 class FirstAlone(BothWays):
     """Without the regression of clips on captions."""
 
-    def _backwards(self, held_out: np.ndarray, *about: object) -> tuple[np.ndarray, np.ndarray]:
+    def _backwards(self, is_right: np.ndarray, held_out: np.ndarray, *about: object) -> Vectors:
         width = self.audio.shape[1] + 1
-        return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width))
+        return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width)), is_right.astype(float)
 
 
-def test_both_ways_tell_more_than_the_first_alone_and_competition_more_than_none() -> None:
-    one, first, both = (
-        np.mean([area(judge, *pairs(0.4, seed)) for seed in range(3)]) for judge in (OneWay, FirstAlone, BothWays)
-    )
-    assert both > first + 0.01, (one, first, both)
-    assert first > one + 0.01, (one, first, both)
+class FittedOnce(BothWays):
+    """The second regression by the pairs that the first believes, and no more."""
+
+    def _backwards(self, is_right: np.ndarray, *about: Any) -> Vectors:
+        near, words, _ = super()._backwards(is_right, *about)
+        return near, words, is_right.astype(float)
+
+
+def test_each_part_of_the_judgement_tells_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Than without it: competition, the second regression, its second fit, and that the first counts for less."""
+
+    def mean_area(judge: type[PairScorer]) -> float:
+        return float(np.mean([area(judge, *pairs(0.4, seed)) for seed in range(3)]))
+
+    one, first, once, both = (mean_area(judge) for judge in (OneWay, FirstAlone, FittedOnce, BothWays))
+    monkeypatch.setattr(both_ways, "FIRST_WEIGHT", 1.0)
+    alike = mean_area(BothWays)
+    assert first > one + 0.01, (one, first)
+    assert once > first + 0.01, (first, once)
+    assert both > once + 0.001, (once, both)
+    assert both > alike + 0.004, (alike, both)
 
 
 def test_which_captions_the_held_out_clips_have_changes_nothing() -> None:

@@ -6,12 +6,14 @@ Of the other clips and their captions in one language, as vectors of encoders th
            clip's own is right, left out itself (`left_out`, its first round)
     a_c    the clip that a ridge regression of clips on captions expects of caption c, by the pairs with b_i > 1/2
     d_ic   log density of clip i in a normal distribution around a_c, with the covariance of the regression's left-out errors
-    fit    log p_s(c | i) / p(c) + log p_d(c | i) / p(c), p(c | i) = p(c) exp(x_ic / tau) / sum over d of p(d) exp(x_id / tau)
+    f_ic   w s_ic / tau + d_ic / tau'
+    fit    log p(c | i) / p(c), p(c | i) = p(c) exp(f_ic) / sum over captions e of p(e) exp(f_ie)
 
-each tau the most likely one. The first regression is robust to wrong captions. The second knows how clips of a caption spread,
-and is not robust, so it is fitted to the pairs that the first believes. Neither saw a held-out clip or which caption it has, so
-that a wrong pair is a random mispair to both. The covariance has three times its mean variance added in each direction, as there
-are fewer pairs than directions.
+tau and tau' are the most likely ones, each by itself. The first regression is robust to wrong captions. The second knows how
+clips of a caption spread, and is not robust, so it is fitted to the pairs that the first believes, and again to those that both
+do on average. Both read the same vectors and err together, so that the first counts by w alone. Neither saw a held-out clip or
+which caption it has, so that a wrong pair is a random mispair to both. The covariance has three times its mean variance added in
+each direction, as there are fewer pairs than directions.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from ray_atr.objectives.correspondence.left_out import (
     LEAST_SHARE,
+    clean_of,
     competition,
     left_out_captions,
     left_out_p_values,
@@ -32,6 +35,8 @@ from ray_atr.objectives.correspondence.left_out import (
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.objectives.correspondence.ridge import ROWS, TINY, Floats, Integers, Ridge
 
+FIRST_WEIGHT = 0.35
+"""Of the first regression, where the second's is 1. Chosen among .25 to 1 (notebook, 2026-11-26)."""
 SHRINKAGE = 3.0
 """Added to the errors' covariance, in mean variances. With 1 the area is less by up to .007."""
 RIVALS = 1024
@@ -41,7 +46,7 @@ LEAST_RIGHT = 20
 
 
 class BothWays:
-    """The sum of both log ratios, as inner products of vectors (a `PairScorer` of `cross_fit`).
+    """The log ratio by both, as inner products of vectors (a `PairScorer` of `cross_fit`).
 
     When: pairs are judged once and as well as can be, as in an audit. Related: `OneWay`, some four times as fast.
 
@@ -75,27 +80,30 @@ class BothWays:
         others = mispairs(row, self.of_key[seen], len(self.first), random)
         p_value = left_out_p_values(predicted, scaled[seen], row, others)
         share = max(LEAST_SHARE, 1 - wrong_share(p_value).share)
-        tau, _, clean = weighed(
+        tau, _, by_first = weighed(
             predicted, scaled[seen], row, scaled[competing], log_prior, self.captions[competing], share
         )
-        expected = (ridge.predicted(self.audio[held_out]) - centre) / tau
-        totals, _ = competition(expected, scaled[competing], log_prior, self.captions[competing])
+        expected = FIRST_WEIGHT * (ridge.predicted(self.audio[held_out]) - centre) / tau
 
-        near, words = self._backwards(held_out, seen, clean > 0.5, competing, log_prior, share)
-        near_totals, _ = competition(near, words[competing], log_prior, self.captions[competing])
-        one = np.concatenate([expected, near, -(totals + near_totals)[:, None]], axis=1)
-        return one, np.concatenate([scaled, words, np.ones((len(words), 1))], axis=1)
+        about = (held_out, seen, competing, log_prior, share)
+        _, _, by_second = self._backwards(by_first > 0.5, *about)
+        near, words, _ = self._backwards(by_first + by_second > 1, *about)
+        one, both = np.concatenate([expected, near], axis=1), np.concatenate([scaled, words], axis=1)
+        totals, _ = competition(one, both[competing], log_prior, self.captions[competing])
+        return np.column_stack([one, -totals]), np.column_stack([both, np.ones(len(both))])
 
     def _backwards(
         self,
+        is_right: NDArray[np.bool_],
         held_out: Integers,
         seen: Integers,
-        is_right: NDArray[np.bool_],
         competing: Integers,
         log_prior: Floats,
         share: float,
-    ) -> tuple[Floats, Floats]:
-        """Vectors of the clips held out, [n, D + 1], and of all captions, [m, D + 1], whose products are d_ic / tau."""
+    ) -> tuple[Floats, Floats, Floats]:
+        """Vectors of the clips held out, [n, D + 1], and of all captions, [m, D + 1], whose products are d_ic / tau'; and how
+        likely those seen are right, by the others that are.
+        """
         right = seen[is_right] if is_right.sum() >= LEAST_RIGHT else seen
         ridge, targets = Ridge(self.captions[right]), self.audio[self.clip[right]]
         left_out, centre = ridge.left_out(targets), targets.mean(axis=0)
@@ -113,10 +121,11 @@ class BothWays:
         words = around(ridge.predicted(self.captions))
         own = words.copy()
         own[right] = around(left_out)
-        some = seen[:: -(-len(seen) // ROWS)]
-        near = of_clips(self.clip[some])
-        deviation = float((near @ words[competing].T).std()) or 1.0
-        tau = deviation * likeliest(
-            near / deviation, own[some], np.arange(len(some)), words[competing], log_prior, share
-        )
-        return of_clips(held_out) / tau, words
+        near = of_clips(self.clip[seen])
+        some = slice(None, None, -(-len(seen) // ROWS))
+        deviation = float((near[some] @ words[competing].T).std()) or 1.0
+        rows = np.arange(len(near[some]))
+        tau = deviation * likeliest(near[some] / deviation, own[seen[some]], rows, words[competing], log_prior, share)
+        totals, _ = competition(near / tau, words[competing], log_prior, self.captions[competing])
+        log_ratio = np.einsum("md,md->m", near / tau, own[seen]) - totals
+        return of_clips(held_out) / tau, words, clean_of(log_ratio, share)

@@ -195,6 +195,10 @@ def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Fl
 
 
 def clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
-    log_ratio = np.einsum("mw,mw->m", predicted[row], own) - totals[row]
+    return clean_of(np.einsum("mw,mw->m", predicted[row], own) - totals[row], share)
+
+
+def clean_of(log_ratio: Floats, share: float) -> Floats:
+    """Bayes' rule: how likely pairs [m] are right, whose captions are so much likelier for their clips than for others, [m]."""
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 LAMBDA = 0.5
 FIRST, LEAST_SHARE = 0.05, 0.1
+SOLVED = 3
+"""Times that the share of wrong pairs is read off p-values and these are corrected by it."""
 QUANTILE = 1.645
 """Standard errors from an estimate to the end of its one-sided 95% interval."""
 
@@ -40,6 +42,30 @@ def p_values(scores: Floats, mispairs: Floats) -> Floats:
     null = np.sort(mispairs)
     at_least = len(null) - np.searchsorted(null, scores, side="left")
     return np.asarray((at_least + 1) / (len(null) + 1))
+
+
+def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64] | None = None) -> Floats:
+    """P-values [M] against wrong mispairs, from those against all. `same` is the chance that captions of two clips say the same.
+
+    A mispair of a clip whose own caption is wrong may be its right one: of all mispairs a share e = W same / (1 - same), with W
+    the share of wrong pairs. With R(s) the share of right pairs that score at least s, the p-values against all mispairs are
+    (1 - e) p(s) + e R(s), and of the pairs themselves W p(s) + (1 - W) R(s) score so. p(s) is what solves both. W is what the
+    solution says of it, its `middle` to be on the safe side. `clip` [M] as in `wrong_share`.
+    """
+    order = np.argsort(p_value)
+    ordered = p_value[order]
+    as_good = np.searchsorted(ordered, ordered, side="right") / len(ordered)
+    solved = p_value
+    for _ in range(SOLVED):
+        wrong = wrong_share(solved, clip).middle
+        right = wrong * same / (1 - same) / (1 - wrong) if max(wrong, same) < 1 else 0.0
+        if not 0 < right < 1:
+            return solved
+        # Neither below what a p-value can be nor falling where they rise.
+        rising = np.maximum.accumulate(np.clip((ordered - right * as_good) / (1 - right), ordered[0], 1.0))
+        solved = np.empty(len(ordered))
+        solved[order] = rising
+    return solved
 
 
 def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> WrongShare:

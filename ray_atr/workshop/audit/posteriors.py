@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from ray_atr.common.settings import refuse
-from ray_atr.objectives.correspondence.noise_rate import WrongShare, p_values, wrong_share
+from ray_atr.objectives.correspondence.noise_rate import (
+    WrongShare,
+    p_values,
+    without_right_mispairs,
+    wrong_share,
+)
 
 Floats = NDArray[np.float64]
 BINS = 64
@@ -63,16 +68,19 @@ class PairPosteriors:
         return flagged
 
 
-def estimate_posteriors(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None) -> PairPosteriors:
+def estimate_posteriors(
+    scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None, same: float = 0.0
+) -> PairPosteriors:
     """The posteriors of pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
 
-    `clip` [M] are the pairs' clips, counted from 0; None: each its own.
+    `clip` [M] are the pairs' clips, counted from 0; None: each its own. `same`: the chance that the captions of two clips say
+    the same.
     Raises ValueError if either is empty or not finite.
     """
     for name, values in (("scores", scores), ("mispairs", mispairs)):
         if not len(values) or not np.isfinite(values).all():
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
-    p_value = p_values(scores, mispairs)
+    p_value = without_right_mispairs(p_values(scores, mispairs), same, clip)
     share = wrong_share(p_value, clip)
     wrong = posterior(p_value, share.middle)
     if clip is not None and share.share and len(p_value) >= QUARTERS * LEAST_PAIRS:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values
+from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
 from ray_atr.workshop.audit.options import TELLING, CrossFit
 from ray_atr.workshop.audit.posteriors import PairPosteriors, estimate_posteriors, posterior
 
@@ -81,8 +81,8 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None
             rows = rows[first[rows + offset] >= 0]
             values[rows] = fold.score(place[rows], first[rows + offset]) / scale
     null = np.concatenate(mispairs)
-    posteriors = estimate_posteriors(score, null, pairs.clip)
-    wrong = {offset: _wrong(values, posteriors, null) for offset, values in shifted.items()}
+    posteriors = estimate_posteriors(score, null, pairs.clip, _same(pairs))
+    wrong = {offset: _wrong(values, score, posteriors) for offset, values in shifted.items()}
     found = Audit(posteriors, score, preferred)
     # Regressions that tell nothing are as sure of a block as of any other.
     if found.found_share < TELLING:
@@ -90,12 +90,21 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None
     return replace(found, shifts=find_shifts(wrong.pop(0), wrong))
 
 
-def _wrong(scores: NDArray[np.float64], posteriors: PairPosteriors, null: NDArray[np.float64]) -> NDArray[np.float64]:
+def _same(pairs: Pairs) -> float:
+    """The chance that a caption says what one of another clip's captions in its language says."""
+    _, language = np.unique(pairs.language, return_inverse=True)
+    _, key = np.unique(pairs.key, return_inverse=True)
+    said = np.unique(np.stack([language, key, pairs.clip]), axis=1)
+    _, clips = np.unique(said[:2], axis=1, return_counts=True)
+    of_language = np.array([len(np.unique(said[2, said[0] == k])) for k in range(language.max() + 1)])
+    return float((clips * (clips - 1)).sum() / max(1, (of_language[said[0]] - 1).sum()))
+
+
+def _wrong(values: NDArray[np.float64], score: NDArray[np.float64], posteriors: PairPosteriors) -> NDArray[np.float64]:
     """The posterior of being wrong at other scores [N], by what the judged pairs' p-values say together; NaN stays NaN."""
-    order = np.argsort(posteriors.p_value)
-    wrong = posterior(posteriors.p_value[order], posteriors.share.middle)
-    wrong = np.interp(p_values(scores, null), posteriors.p_value[order], wrong)
-    return np.where(np.isnan(scores), np.nan, wrong)
+    order = np.argsort(score)
+    wrong = posterior(posteriors.p_value, posteriors.share.middle)[order]
+    return np.where(np.isnan(values), np.nan, np.interp(values, score[order], wrong))
 
 
 def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
