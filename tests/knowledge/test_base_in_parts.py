@@ -326,9 +326,15 @@ def test_four_workers_find_in_two_to_four_parts_what_each_finds_in_the_whole(tmp
 
 
 TRAINED: dict[str, dict[str, Any]] = {
-    "ance": {"objective": "ance", "objective__knowledge__pool": 8, "objective__knowledge__negatives": 3},
+    "ance": {
+        "objective": "ance",
+        "objective__knowledge__pool": 8,
+        "objective__knowledge__negatives": 3,
+        "train__epochs": 2,
+    },
     "write_through": {
         "objective": "ask",
+        "train__epochs": 2,
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh": "write_through",

@@ -30,19 +30,22 @@ from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
+from tests.support.whole_product import IS_WHOLE
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
     "shared plan": {"objective": "m_ltm", "scaling__share_losses_from": 2},
-    "knowledge base": {
+}
+if IS_WHOLE:
+    # In each run `test_sharded_towers.py` has such a base through a run of changing workers.
+    CASES["knowledge base"] = {
         "objective": "ask",
         "objective.scheme": "cacl",
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh_lag": 1,
-    },
-}
+    }
 
 
 @contextmanager
