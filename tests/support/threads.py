@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import _create_work_from_future
-from torch.distributed.distributed_c10d import _store_based_barrier
+from torch.distributed.distributed_c10d import GroupName, _store_based_barrier
 from torch.futures import Future
 from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
@@ -43,7 +43,7 @@ def run_threads(work: Callable[..., Any], size: int, *arguments: Any) -> list[An
             threaded.ProcessLocalGroup.exception_handle(error)
 
     threads = [threading.Thread(target=act, args=(rank,), daemon=True) for rank in range(size)]
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threaded._install_threaded_pg()
     try:
         for thread in threads:
@@ -55,7 +55,7 @@ def run_threads(work: Callable[..., Any], size: int, *arguments: Any) -> list[An
             threaded.ProcessLocalGroup.exception_handle(None)
     finally:
         threaded._uninstall_threaded_pg()
-        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
         threaded.ProcessLocalGroup.reset()
         _LETTERS.clear()
     assert not errors, "\n".join(errors)
@@ -78,7 +78,7 @@ class _Threads(threaded.ProcessLocalGroup):
     def _letters(self, sender: int, to: int) -> SimpleQueue[Tensor]:
         return _LETTERS.setdefault((self.pg_name, sender, to), SimpleQueue())
 
-    def _get_backend(self, device: torch.device) -> _Threads:
+    def _get_backend(self, device: torch.device) -> Any:
         return self
 
 
@@ -87,7 +87,7 @@ _LETTERS: dict[tuple[str, int, int], SimpleQueue[Tensor]] = {}
 
 def _make(store: distributed.Store, rank: int, size: int, timeout: timedelta) -> _Threads:
     # As torch's own does: a group is there when all of its ranks are.
-    _store_based_barrier(rank, store, "", size, timeout)
+    _store_based_barrier(rank, store, GroupName(""), size, timeout)
     return _Threads(rank, size)
 
 

@@ -215,14 +215,14 @@ def test_workers_that_are_neither_are_refused(given: str) -> None:
         override(Experiment(), {"scaling.workers": given})
 
 
-def test_an_elastic_trial_runs_on_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray_atr.sweep import placement
+def test_an_elastic_trial_runs_on_what_there_is() -> None:
+    def at_once(workers: str) -> int:
+        return concurrent_trials([override(Experiment(), {"scaling.workers": workers})], nodes=[Placed({"CPU": 4.0})])
 
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 4.0})])
-    assert concurrent_trials([override(Experiment(), {"scaling.workers": "2:8"})]) == 1
-    assert concurrent_trials([override(Experiment(), {"scaling.workers": "1:2"})]) == 2
+    assert at_once("2:8") == 1
+    assert at_once("1:2") == 2
     with pytest.raises(ValueError, match="allowed 5 x that within the 4 CPUs"):
-        concurrent_trials([override(Experiment(), {"scaling.workers": "5:8"})])
+        at_once("5:8")
 
 
 def test_labels_are_pairs_of_key_and_value() -> None:
