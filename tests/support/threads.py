@@ -7,6 +7,7 @@ Trainings need processes, `run_processes`: what draws from torch's random state,
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,7 +21,7 @@ from torch.distributed.distributed_c10d import GroupName, _store_based_barrier
 from torch.futures import Future
 from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
-SECONDS = 120.0
+SECONDS = 60.0
 """How long they may take."""
 
 
@@ -46,12 +47,13 @@ def run_threads(work: Callable[..., Any], size: int, *arguments: Any) -> list[An
     torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     threaded._install_threaded_pg()
     try:
+        ended = time.monotonic() + SECONDS
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(SECONDS)
+            thread.join(max(0.0, ended - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
-            errors.append(f"a rank waits for another one for {SECONDS} s")
+            errors.append(f"ranks have not ended after {SECONDS} s")
             threaded.ProcessLocalGroup.exception_handle(None)
     finally:
         threaded._uninstall_threaded_pg()
