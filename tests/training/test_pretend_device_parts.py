@@ -60,12 +60,13 @@ TOGETHER = (
     ("cacl, chunks", "rematch"),
     ("sigmoid", "leave_one_out"),
     ("triplet", "late interaction"),
-    ("m_ltm_pot, shared", "oracle", "accumulation"),
+    ("m_ltm", "oracle", "accumulation"),
+    ("m_ltm_pot, shared",),
     ("moco",),
     ("batch norms",),
 )
 """What travels: rows around a ring, gathered embeddings and tokens, sums of a plan, keys, statistics; each part in one run but
-those that ask others as another one does: the plain one, and `m_ltm` with its plan in one process and shared."""
+those that ask others as another one does: the plain one, and `m_ltm` with its plan shared."""
 CASES = (
     ALONE
     if IS_WHOLE
