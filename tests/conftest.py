@@ -81,6 +81,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`home`, where commands keep what they make unless they are told of another place."""
+    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, for one test: an empty folder that nobody else has; and no server of MLflow is named."""
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """pytest's folder, emptied after a test that passed, as it may lie in memory. No other test gets its name: this process may
     remember what it has read there.
@@ -130,27 +145,36 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
-    # the tests on Ray, which take it as long as all others take, and the other with those that fork their own process at every
-    # crash point: each fork copies the tables of its memory, which grows with what other tests import. Those of processes that
-    # talk to each other, a minute in one piece, come next, or at the end one process would run them while the other has
-    # nothing left. A file stays whole: what its tests share is made once.
+    # the tests on the session's Ray, which take it nearly as long as all others take, and the next with those that start a Ray of
+    # their own. Then come those that fork their own process at every crash point: each fork copies the tables of its memory,
+    # which grows with what other tests import. Those of processes that talk to each other, most of a minute in one piece, come
+    # next, or at the end one process would run them while the other has nothing left. A file stays whole: what its tests share
+    # is made once.
     is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
     items.sort(
         key=lambda item: (
             ("ray" in item.keywords) != is_one_of_several,
+            "ray" in item.keywords and uses(item, *OWN_RAY),
             is_one_of_several and not uses(item, "every_crash"),
             is_one_of_several and not uses(item, *FORKING),
         )
     )
     for item in items:
-        # Of the test processes one alone has a Ray, and the fixtures of a module are made by one.
+        # Of the test processes one alone has the session's Ray, and the fixtures of a module are made by one.
         # So are the forks that `run_processes` starts from one process that has imported torch.
-        file = "forks" if uses(item, *FORKING) else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("ray" if "ray" in item.keywords else file))
+        if "ray" in item.keywords:
+            group = "own ray" if uses(item, *OWN_RAY) else "ray"
+        else:
+            group = "forks" if uses(item, *FORKING) else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 FORKING = ("run_processes", "differences")
 """Helpers of tests that start processes which talk to each other."""
+
+
+OWN_RAY = ("own_ray", "end_processes_of")
+"""Helpers of tests that start a Ray of their own, beside which the session's can run."""
 
 
 def uses(item: pytest.Item, *helpers: str) -> bool:

@@ -362,10 +362,8 @@ def test_a_run_in_an_object_store_is_sent_like_one_on_disk(tmp_path, store):
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "report")] == ["report/report.html"]
 
 
-def test_a_database_beside_a_run_in_an_object_store_is_at_home(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
-    assert store_of("memory://tracked/run").uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
+def test_a_database_beside_a_run_in_an_object_store_is_at_home(own_home):
+    assert store_of("memory://tracked/run").uri == f"sqlite:///{own_home}/runs/mlflow.db"
 
 
 def test_what_compares_trials_is_first_by_name_and_constants_are_no_metrics(tmp_path, store):

@@ -66,11 +66,14 @@ def num_trials_that_fit(processes: Sequence[Placed], nodes: Sequence[Placed]) ->
     return MOST
 
 
-def concurrent_trials(experiments: Sequence[Experiment], limit: int | None = None) -> int:
-    """How many of these trials run at once, in any combination. ValueError for one that the cluster cannot hold. On a
-    cluster that grows by itself, what it may grow to counts.
+def concurrent_trials(
+    experiments: Sequence[Experiment], limit: int | None = None, nodes: Sequence[Placed] | None = None
+) -> int:
+    """How many of these trials run at once on some nodes, in any combination. ValueError for one that they cannot hold.
+
+    None: those of the cluster. On one that grows by itself, what it may grow to counts.
     """
-    nodes = cluster_nodes()
+    nodes = cluster_nodes() if nodes is None else nodes
     slots = MOST
     # Trials with as many processes at most may still differ in whether that number may change.
     for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():

@@ -228,8 +228,7 @@ def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
     """The norm of all gradients, which are then scaled so that it is at most `limit`; 0: not."""
     parameters = list(parameters)
     norm = total_norm(parameters)
-    # One kernel takes no sharded and whole gradients together.
-    for kind in (True, False):
-        alike = [parameter for parameter in parameters if is_sharded(parameter) is kind]
-        nn.utils.clip_grads_with_norm_(alike, limit or math.inf, norm)
+    if gradients := [local(parameter.grad) for parameter in parameters if parameter.grad is not None]:
+        # As `nn.utils.clip_grads_with_norm_` does, which would ask for each list of sharded tensors how to divide them.
+        torch._foreach_mul_(gradients, ((limit or math.inf) / (norm + 1e-6)).clamp(max=1.0))
     return norm

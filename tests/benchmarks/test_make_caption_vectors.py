@@ -6,13 +6,11 @@ import csv
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.support.scripts import load_script
 
 
-def test_rows_of_the_table_are_those_of_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+def test_rows_of_the_table_are_those_of_the_vectors(tmp_path: Path) -> None:
     script = load_script("benchmarks/make_caption_vectors.py")
     for name, count in (("development", 70), ("validation", 2), ("evaluation", 3)):
         with (tmp_path / f"clotho_captions_{name}.csv").open("w", newline="", encoding="utf-8") as file:

@@ -30,6 +30,8 @@ from ray_atr.training.run_folder import RunFolder
 from tests.support.scripts import run_pipeline
 from tests.support.tiny import make_data, tiny, tone, tone_clip
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 HERE = Encoding(ray="never", batch_size=3)
 CLASSES = ("dog", "cat", "rain", "siren")
 quiet = {"encoding": HERE, "say": lambda message: None}
@@ -66,12 +68,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     loose = next((root / "runs" / "seed0" / "trials").iterdir()) / "best"
     Retriever.from_pretrained(loose).save_pretrained(root / "loose")
     return {"root": root, "data": data, "classes": root / "classes", "runs": root / "runs", "loose": root / "loose"}
-
-
-@pytest.fixture(autouse=True)
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 def options(**changes: Any) -> EvaluationOptions:

@@ -37,11 +37,11 @@ def main() -> int:
     )
     differs = False
     for axis in chosen.of:
-        parts = [(axis, name) for name in AXES[axis] if not chosen.names or name in chosen.names]
+        parts = [((axis, name),) for name in AXES[axis] if not chosen.names or name in chosen.names]
         with tempfile.TemporaryDirectory(prefix="agreement-") as folder:
             epochs = chosen.steps // STEPS_PER_EPOCH
             found = differences(parts, Path(folder), sizes=SIZES, epochs=epochs, dtype=chosen.dtype)
-        for (_, name), apart in found.items():
+        for ((_, name),), apart in found.items():
             again, *several, _ = apart
             differs |= again != (0, 0)
             differs |= chosen.dtype == "float64" and any(max(one) >= 1e-5 for one in several)

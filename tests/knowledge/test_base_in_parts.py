@@ -63,7 +63,7 @@ def entries(seed: int = 0) -> Entries:
 
 def shards_of(folder: Path, settings: SnapshotSettings, count: int) -> BackgroundRefresher:
     own = [BaseShard(Turned(), settings, folder, BasePart(number, count)) for number in range(count)]
-    return BackgroundRefresher(LocalShards(own), settings, folder)
+    return BackgroundRefresher(LocalShards(own), settings, folder, pause=0.0)
 
 
 class Turned:
@@ -244,7 +244,6 @@ def test_a_base_over_the_same_folder_has_what_was_built_and_forgets_what_is_late
 def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray_atr.training.knowledge_base.refresher.PAUSE", 0.0)
     settings = SnapshotSettings(prototypes=4)
     base = shards_of(tmp_path, settings, 2)
     build_step, calls = BaseShard.build, []
@@ -326,9 +325,15 @@ def test_four_workers_find_in_two_to_four_parts_what_each_finds_in_the_whole(tmp
 
 
 TRAINED: dict[str, dict[str, Any]] = {
-    "ance": {"objective": "ance", "objective__knowledge__pool": 8, "objective__knowledge__negatives": 3},
+    "ance": {
+        "objective": "ance",
+        "objective__knowledge__pool": 8,
+        "objective__knowledge__negatives": 3,
+        "train__epochs": 2,
+    },
     "write_through": {
         "objective": "ask",
+        "train__epochs": 2,
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh": "write_through",

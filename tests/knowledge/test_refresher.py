@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.training.knowledge_base import refresher
 from ray_atr.training.knowledge_base.faiss_library import BLAS_FROM, faiss_for_search
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import fused_top_k
@@ -24,7 +23,7 @@ SETTINGS = SnapshotSettings(prototypes=5)
 
 
 def base_of(folder, encode=None):
-    return InProcessRefresher(encode or Turn(), SETTINGS, folder)
+    return InProcessRefresher(encode or Turn(), SETTINGS, folder, pause=0.0)
 
 
 def test_a_client_switches_exactly_lag_steps_after_publishing(tmp_path):
@@ -150,8 +149,7 @@ class Breaking(Turn):
         return super().__call__(weights)
 
 
-def test_a_refresh_that_fails_is_built_again_and_counted(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(refresher, "PAUSE", 0.0)
+def test_a_refresh_that_fails_is_built_again_and_counted(tmp_path, caplog):
     whole, broken = (
         SnapshotClient(base_of(tmp_path / name, Breaking(*calls)), SPEC, 2)
         for name, calls in (("whole", ()), ("broken", (2, 3)))
@@ -168,9 +166,8 @@ def test_a_refresh_that_fails_is_built_again_and_counted(tmp_path, caplog, monke
     assert "version 2 failed (OSError: [Errno 5] Input/output error: 'v000002'); it is built again" in caplog.text
 
 
-def test_a_refresh_that_fails_at_every_attempt_ends_the_run(tmp_path, monkeypatch):
+def test_a_refresh_that_fails_at_every_attempt_ends_the_run(tmp_path):
     """It went on with the former version, to other weights than those of a run whose disk was well."""
-    monkeypatch.setattr(refresher, "PAUSE", 0.0)
     client = SnapshotClient(base_of(tmp_path, Breaking(2, 3, 4)), SPEC, 2)
     client.refresh(0, weights(0), lag=0)
     client.before_step(0)
@@ -180,8 +177,7 @@ def test_a_refresh_that_fails_at_every_attempt_ends_the_run(tmp_path, monkeypatc
             waiting()
 
 
-def test_without_any_snapshot_a_failure_ends_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(refresher, "PAUSE", 0.0)
+def test_without_any_snapshot_a_failure_ends_the_run(tmp_path):
     client = SnapshotClient(base_of(tmp_path), SPEC, 2)
     client.refresh(0, "the encoder broke", lag=0)
     with pytest.raises(RuntimeError, match="the encoder broke"):

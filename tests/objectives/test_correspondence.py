@@ -15,7 +15,7 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
-from test_two_processes import retrieved_for
+from test_two_workers import retrieved_for
 from torch import Tensor
 from torch.nn import functional
 

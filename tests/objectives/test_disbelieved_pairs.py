@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from test_two_processes import gather_with_gradient, identity
+from test_two_workers import identity
 from torch import Tensor
 
 from ray_atr.objectives import PAIRS, Embeddings, Objective
@@ -23,7 +22,8 @@ from ray_atr.objectives.pairs import (
     Triplet,
 )
 from ray_atr.objectives.schemes import Cacl
-from tests.support.processes import run_processes
+from ray_atr.training.group import WorkerGroup
+from tests.support.threads import run_threads
 
 N, LANGUAGES = 8, 2
 WRONG = torch.tensor([2, 5])
@@ -113,13 +113,13 @@ def test_a_disbelieved_pair_is_at_most_a_negative(case: tuple[str, str, str | No
     check(case, pulls(case, identity, slice(None)))
 
 
-def work(rank: int, size: int, folder: Path) -> list[Tensor]:
+def work(rank: int, size: int) -> list[Tensor]:
     own = slice(rank * N // size, (rank + 1) * N // size)
-    return [pulls(case, gather_with_gradient, own) / size for case in CASES if case[3] == 0]
+    return [pulls(case, WorkerGroup(rank, size).gather, own) / size for case in CASES if case[3] == 0]
 
 
-def test_a_disbelieved_pair_is_at_most_a_negative_on_two_workers(tmp_path: Path) -> None:
-    by_worker = run_processes(work, 2, tmp_path)
+def test_a_disbelieved_pair_is_at_most_a_negative_on_two_workers() -> None:
+    by_worker = run_threads(work, 2)
     for case, *parts in zip([case for case in CASES if case[3] == 0], *by_worker, strict=True):
         whole = torch.cat(parts)
         check(case, whole)

@@ -1,11 +1,11 @@
-"""A loss that workers share is the loss of one process: by pair loss, positives, weights, way to share, and 1 to 3 processes."""
+"""A loss that workers share is the loss of one process: by pair loss, positives, weights, way to share, and 1 to 3 ranks."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import OwnPairs
 from ray_atr.objectives.pairs.ring import Ring
 from tests.support.pot_plans import pot_plan
-from tests.support.processes import run_processes
+from tests.support.threads import run_threads
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE
 
 N, D, TAU, BIAS, EPSILON, MASS = 7, 4, 0.3, -1.0, 0.2, 0.7
@@ -107,15 +107,15 @@ def around(case: tuple[str, str, str, str], ranks: Ranks) -> dict[str, Tensor]:
     return found_of(terms.loss, owned, terms.scalars)
 
 
-def work(rank: int, size: int, folder: Path) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
-    tiled_matching.TILE_BYTES = 2 * N * 8
+def work(rank: int, size: int) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
     ranks = Ranks.here()
     return [shared(case, ranks) for case in PRODUCT], [around(case, ranks) for case in AROUND]
 
 
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=ONLY_IN_WHOLE), 3])
-def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(size: int, tmp_path: Path) -> None:
-    by_worker = run_processes(work, size, tmp_path)
+def test_workers_that_share_a_loss_have_the_loss_and_gradients_of_one_process(size: int) -> None:
+    with patch.object(tiled_matching, "TILE_BYTES", 2 * N * 8):
+        by_worker = run_threads(work, size)
     for index, case in enumerate(PRODUCT):
         whole = shared(case, Ranks(), at_least=0)
         for worker in by_worker:
@@ -134,11 +134,8 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], case: tu
         torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-8, msg=f"{case} {name}")
 
 
-def of_a_large_batch(rank: int, size: int, folder: Path, memory: float = 0.0) -> tuple[Tensor, int]:
+def of_a_large_batch(rank: int, size: int, memory: float = 0.0) -> tuple[Tensor, int]:
     """Loss and gradients of a partial plan of 2,048 pairs as one vector, and the sweeps that it took."""
-    if size > 1:
-        # In a process of its own.
-        tiled_matching.TILE_BYTES = 2**20
     owned = [numbers(seed, 2048, 32) + numbers(2, 2048, 32) for seed in (0, 1)]
     u, v = (functional.normalize(side, dim=1).requires_grad_() for side in owned)
     pair = PartialLearningToMatch(epsilon=0.05, metric="euclidean", transport_mass=0.95)
@@ -149,11 +146,13 @@ def of_a_large_batch(rank: int, size: int, folder: Path, memory: float = 0.0) ->
     return torch.cat([terms.loss.detach()[None], *gradients]), int(terms.scalars["transport_iterations"])
 
 
-def test_four_processes_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows(tmp_path: Path) -> None:
-    expected, sweeps = of_a_large_batch(0, 1, tmp_path, memory=math.inf)
+def test_four_workers_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows() -> None:
+    expected, sweeps = of_a_large_batch(0, 1, memory=math.inf)
     # Were no row at its bound, one would do.
     assert sweeps > 1
-    for found, _ in run_processes(of_a_large_batch, 4, tmp_path):
+    with patch.object(tiled_matching, "TILE_BYTES", 2**20):
+        by_worker = run_threads(of_a_large_batch, 4)
+    for found, _ in by_worker:
         assert (found - expected).norm() < 1e-6 * expected.norm()
 
 

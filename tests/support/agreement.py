@@ -1,4 +1,4 @@
-"""The same training by one worker and by several: how far they are apart, for a choice of one part of an objective."""
+"""The same training by one worker and by several: how far they are apart, for choices of parts of an objective."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ray_atr.training.loop import train_trial
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny
 
-Part = tuple[str, str]
-"""A part of an objective and the name of one choice of it."""
+Part = tuple[tuple[str, str], ...]
+"""Parts of an objective, each with the name of one choice of it."""
 
 AXES: dict[str, Any] = {
     "objective.scheme": SCHEMES, "objective.pair": PAIRS, "objective.knowledge": KNOWLEDGE,
@@ -79,11 +79,11 @@ def apart(found: Trained, expected: Trained) -> Apart:
 
 def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGroup) -> Trained:
     """`STEPS_PER_EPOCH` steps an epoch."""
-    path, name = part
-    changes: dict[str, Any] = {path.replace(".", "__"): name}
-    if path == "objective.knowledge" and "prototypes" in {one.name for one in dataclasses.fields(KNOWLEDGE[name])}:
+    changes: dict[str, Any] = dict(part)
+    knowledge = changes.get("objective.knowledge", "none")
+    if "prototypes" in {one.name for one in dataclasses.fields(KNOWLEDGE[knowledge])}:
         changes["objective__knowledge__prototypes"] = 4
-    if name == "teacher":
+    if changes.get("objective.correspondence") == "teacher":
         changes["objective__correspondence__teachers"] = (str(home / TEACHER),)
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
     rows: list[Any] = []
@@ -162,4 +162,4 @@ def work(
         if is_nudged:
             round_first_weights_otherwise()
         group = WorkerGroup(rank=rank, size=size)
-        return {part: trained(home, own / "-".join(part), part, epochs, group) for part in parts}
+        return {part: trained(home, own / "-".join(name for _, name in part), part, epochs, group) for part in parts}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import multiprocessing
 import os
 import select
@@ -55,8 +57,10 @@ def _run_program(program: str, arguments: list[str], cwd: Path | None, forgets: 
 def start_server() -> None:
     """Make it a fork of this process, before a test has patched or computed anything.
 
-    Else multiprocessing starts a new one, which takes four seconds of computing to import what is imported here already.
+    Else multiprocessing starts a new one, which takes four seconds of computing to import what is imported here already. What the
+    forks need is imported before, as this process's own tests come to need it too.
     """
+    importlib.import_module("tests.support.preloaded")
     forks()
     with mock.patch.object(util, "spawnv_passfds", _fork):
         forkserver.ensure_running()
@@ -67,6 +71,8 @@ def _fork(path: bytes, arguments: Sequence[str], kept: Sequence[int]) -> int:
     if child := os.fork():
         return child
     try:
+        # What is there stays, and a search for garbage in a fork would copy the memory of all of it.
+        gc.freeze()
         # Among them are the pipes by which others learn that this process has ended. Their numbers stay taken: who closes one
         # later closes nothing else.
         nothing = os.open(os.devnull, os.O_RDWR)

@@ -5,7 +5,6 @@ Torch's optimisers import its compiler, low-rank updates a thousand modules, and
 
 from __future__ import annotations
 
-import gc
 import importlib
 
 MODULES = (
@@ -20,9 +19,5 @@ MODULES = (
     "ray_atr.evaluation.run",
 )
 
-# Nothing of it becomes garbage, and a fork that looked for some would copy the memory of all.
-gc.disable()
 for name in MODULES:
     importlib.import_module(name)
-gc.freeze()
-gc.enable()

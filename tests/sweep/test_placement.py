@@ -9,7 +9,6 @@ import pytest
 from ray_atr.common.override import override
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.data.stream import READER_CPUS
-from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.sweep.tune_bridge import TRIAL_PROCESS_CPUS
 from ray_atr.training.experiment import Experiment
@@ -67,12 +66,11 @@ def test_a_knowledge_base_has_an_encoder_of_its_own() -> None:
     assert num_trials_that_fit(processes_of(ask), LAPTOP) == 1
 
 
-def test_the_largest_trial_and_the_limit_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 8.0})])
+def test_the_largest_trial_and_the_limit_decide() -> None:
     small, large = (override(Experiment(), {"scaling.workers": number}) for number in (1, 4))
-    assert concurrent_trials([small]) == 8
-    assert concurrent_trials([small, large]) == 2
-    assert concurrent_trials([small], limit=3) == 3
+    assert concurrent_trials([small], nodes=[Placed({"CPU": 8.0})]) == 8
+    assert concurrent_trials([small, large], nodes=[Placed({"CPU": 8.0})]) == 2
+    assert concurrent_trials([small], limit=3, nodes=[Placed({"CPU": 8.0})]) == 3
 
 
 @pytest.mark.parametrize(
@@ -87,36 +85,30 @@ def test_the_largest_trial_and_the_limit_decide(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_the_cluster_never_holds_is_refused(
-    scaling: dict[str, float], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: LAPTOP)
+def test_what_the_cluster_never_holds_is_refused(scaling: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        concurrent_trials([override(Experiment(), scaling)])
+        concurrent_trials([override(Experiment(), scaling)], nodes=LAPTOP)
 
 
-def test_a_worker_larger_than_each_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 4.0})] * 2)
+def test_a_worker_larger_than_each_node_is_refused() -> None:
     with pytest.raises(ValueError, match="workers that each fit on one node"):
-        concurrent_trials([override(Experiment(), {"scaling.cpus_per_worker": 6.0})])
+        concurrent_trials([override(Experiment(), {"scaling.cpus_per_worker": 6.0})], nodes=[Placed({"CPU": 4.0})] * 2)
 
 
 @pytest.mark.parametrize(
     ("cpus", "workers", "is_refused"), [(0, "2:4", False), (0.5, "2:4", False), (1, "2:4", True), (1, 2, False)]
 )
 def test_room_that_labels_forbid_is_refused_where_ray_would_count_it(
-    cpus: float, workers: int | str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+    cpus: float, workers: int | str, is_refused: bool
 ) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": cpus}), SPOT, SPOT])
     experiment = override(Experiment(), {"scaling.workers": workers, "scaling.worker_labels": "market=spot"})
     with pytest.raises(ValueError, match="1 of those nodes lack them") if is_refused else contextlib.nullcontext():
-        concurrent_trials([experiment])
+        concurrent_trials([experiment], nodes=[Placed({"CPU": cpus}), SPOT, SPOT])
 
 
-def test_a_trial_of_a_fixed_number_of_workers_hides_no_elastic_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 1.0}), SPOT, SPOT])
+def test_a_trial_of_a_fixed_number_of_workers_hides_no_elastic_one() -> None:
     labels = {"scaling.worker_labels": "market=spot"}
     elastic, fixed = (override(Experiment(), {"scaling.workers": workers, **labels}) for workers in ("2:2", 2))
     for trials in ([elastic, fixed], [fixed, elastic]):
         with pytest.raises(ValueError, match="1 of those nodes lack them"):
-            concurrent_trials(trials)
+            concurrent_trials(trials, nodes=[Placed({"CPU": 1.0}), SPOT, SPOT])

@@ -30,19 +30,22 @@ from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, until_lost
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
+from tests.support.whole_product import IS_WHOLE
 
 PHASES = ((4, 4), (2, 3), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
     "shared plan": {"objective": "m_ltm", "scaling__share_losses_from": 2},
-    "knowledge base": {
+}
+if IS_WHOLE:
+    # In each run `test_sharded_towers.py` has such a base through a run of changing workers.
+    CASES["knowledge base"] = {
         "objective": "ask",
         "objective.scheme": "cacl",
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh_lag": 1,
-    },
-}
+    }
 
 
 @contextmanager
@@ -212,14 +215,14 @@ def test_workers_that_are_neither_are_refused(given: str) -> None:
         override(Experiment(), {"scaling.workers": given})
 
 
-def test_an_elastic_trial_runs_on_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray_atr.sweep import placement
+def test_an_elastic_trial_runs_on_what_there_is() -> None:
+    def at_once(workers: str) -> int:
+        return concurrent_trials([override(Experiment(), {"scaling.workers": workers})], nodes=[Placed({"CPU": 4.0})])
 
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 4.0})])
-    assert concurrent_trials([override(Experiment(), {"scaling.workers": "2:8"})]) == 1
-    assert concurrent_trials([override(Experiment(), {"scaling.workers": "1:2"})]) == 2
+    assert at_once("2:8") == 1
+    assert at_once("1:2") == 2
     with pytest.raises(ValueError, match="allowed 5 x that within the 4 CPUs"):
-        concurrent_trials([override(Experiment(), {"scaling.workers": "5:8"})])
+        at_once("5:8")
 
 
 def test_labels_are_pairs_of_key_and_value() -> None:

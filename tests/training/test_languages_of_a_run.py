@@ -44,6 +44,7 @@ def of(data: Path, **changes: str) -> Experiment:
     return override(tiny(data, **changes), {"data.languages": "", "scaling.workers": 0, "scaling.ray_data": False})
 
 
+@pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize(
     ("languages", "scheme", "codes"),
     [
@@ -54,12 +55,10 @@ def of(data: Path, **changes: str) -> Experiment:
 )
 def test_a_set_in_any_language_is_imported_checked_trained_and_evaluated(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     languages: dict[str, tuple[str, ...]],
     scheme: str,
     codes: tuple[str, ...],
 ) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
     data = import_tones(tmp_path, languages)
     assert check_data_set(str(data)).is_fit
     experiment = of(data, objective__scheme=scheme, train__epochs=1)

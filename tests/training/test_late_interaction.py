@@ -144,9 +144,9 @@ def test_what_needs_one_embedding_a_clip_is_refused(home: Path, change: dict[str
     check_interaction(replace(experiment, model=replace(experiment.model, interaction="global")))
 
 
-def test_an_evaluation_ranks_as_training_does(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("at_home")
+def test_an_evaluation_ranks_as_training_does(home: Path, tmp_path: Path) -> None:
     """It ranked pooled embeddings instead: another model's numbers."""
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
     experiment = tiny(home / "tones", train__epochs=1, **LATE)
     run_folder = RunFolder.create(tmp_path / "run", experiment, {"name": "run"})
     trial = Path(str(run_folder.add_trial({"seed": 0}).folder))

@@ -61,12 +61,12 @@ TOGETHER = (
     ("sigmoid", "leave_one_out"),
     ("triplet", "late interaction"),
     ("m_ltm", "oracle", "accumulation"),
-    ("m_ltm, shared",),
     ("m_ltm_pot, shared",),
     ("moco",),
     ("batch norms",),
 )
-"""Each but the plain one, which is part of the last two, in half as many runs."""
+"""What travels: rows around a ring, gathered embeddings and tokens, sums of a plan, keys, statistics; each part in one run but
+those that ask others as another one does: the plain one, and `m_ltm` with its plan shared."""
 CASES = (
     ALONE
     if IS_WHOLE

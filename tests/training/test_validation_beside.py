@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
-from ray_atr.sweep import placement
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import SplitValidator, Validated
@@ -145,7 +144,7 @@ def test_a_run_ends_its_validator_when_it_fails(home: Path, tmp_path: Path) -> N
     assert [validator.is_closed for validator in started] == [True]
 
 
-def test_it_needs_a_worker_and_counts_as_a_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
     changes = {"scaling__validate_beside": True, "scaling__cpus_per_validation": 2.0}
     with pytest.raises(ValueError, match=r"scaling\.validate_beside: got .*scaling\.workers=0"):
         check_experiment(tiny(home / "tones", scaling__workers=0, **changes))
@@ -153,6 +152,5 @@ def test_it_needs_a_worker_and_counts_as_a_process(home: Path, monkeypatch: pyte
     check_experiment(experiment)
     assert num_trials_that_fit(processes_of(experiment), [Placed({"CPU": 6.0})]) == 2
     assert num_trials_that_fit(processes_of(tiny(home / "tones")), [Placed({"CPU": 6.0})]) == 6
-    monkeypatch.setattr(placement, "cluster_nodes", lambda: [Placed({"CPU": 2.0})])
     with pytest.raises(ValueError, match=r"allowed 1 x that and 1 processes that encode or validate within the 2 CPUs"):
-        concurrent_trials([experiment])
+        concurrent_trials([experiment], nodes=[Placed({"CPU": 2.0})])

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
@@ -76,10 +77,10 @@ def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in recorded and not name.startswith("seconds/")}
 
 
+@pytest.mark.usefixtures("at_home")
 def test_a_model_is_trained_without_ray_and_resumed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
     run = home / "runs" / "one"
     data = ["--ray", "never", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "3"]
     # A fork: a process of its own would import for five seconds what is here.
@@ -112,10 +113,8 @@ def test_a_model_is_trained_without_ray_and_resumed(
     assert 0 < SECONDS <= 10
 
 
-def test_workers_are_refused_without_ray(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
+@pytest.mark.usefixtures("at_home")
+def test_workers_are_refused_without_ray(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main("train", arguments=["--ray", "never", "--scaling.workers", "2"])
     assert exit_.value.code == 2
@@ -151,23 +150,21 @@ def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
             check_experiment(tiny(home / "tones", evaluation__select_by=wrong))
 
 
+@pytest.mark.usefixtures("at_home")
 def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import ray
 
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
-    for name in ("init", "remote", "put"):
-        monkeypatch.setattr(ray, name, lambda *_, **__: pytest.fail("uses Ray"))
     out = home / "runs" / "two"
     data = ["--recipe", "from_scratch", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "1"]
     what = ["noise", "--objectives", "kcl", "--noise", "0", "0.5", "--seeds", "0"]
-    main("sweep", arguments=[*what, "--ray", "never", "--quiet", "--out", str(out), *data])
+    with patch.multiple(ray, init=DEFAULT, remote=DEFAULT, put=DEFAULT) as of_ray:
+        main("sweep", arguments=[*what, "--ray", "never", "--quiet", "--out", str(out), *data])
+    assert not any(one.called for one in of_ray.values()), "uses Ray"
     said = capsys.readouterr().out
     assert "2 trials finished, 0 failed" in said
     assert not [word for word in ("starting", "epoch 1/1", "elapsed") if word in said]
-    monkeypatch.undo()
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
     run = RunFolder.open(out)
     for trial in run.trials():
         alone: list[dict[str, Any]] = []
@@ -175,6 +172,7 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
         assert [without_times(row) for row in trial.epochs()] == [without_times(row) for row in alone[:-1]]
 
 
+@pytest.mark.usefixtures("at_home")
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -183,9 +181,8 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
     ],
 )
 def test_what_tune_alone_does_is_refused_without_ray(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    capsys: pytest.CaptureFixture[str], options: list[str], told: str
 ) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(home))
     space = ["--space", "train.learning_rate=grid(0.001,0.002)"]
     with pytest.raises(SystemExit) as exit_:
         main("sweep", arguments=[*space, "--ray", "never", *options])

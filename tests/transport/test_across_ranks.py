@@ -1,4 +1,4 @@
-"""A plan whose rows are on two or four processes is the plan of one process, and so is its gradient and the loss on it."""
+"""A plan whose rows are on two or four ranks is the plan of one process, and so is its gradient and the loss on it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ray_atr.objectives.pairs.pair_loss import CleanShare
 from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows, tiles_of
 from tests.support.processes import run_processes
+from tests.support.threads import run_threads
 
 N, D = 13, 6
 EXACT: dict[str, Any] = {"tolerance": 1e-12, "max_iterations": 20_000}
@@ -127,8 +128,8 @@ def loss_of(name: str, change: str, shared_from: int) -> dict[str, Tensor]:
     return {"loss": terms.loss.detach(), **logged, **gradients}
 
 
-def work(rank: int, size: int, folder: Path) -> dict[Any, Any]:
-    """Four processes share plans, as four and as two pairs; two share losses, whose many sums four would take minutes for."""
+def work(rank: int, size: int) -> dict[Any, Any]:
+    """Four ranks share plans, as four and as two pairs, and one loss; two share every loss."""
     found: dict[Any, Any] = {
         (name, change): loss_of(name, change, shared_from=2) for name, change in CASES[: 1 if size == 4 else None]
     }
@@ -166,13 +167,13 @@ def tiled_sums(ranks: Ranks) -> dict[str, tuple[Tensor, ...]]:
 
 
 @pytest.fixture(scope="module")
-def by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    return run_processes(work, 4, tmp_path_factory.mktemp("four"))
+def by_four() -> list[dict[Any, Any]]:
+    return run_threads(work, 4)
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    return run_processes(work, 2, tmp_path_factory.mktemp("two"))
+def by_two() -> list[dict[Any, Any]]:
+    return run_threads(work, 2)
 
 
 @pytest.mark.parametrize(("name", "outer"), SHARED)
@@ -192,6 +193,18 @@ def test_every_worker_has_the_loss_and_gradients_of_one_that_holds_the_plan(
     whole = loss_of(name, change, shared_from=0)
     for worker in by_two + [worker for worker in by_four if (name, change) in worker]:
         torch.testing.assert_close(worker[name, change], whole, rtol=1e-6, atol=1e-8)
+
+
+def of_processes(rank: int, size: int, folder: Path) -> tuple[Tensor, Tensor]:
+    pairs = [distributed.new_group([0, 1]), distributed.new_group([2, 3])]
+    return plan_of("balanced", "any", Ranks.here(pairs[rank // 2]))
+
+
+def test_two_of_four_processes_have_a_plan_of_their_own(tmp_path: Path) -> None:
+    parts = run_processes(of_processes, 4, tmp_path)
+    for pair in (parts[:2], parts[2:]):
+        for *found, expected in zip(*pair, plan_of("balanced", "any", None), strict=True):
+            torch.testing.assert_close(torch.cat(found), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_loss_asks_no_other_process_unless_it_is_told_to(by_two: Any) -> None:

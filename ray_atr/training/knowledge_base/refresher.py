@@ -66,8 +66,8 @@ class BackgroundRefresher:
     the parts must agree on: k-means and when a version is there; the rows stay in the shards.
     """
 
-    def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path) -> None:
-        self.shards, self.settings, self.folder = shards, settings, folder
+    def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path, *, pause: float = PAUSE) -> None:
+        self.shards, self.settings, self.folder, self.pause = shards, settings, folder, pause
         self._executor = ThreadPoolExecutor(
             1, "knowledge-refresh", initializer=limit_threads, initargs=(torch.get_num_threads(),)
         )
@@ -93,7 +93,7 @@ class BackgroundRefresher:
             except Exception as error:  # noqa: BLE001
                 self._failures[version] = failures
                 logger.warning("knowledge base: version %d failed (%s); it is built again", version, in_words(error))
-                time.sleep(PAUSE * failures)
+                time.sleep(self.pause * failures)
         return self._build(payload, version, step)
 
     def _build(self, payload: Any, version: int, step: int) -> float:
@@ -168,9 +168,9 @@ class LocalShards:
 class InProcessRefresher(BackgroundRefresher):
     """A whole base in this process."""
 
-    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path) -> None:
+    def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, *, pause: float = PAUSE) -> None:
         self.shard = BaseShard(encoder, settings, folder)
-        super().__init__(LocalShards([self.shard]), settings, folder)
+        super().__init__(LocalShards([self.shard]), settings, folder, pause=pause)
 
     def get(self, version: int) -> Snapshot:
         """A version that is ready. ValueError if it is not here."""

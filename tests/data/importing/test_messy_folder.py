@@ -99,11 +99,9 @@ def write_table(root: Path, language: str, rows: list[dict[str, Any]]) -> None:
     (root / "captions.csv").write_bytes(buffer.getvalue().encode(encoding))
 
 
+@pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize("language", ["eng", "swe", "kor"])
-def test_a_messy_folder_is_imported_checked_and_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
-) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+def test_a_messy_folder_is_imported_checked_and_trained(tmp_path: Path, language: str) -> None:
     rows = make_mess(tmp_path / "in", language)
     write_table(tmp_path / "in", language, rows)
     source = TableSource(source=str(tmp_path / "in"), language=language, drop_bad_rows=True)

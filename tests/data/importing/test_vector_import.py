@@ -181,10 +181,8 @@ def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, st
     torch.testing.assert_close(clips, torch.nn.functional.normalize(by_hand.detach(), dim=1), rtol=1e-4, atol=1e-5)
 
 
-def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
-    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+@pytest.mark.usefixtures("own_home")
+def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
     retriever = build_retriever(on_vectors(tmp_path / "data").model, seed=0)
     retriever.save_pretrained(tmp_path / "saved")
@@ -198,12 +196,12 @@ def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(
     assert "<audio" not in page
 
 
+@pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize("words", ["{} ({})", "This is a sound of {}."], ids=["captions", "prompts"])
 def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
-    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    files: dict[str, str], tmp_path: Path, words: str
 ) -> None:
     """Labelled vectors are retrieved; classified too only if the prompts happen to be captions."""
-    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
     lines = ["audio_row,caption,text_row,language,split,clip_id,label"]
     for row in range(CLIPS):
         kind = f"kind {row % 6}"

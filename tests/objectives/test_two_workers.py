@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ from ray_atr.objectives import KNOWLEDGE, PAIRS, PRESETS, Embeddings, Learned, O
 from ray_atr.objectives.correspondence import CORRESPONDENCES, SelfRefining, TeacherEmbeddings, TrainingPairs, Transport
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queued, Retrieved
 from ray_atr.objectives.pairs import Contrastive, ContrastiveEntropic
-from tests.support.processes import run_processes
+from ray_atr.training.group import WorkerGroup
+from tests.support.threads import run_threads
 
 B, K, D = 8, 3, 6
 # Every preset, and kcl with every knowledge, also those that no preset has.
@@ -135,12 +135,6 @@ def identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def gather_with_gradient(tensor: Tensor) -> Tensor:
-    from torch.distributed.nn.functional import all_gather
-
-    return torch.cat(all_gather(tensor))
-
-
 def outcome(name: str, data: dict[str, Tensor], gather: object) -> tuple[Tensor, dict[str, Tensor]]:
     owned = parameters()
     loss = objective_loss(name, owned, data, gather)
@@ -149,13 +143,13 @@ def outcome(name: str, data: dict[str, Tensor], gather: object) -> tuple[Tensor,
     return loss.detach(), gradients
 
 
-def work(rank: int, size: int, folder: Path) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
+def work(rank: int, size: int) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
     """One of the workers: every objective on its half of the batch, gradients averaged as DDP does."""
     share = slice(rank * B // size, (rank + 1) * B // size)
     half = {name: value[share] for name, value in batch().items()}
     found = {}
     for name in NAMES:
-        loss, gradients = outcome(name, half, gather_with_gradient)
+        loss, gradients = outcome(name, half, WorkerGroup(rank, size).gather)
         for gradient in gradients.values():
             distributed.all_reduce(gradient)
             gradient /= size
@@ -164,8 +158,8 @@ def work(rank: int, size: int, folder: Path) -> dict[str, tuple[Tensor, dict[str
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, dict[str, Tensor]]]]:
-    return run_processes(work, 2, tmp_path_factory.mktemp("workers"))
+def by_two() -> list[dict[str, tuple[Tensor, dict[str, Tensor]]]]:
+    return run_threads(work, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
