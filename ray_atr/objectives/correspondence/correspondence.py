@@ -136,7 +136,7 @@ class Estimator:
 
         Comparisons of two texts come after those of the audio with them.
         """
-        weighed = torch.full((len(rows), self.pairs.languages), torch.nan, dtype=torch.float32, device=self.device)
+        weighed = torch.full((len(rows), self.pairs.languages), torch.nan, device=self.device)
 
         @torch.no_grad()
         def weigh_pairs(comparison: Comparison) -> Comparison:
@@ -164,7 +164,7 @@ class Estimator:
             clean_probability = estimate.clean_probability(comparison)
             self.write_later(self.epoch_probabilities, index, clean_probability)
             if estimate.sample_weight is not None:
-                weighed[comparison.row_numbers, index.languages] = clean_probability
+                weighed[comparison.row_numbers, index.languages] = clean_probability.to(weighed.dtype)
             return dataclasses.replace(comparison, **estimate._asdict())
 
         return weigh_pairs
