@@ -34,7 +34,7 @@ DECIDING_PACKAGES = [
     "torch",
     "transformers",
     "faiss-cpu",
-    "faiss-gpu-cu12",
+    "faiss-gpu",
     "numpy",
     "pyarrow",
     "mlflow",

@@ -50,7 +50,7 @@ def faiss_for_search() -> Iterator[ModuleType]:
         raise refuse("faiss", "no such module", "faiss-cpu or one of its CUDA builds: pip install faiss-cpu") from None
     except AttributeError as error:
         # The files of one build lie over those of the other.
-        remedy = "one build: remove faiss-cpu and faiss-gpu-cu12, then install the one that is wanted (docs/install.md)"
+        remedy = "one build: remove faiss-cpu and faiss-gpu, then install the one that is wanted (docs/install.md)"
         raise refuse("faiss", f"two builds in one environment ({error})", remedy) from None
     with _lock:
         if _users == 0:
