@@ -94,7 +94,10 @@ def decide(
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
         if reasons and gpus and not scaling.gpus_per_worker:
-            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else {"scaling.gpus_per_worker": 1.0}
+            beside = _gpus_beside(experiment)
+            # The only GPU is shared with what was given a part of it; of several, a worker has a whole one.
+            whole = {"scaling.gpus_per_worker": round(1.0 - beside, 4) if gpus == 1 and beside < 1 else 1.0}
+            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else whole
         if alone:
             reason += f"; {alone}"
         elif reasons:
@@ -112,6 +115,12 @@ def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) 
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
     return is_open and is_many and all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
+
+
+def _gpus_beside(experiment: Experiment) -> float:
+    """What the processes beside one worker ask of GPUs."""
+    scaling = replace(experiment.scaling, workers=1)
+    return sum(process.resources["GPU"] for process in processes_of(replace(experiment, scaling=scaling))[1:])
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:

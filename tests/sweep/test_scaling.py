@@ -11,7 +11,7 @@ import pytest
 from ray_atr.cli.running import without_ray
 from ray_atr.common.override import flatten, override
 from ray_atr.sweep import sweep
-from ray_atr.sweep.placement import Placed
+from ray_atr.sweep.placement import Placed, num_trials_that_fit, processes_of
 from ray_atr.sweep.scaling import OPEN, ScalingChoice, decide
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
@@ -102,6 +102,25 @@ def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
     written = decide(override(ask, {"objective.knowledge.refresh": "write_through"}), GPU_NODE, 1)
     assert written is not None
     assert written.settings["scaling.gpus_per_worker"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "worker"),
+    [
+        ({"objective": "ask", "scaling.gpus_per_encoder": 0.3}, 1, 0.7),
+        ({"objective": "ask", "scaling.gpus_per_encoder": 0.3}, 2, 1.0),
+        ({"scaling.validate_beside": True, "scaling.gpus_per_validation": 0.25}, 1, 0.75),
+    ],
+)
+def test_the_only_gpu_is_shared_with_what_was_given_a_part_of_it(
+    changes: dict[str, Any], gpus: int, worker: float
+) -> None:
+    experiment = override(Experiment(), changes)
+    nodes = [Placed({"CPU": 16, "GPU": gpus})]
+    decision = decide(experiment, nodes, 1)
+    assert decision is not None
+    assert decision.settings["scaling.gpus_per_worker"] == worker
+    assert num_trials_that_fit(processes_of(override(experiment, decision.settings)), nodes) >= 1
 
 
 def test_trials_that_pause_train_in_their_own_process_but_on_a_gpu() -> None:
