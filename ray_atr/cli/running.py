@@ -18,7 +18,6 @@ from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
-from ray_atr.common.space import Point, Space, path_of, point_key
 from ray_atr.common.storage import locate, write_json
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
@@ -29,6 +28,7 @@ from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
+from ray_atr.sweep.space import Point, Space, path_of, point_key
 from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric

@@ -27,14 +27,14 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_key, lock_of, mark_used
+from ray_atr.common.digests import DIGESTS_FILE, digests_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
-from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
-from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (

@@ -25,6 +25,15 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from ray_atr.common import sampling
+from ray_atr.common.digests import (
+    DIGESTS_FILE,
+    DamagedCacheError,
+    check_file,
+    check_folder,
+    digests_of,
+    seal_folder,
+)
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import (
     DamagedFileError,
@@ -39,15 +48,6 @@ from ray_atr.common.storage import (
     write_bytes,
     write_json,
 )
-from ray_atr.common.storage.digests import (
-    DIGESTS_FILE,
-    DamagedCacheError,
-    check_file,
-    check_folder,
-    digests_of,
-    seal_folder,
-)
-from ray_atr.data import sampling
 from ray_atr.data.frame_statistics import frame_statistics
 from ray_atr.data.padding import padded
 

@@ -30,7 +30,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ray_atr.common.atomic import new_folder
 from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.language_codes import english_first
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import (
     DamagedFileError,
@@ -44,9 +46,7 @@ from ray_atr.common.storage import (
     whole_file,
     write_bytes,
 )
-from ray_atr.common.storage.atomic import new_folder
-from ray_atr.common.storage.transfer import put_folder
-from ray_atr.data.language_codes import english_first
+from ray_atr.common.transfer import put_folder
 from ray_atr.data.schema import (
     SCHEMA,
     SPLITS,

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_folder
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress
 from ray_atr.common.runtime import home
 from ray_atr.common.storage import Location
-from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
@@ -29,8 +29,8 @@ from ray_atr.data.padding import padded
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.texts import TextBatcher
 

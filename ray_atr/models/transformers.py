@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.language_codes import tag_among
 from ray_atr.common.settings import inherited, refuse, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
-from ray_atr.data.language_codes import tag_among
 from ray_atr.models.pretrained import (
     encoder_class,
     load_model,

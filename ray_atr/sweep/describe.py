@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ray_atr.common.override import override
-from ray_atr.common.space import Point
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
 from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan
+from ray_atr.sweep.space import Point
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment

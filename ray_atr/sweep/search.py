@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ray_atr.common.settings import refuse
-from ray_atr.common.space import Point, Space, point_key
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.metrics.metric import MEAN, UNSEEN
 from ray_atr.sweep.fixed import overrides_of
+from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import TrialFolder
 

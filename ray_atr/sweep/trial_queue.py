@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
-from ray_atr.common.space import Point, Space, point_key
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
+from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
 ENDED = (FINISHED, STOPPED, FAILED)

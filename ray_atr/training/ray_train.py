@@ -16,14 +16,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ray_atr.common.caches import cache_key
+from ray_atr.common.digests import DamagedCacheError
 from ray_atr.common.jobs import Resources
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
-from ray_atr.common.storage.caches import cache_key
-from ray_atr.common.storage.digests import DamagedCacheError
-from ray_atr.common.storage.transfer import on_this_node
+from ray_atr.common.transfer import on_this_node
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import is_searched_in_parts, undividable
 from ray_atr.training.epoch_validation import start_validator

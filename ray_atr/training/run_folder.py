@@ -29,12 +29,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ray_atr.common import storage
+from ray_atr.common.atomic import remove_leftovers_among
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
-from ray_atr.common.storage.atomic import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ray_atr.common.storage import append_line, appended, newest_lines, read_appended
-from ray_atr.common.storage.digests import DamagedFileError
+from ray_atr.common import appended
+from ray_atr.common.digests import DamagedFileError
+from ray_atr.common.storage import append_line, newest_lines, read_appended
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ray_atr.common.override import override
-from ray_atr.common.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.search import History, Observation
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, read_earlier, status_of
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, TrialFolder

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ray_atr.common.atomic import remove_leftovers_below
+from ray_atr.common.digests import digest_of
+from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
-from ray_atr.common.storage.atomic import remove_leftovers_below
-from ray_atr.common.storage.digests import digest_of
-from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
@@ -44,11 +44,11 @@ from ray_atr.deploy.index.layout import (
     write_index_manifest,
     write_state,
 )
+from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.encoding.options import IndexEncoding
 from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"

@@ -14,11 +14,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_folder, cache_key, lock_of, mark_used
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
-from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of, mark_used
-from ray_atr.common.storage.transfer import get
+from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows, is_fast

@@ -25,8 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.common import sampling
 from ray_atr.common.settings import Settings, counted, refuse
-from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.detection import detection
 from ray_atr.objectives.pairs import CleanShare, Comparison

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.atomic import disk_errors
+from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
-from ray_atr.common.storage.atomic import disk_errors
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode

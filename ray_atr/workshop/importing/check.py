@@ -15,14 +15,14 @@ from itertools import combinations, product
 
 import numpy as np
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.progress import CountProgress
+from ray_atr.common.sampling import number_of, uniform
 from ray_atr.common.settings import counted, shortened
 from ray_atr.common.storage import file_exists
 from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
-from ray_atr.data.language_codes import ENGLISH
-from ray_atr.data.sampling import number_of, uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.runtime import advising
 from ray_atr.common.storage import (
     Location,
@@ -30,7 +31,6 @@ from ray_atr.common.storage import (
     rename,
     write_bytes,
 )
-from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.data.shards import (
     MANIFEST_FILE,
     Manifest,

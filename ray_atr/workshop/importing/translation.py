@@ -23,12 +23,12 @@ from sacrebleu.metrics import CHRF
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ray_atr.common.jobs import Resources
+from ray_atr.common.language_codes import normalise, require_language, tag_among
 from ray_atr.common.progress import CountProgress
+from ray_atr.common.sampling import hashes
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
 from ray_atr.common.table import text_table
-from ray_atr.data.language_codes import normalise, require_language, tag_among
-from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
 from ray_atr.workshop.importing.import_options import Translation

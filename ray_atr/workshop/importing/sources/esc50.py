@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.data.schema import check_captions, check_split
 from ray_atr.workshop.importing.sources.read_table import Row, read_table
 from ray_atr.workshop.importing.sources.source import (

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import counted, setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.schema import check_language
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import (

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ray_atr.common.language_codes import has_two_letters
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.data.language_codes import has_two_letters
-from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns

@@ -14,9 +14,9 @@ from typing import IO, Any, ClassVar
 import ijson
 from ijson.common import ObjectBuilder
 
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import (

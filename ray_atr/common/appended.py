@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ray_atr.common.storage.atomic import disk_errors, sync_folder
-from ray_atr.common.storage.digests import (
+from ray_atr.common.atomic import disk_errors, sync_folder
+from ray_atr.common.digests import (
     DamagedFileError,
     is_sealed,
     read_bytes,
@@ -20,7 +20,7 @@ from ray_atr.common.storage.digests import (
     seal,
     write_lines,
 )
-from ray_atr.common.storage.locations import Location, file_exists, storage_errors
+from ray_atr.common.locations import Location, file_exists, storage_errors
 
 BLOCK = 1 << 16
 """Bytes that are read at once from the end of a file."""

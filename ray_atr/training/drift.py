@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
-from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
+from ray_atr.objectives.knowledge.knowledge import Granularity, Knowledge, Queued, Retrieved, Sides
 from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import Snapshot
+from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version, versions_in
 
 QUERIES_AT_A_TIME = 64
 """So that a base of a million entries needs 2 GiB, in float64, and not 16."""
@@ -184,14 +185,27 @@ class Case:
     multiplier: float
 
 
+def last_snapshot(trial: Path, knowledge: Knowledge) -> Snapshot | None:
+    """The base that a trial's own folder holds; None if it holds none, or not one of ASK."""
+    base = trial / "knowledge"
+    versions = versions_in(base) if isinstance(knowledge, Ask) else []
+    return load_version(base, versions[-1]) if versions else None
+
+
 @torch.no_grad()
 def explain(
-    snapshot: Snapshot, knowledge: Ask, queries: Sequence[str], audio: Tensor, text: Tensor, clip_ids: Sequence[str]
+    snapshot: Snapshot,
+    knowledge: Knowledge,
+    queries: Sequence[str],
+    audio: Tensor,
+    text: Tensor,
+    clip_ids: Sequence[str],
 ) -> list[Case]:
     """What ASK's reliability makes of queries (Fu et al. 2025, Table 6).
 
     A case for each query text, embedded as text [n, D], whose clip is audio [n, D] with the id clip_ids[n].
     """
+    assert isinstance(knowledge, Ask), "no other knowledge has a reliability"
     searcher = Searcher(snapshot, knowledge.search_spec)
     positions = searcher.search(audio, text[:, None], None, clip_ids)
     retrieved = searcher.look_up(positions)
