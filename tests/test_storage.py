@@ -18,6 +18,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
+from ray_atr.common import locations
 from ray_atr.common.atomic import disk_errors, new_folder
 from ray_atr.common.locations import storage_errors
 from ray_atr.common.storage import (
@@ -28,7 +29,6 @@ from ray_atr.common.storage import (
     fetched,
     file_exists,
     locate,
-    locations,
     read_json,
     sent,
     write_json,

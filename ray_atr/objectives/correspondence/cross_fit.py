@@ -155,14 +155,14 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
     NaN where a fold's captions all say the same. Raises ValueError as `cross_fit` does.
     """
     random = np.random.default_rng((seed, 1))
-    found = np.full(len(pairs.text), np.nan)
+    p_value = np.full(len(pairs.text), np.nan)
     place = np.full(len(pairs.audio), -1)
     for fold in cross_fit(pairs, folds, seed):
         place[fold.clips] = np.arange(len(fold.clips))
         null = fold.score(*fold.mispairs(pairs, mispairs // folds, random))
         if len(null):
-            found[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
-    return found
+            p_value[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
+    return p_value
 
 
 def random_share(doubted: Pairs, seed: int) -> float:
