@@ -87,7 +87,7 @@ def sweep(
     check_scheduler(plan, base)
     asked, given, granted = plan, listeners, run.info.get(SEEDS_GRANTED, ())
     plan = asked.with_seeds(granted)
-    queue = TrialQueue(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
+    queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
         say(f"{done} of {len(queue.trials)} trials are in {run.path} already")

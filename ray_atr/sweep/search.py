@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.metrics.metric import MEAN, UNSEEN
@@ -194,6 +195,10 @@ class SweepPlan:
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
         """What a point changes in the experiment, the fixed settings included."""
         return overrides_of(base, point, self.fixed) if self.fixed else dict(point)
+
+    def experiment(self, base: Experiment, point: Mapping[str, Any]) -> Experiment:
+        """The experiment of a point. ValueError for a value that is not allowed."""
+        return override(base, self.overrides(base, point))
 
     @property
     def space(self) -> Space | None:

@@ -276,6 +276,11 @@ class RunFolder:
         """The validation metric that chooses among epochs and trials."""
         return metric_chosen_by(self.settings)
 
+    def update_experiment(self, experiment: Experiment) -> None:
+        """Put another experiment in the place of the run's, if it is another."""
+        if (settings := flatten(experiment)) != self.settings:
+            storage.write_json(self.path / "experiment.json", settings, is_private=True)
+
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.
 

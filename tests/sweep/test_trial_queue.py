@@ -211,8 +211,8 @@ def test_each_point_of_a_grid_gets_its_share_of_a_search(run: RunFolder) -> None
 
 
 def test_a_proposal_that_cannot_run_is_recorded_as_failed(run: RunFolder) -> None:
-    def refuse_large(point: Any) -> None:
-        if point["objective.pair.transport_mass"] > 0.6:
+    def refuse_large(experiment: Any) -> None:
+        if experiment.objective.pair.transport_mass > 0.6:
             raise ValueError("objective.pair.transport_mass: too large here")
 
     queue = TrialQueue(run, optuna(8), refuse_large)

@@ -71,7 +71,7 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
 
 
 def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> NoiseInterval:
-    """The share of wrong pairs in strata of these sizes [H], of which `num_heard` [H] were heard and `num_wrong` [H] of these were wrong.
+    """The share of wrong pairs in strata of these sizes [H]: of `num_heard` [H] that were heard `num_wrong` [H] were wrong.
 
     The strata are in order of suspicion; one of which nothing was heard may be anything. Raises ValueError if none was heard.
     """
