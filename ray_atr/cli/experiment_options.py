@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_atr.cli.parse import option
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
 from ray_atr.training.recipes import RECIPES
 
@@ -50,10 +50,7 @@ class ExperimentOptions:
     @property
     def write(self) -> Say:
         """Where lines of the progress go."""
-        return _nothing if self.quiet else print
-
-
-def _nothing(message: str) -> None: ...
+        return silent if self.quiet else print
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
@@ -59,7 +59,7 @@ class Prepared:
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the kind that these are."""
-        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=lambda message: None)
+        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=silent)
         return _features(experiment, tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
@@ -67,7 +67,7 @@ class Prepared:
         folders = [self.features, *([] if self.captions is None else [self.captions])]
         if all(map(is_complete, folders)) and (self.tokenizer is None or _is_complete_tokenizer(self.tokenizer)):
             return self
-        return prepare(experiment, self.home, use_ray=False, say=lambda message: None)
+        return prepare(experiment, self.home, use_ray=False, say=silent)
 
     @property
     def frozen_weights(self) -> dict[str, Path]:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ray_atr.common.caches import cache_key
 from ray_atr.common.digests import DamagedCacheError
 from ray_atr.common.jobs import Resources
+from ray_atr.common.progress import silent
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
@@ -149,7 +150,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     experiment, folder = config["experiment"], locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
-        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
+        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=silent)
         group, make_refresher = worker_group(experiment), actor_refresher if ray.is_initialized() else None
         with on_this_node(folder) as (local, sync):
             train_trial(

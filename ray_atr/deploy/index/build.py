@@ -20,7 +20,7 @@ import torch
 from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.digests import digest_of
 from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
@@ -140,8 +140,8 @@ def bring_up_to_date(
     encoding: IndexEncoding | None = None,
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
-    progress: NamedProgress = lambda what, done, total: None,
-    say: Say = lambda message: None,
+    progress: NamedProgress = silent,
+    say: Say = silent,
 ) -> Changes:
     """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ray_atr.common.digests import digest_of, seal_folder
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import override
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.data.caption_vectors import clip_width
@@ -233,7 +233,7 @@ def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, si
         if chosen_by in row and "epoch" in row and "train/loss" in row:
             say(f"epoch {row['epoch']} of {experiment.train.epochs}: {chosen_by} {100 * row[chosen_by]:.1f}")
 
-    prepared = prepare(experiment, home / "home", use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home / "home", use_ray=False, say=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
     return _packed(trained.settings, side.tower, side.settings, trained.text_projection)

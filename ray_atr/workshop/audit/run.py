@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
 from ray_atr.common.language_codes import normalise
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
 from ray_atr.data.caption_digests import caption_digests
@@ -55,7 +55,7 @@ def audit_data_set(
     *,
     cross_fit: CrossFit | None = None,
     encoding: Encoding | None = None,
-    progress: NamedProgress | None = None,
+    progress: NamedProgress = silent,
     say: Say = print,
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
@@ -84,8 +84,8 @@ def audit_data_set(
                 f"warning: {opened.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
             )
         source = EncodingSource.from_retriever(opened.folder, manifest, options.split, encoding)
-        told = None if progress is None else partial(progress, "encoding")
-        audio, text = encode(source, [(one.language, one.text) for one in captions], encoding, told)
+        asked = [(one.language, one.text) for one in captions]
+        audio, text = encode(source, asked, encoding, partial(progress, "encoding"))
     pairs = Pairs(
         audio=audio,
         text=text,
@@ -93,7 +93,7 @@ def audit_data_set(
         language=np.array([one.language for one in captions]),
         key=np.array([normalise(one.text).casefold() for one in captions]),
     )
-    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "scoring"))
+    result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
     flagged = result.posteriors.flagged(options.rate)
     sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
     facts = {

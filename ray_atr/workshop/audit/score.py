@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
@@ -52,7 +52,7 @@ class Audit:
         return max(FIRST, found_share(self.posteriors.p_value, self.posteriors.wrong_share))
 
 
-def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None = None) -> Audit:
+def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = silent) -> Audit:
     """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
     Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, locate, read_bytes, rename, whole_file
@@ -89,7 +89,7 @@ def import_data_set(
     *,
     captions: Sequence[str] = (),
     options: Import | None = None,
-    progress: CountProgress | None = None,
+    progress: CountProgress = silent,
 ) -> Manifest:
     """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
     `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
@@ -300,7 +300,7 @@ class ExtraCaptions:
 
 
 def _run(
-    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: CountProgress | None
+    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: CountProgress
 ) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
     notes: dict[int, dict[str, Any]] = {}
@@ -317,8 +317,7 @@ def _run(
         done += plan.shards[index][2]
         left_out += [Skipped(**entry) for entry in note["skipped"]]
         _check_unreadable(left_out, plan, options)
-        if progress is not None:
-            progress(done, plan.num_clips)
+        progress(done, plan.num_clips)
     return [notes[index] for index in range(len(plan.shards))]
 
 
