@@ -24,7 +24,7 @@ from ray_atr.evaluation.encoding import Encoder, EncodingSource
 from ray_atr.evaluation.eval_split import EvalSplit
 from ray_atr.evaluation.report.evaluation_content import Embedded
 from ray_atr.evaluation.report.evaluation_pictures import drift_map
-from ray_atr.training.drift import Case, explain, last_snapshot
+from ray_atr.training.drift import Case, explain, last_base
 from ray_atr.training.encoding.encode import ClipBatch, embed_batches
 from ray_atr.training.trajectory import saved_steps, weights_of
 
@@ -49,9 +49,9 @@ def case_tables(
     experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
     if experiment is None or not is_local(trial):
         return []
-    knowledge = experiment.objective.knowledge
-    if (snapshot := last_snapshot(trial, knowledge)) is None:
+    if (base := last_base(trial, experiment.objective.knowledge)) is None:
         return []
+    snapshot, knowledge = base
     language = next(iter(eval_split.captions.sentences))
     sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
     drawn = [row for row in permutation(sentences, seed, "cases") if eval_split.captions.present[language][row]]

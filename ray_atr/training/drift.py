@@ -185,17 +185,18 @@ class Case:
     multiplier: float
 
 
-def last_snapshot(trial: Path, knowledge: Knowledge) -> Snapshot | None:
-    """The base that a trial's own folder holds; None if it holds none, or not one of ASK."""
+def last_base(trial: Path, knowledge: Knowledge) -> tuple[Snapshot, Ask] | None:
+    """The base of ASK that a trial's own folder holds, and its settings; None if it holds none, or another's."""
     base = trial / "knowledge"
-    versions = versions_in(base) if isinstance(knowledge, Ask) else []
-    return load_version(base, versions[-1]) if versions else None
+    if not isinstance(knowledge, Ask) or not (versions := versions_in(base)):
+        return None
+    return load_version(base, versions[-1]), knowledge
 
 
 @torch.no_grad()
 def explain(
     snapshot: Snapshot,
-    knowledge: Knowledge,
+    knowledge: Ask,
     queries: Sequence[str],
     audio: Tensor,
     text: Tensor,
@@ -205,7 +206,6 @@ def explain(
 
     A case for each query text, embedded as text [n, D], whose clip is audio [n, D] with the id clip_ids[n].
     """
-    assert isinstance(knowledge, Ask), "no other knowledge has a reliability"
     searcher = Searcher(snapshot, knowledge.search_spec)
     positions = searcher.search(audio, text[:, None], None, clip_ids)
     retrieved = searcher.look_up(positions)
