@@ -27,8 +27,8 @@ from side_by_side import compared
 
 from ray_atr.common.override import override
 from ray_atr.common.runtime import prepare_environment, quiet_ray_data
-from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SweepListener, SweepPlan, tune_bridge
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder

@@ -29,11 +29,11 @@ from typing import Any
 from scipy import stats
 from side_by_side import compared
 
-from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, Goal, SpaceSearch, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, ConsoleProgress, Recording
 from ray_atr.sweep.run_trials import frozen_garbage
 from ray_atr.sweep.search import History, Observation
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FINISHED, RUNNING, RunFolder

@@ -24,7 +24,7 @@ import pyarrow as pa
 import torch
 from side_by_side import compared, cpu_milliseconds, cpu_seconds, made_sounds
 
-from ray_atr.deploy.index import build_index, update_index
+from ray_atr.deploy.index.build import build_index, update_index
 from ray_atr.deploy.index.layout import FILE_SCHEMA, ROWS, STRUCTURE, WINDOW_SCHEMA, check_files, write_state
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.structure import nearest_rows

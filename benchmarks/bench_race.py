@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rows import compared
 from scipy import stats
 
-from ray_atr.papers.sweeps import COMPARISONS
+from ray_atr.cli.comparisons import COMPARISONS
 from ray_atr.sweep.race import ASSUMED_DEVIATION, LEVEL, Scores, run_race
 from ray_atr.sweep.racing import Entrant, rival_groups
 from ray_atr.training.run_folder import RunFolder

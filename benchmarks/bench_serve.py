@@ -29,7 +29,8 @@ from side_by_side import compared
 
 from ray_atr.common.override import override
 from ray_atr.data.soundscapes import ensure_soundscapes
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.recipes import RECIPES

@@ -22,9 +22,9 @@ import torch
 from side_by_side import compared, cpu_milliseconds, gradient_of, peak_bytes, relative_error
 from torch import Tensor, nn
 
+from ray_atr.common.language_codes import LANGUAGES
 from ray_atr.common.override import override
 from ray_atr.data.captions import CaptionBatch
-from ray_atr.data.language_codes import LANGUAGES
 from ray_atr.models.retriever import ModelSettings, build_retriever
 from ray_atr.models.text import SmallTransformerTower, train_tokenizer
 from ray_atr.models.tower import Encoded, masked_mean

@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common.digests import seal_folder
 from ray_atr.common.storage import atomic_folder
-from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.audio import clip_windows
 from ray_atr.models.audio import SmallCnn, SmallCnnTower
 from ray_atr.models.text import TOKENIZER_FILE, SmallTransformer, SmallTransformerTower, save_tokenizer, train_tokenizer

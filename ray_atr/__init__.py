@@ -34,18 +34,7 @@ _WHERE = {
     "train": "ray_atr.training.train_modules",
 }
 
-__all__ = [
-    "EvaluationOptions",
-    "Index",
-    "Retriever",
-    "__version__",
-    "as_sentence_transformer",
-    "evaluate",
-    "objectives",
-    "retrieval_metrics",
-    "solve",
-    "train",
-]
+__all__ = sorted([*_WHERE, "__version__", "objectives"])
 
 
 def __getattr__(name: str) -> Any:

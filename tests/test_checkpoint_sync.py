@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ray_atr.common import transfer
 from ray_atr.common.storage import Location, StorageError, entries_in, locate
-from ray_atr.common.storage import transfer as transfer
-from ray_atr.common.storage.transfer import CheckpointSync, on_this_node
+from ray_atr.common.transfer import CheckpointSync, on_this_node
 
 
 @pytest.fixture

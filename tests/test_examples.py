@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from ray_atr import metrics
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import KNOWLEDGE, PAIRS, SCHEMES, Embeddings, Learned, Objective, preset
 from ray_atr.objectives.correspondence import CORRESPONDENCES

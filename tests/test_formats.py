@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.cli.tuned_methods import CorrespondenceSweep
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.models.weights import read_settings, write_settings
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.training.checkpoint import STATE_FILE, resume, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup

@@ -31,6 +31,6 @@ for module in sys.argv[1:]:
 def test_what_is_loaded_when_it_is_first_used_needs_no_other_module_before() -> None:
     """A wing that another one loads by its name may import that one: it must not meet it half imported."""
     loaded = {name for file in FILES for name in re.findall(r'\bwing\("([\w.]+)"\)', file.read_text(encoding="utf-8"))}
-    assert len(loaded) > 5
+    assert len(loaded) >= 4
     ended = run_program(FIRST, *sorted(loaded))
     assert ended.returncode == 0, ended.stderr

@@ -18,6 +18,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
+from ray_atr.common import locations
+from ray_atr.common.atomic import disk_errors, new_folder
+from ray_atr.common.locations import storage_errors
 from ray_atr.common.storage import (
     StorageError,
     atomic_file,
@@ -26,14 +29,11 @@ from ray_atr.common.storage import (
     fetched,
     file_exists,
     locate,
-    locations,
     read_json,
     sent,
     write_json,
 )
-from ray_atr.common.storage.atomic import disk_errors, new_folder
-from ray_atr.common.storage.locations import storage_errors
-from ray_atr.common.storage.transfer import put_folder
+from ray_atr.common.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.models.text import SmallTransformerTower
 from ray_atr.models.weights import link_weights, write_weights
@@ -126,7 +126,7 @@ def test_what_is_fetched_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch) ->
     folder, got = locate(f"memory://{uuid.uuid4().hex}/x"), []
     names = ["plain", "deep/plain", "../aside", "deep/../../aside", "/tmp/aside", ".hidden"]
     monkeypatch.setattr(type(folder.fs), "find", lambda self, path: [f"{path}/{name}" for name in names])
-    monkeypatch.setattr("ray_atr.common.storage.transfer.get", lambda source, target: got.append(target))
+    monkeypatch.setattr("ray_atr.common.transfer.get", lambda source, target: got.append(target))
     with fetched(folder) as local:
         assert got == [local / "plain", local / "deep" / "plain"]
 
@@ -135,7 +135,7 @@ def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypat
     for name in ("b", "manifest", "z"):
         (tmp_path / name).write_text(name)
     target, names = locate(f"memory://{uuid.uuid4().hex}"), []
-    monkeypatch.setattr("ray_atr.common.storage.transfer.put", lambda source, target: names.append(target.name))
+    monkeypatch.setattr("ray_atr.common.transfer.put", lambda source, target: names.append(target.name))
     put_folder(tmp_path, target, last="manifest")
     assert names == ["b", "z", "manifest"]
 

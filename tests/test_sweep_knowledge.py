@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray_atr.cli.comparisons import FIGURES, TABLES, KnowledgeSweep, ask
 from ray_atr.common.override import override
-from ray_atr.papers.sweeps import FIGURES, TABLES, KnowledgeSweep, ask
 from ray_atr.training.recipes import RECIPES
 
 BASE = RECIPES["quickstart"]()

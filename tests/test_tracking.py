@@ -16,10 +16,10 @@ from urllib.parse import parse_qs
 import pytest
 
 from ray_atr.cli.running import end_tracking
+from ray_atr.common.lock import user_name
 from ray_atr.common.override import flatten, override
 from ray_atr.common.storage import locate, read_appended, read_json, write_json
-from ray_atr.common.storage.lock import user_name
-from ray_atr.common.storage.transfer import put_folder
+from ray_atr.common.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
 from ray_atr.training.experiment import Experiment

@@ -76,7 +76,7 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
         files = {
             path.name for path in Path(mlflow.artifacts.download_artifacts("models:/retriever-of-tests/1")).rglob("*")
         }
-        assert "retriever_model.py" in files
+        assert "mlflow_code.py" in files
         assert not [name for name in files if name.endswith((".pkl", ".pickle"))]
         loaded = mlflow.pyfunc.load_model("models:/retriever-of-tests/1")
         found = loaded.predict(rows)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import option, parse
+from ray_atr.common.caches import list_caches, prune
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage.caches import list_caches, prune
 
 
 @dataclass(frozen=True)

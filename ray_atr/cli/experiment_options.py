@@ -7,13 +7,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ray_atr.cli.parse import option
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
-from ray_atr.common.space import Point
 from ray_atr.training.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from ray_atr.sweep.space import Point
 
 NOISE_HELP = "noise ratios, each in [0, 1)"
 
@@ -48,10 +50,7 @@ class ExperimentOptions:
     @property
     def write(self) -> Say:
         """Where lines of the progress go."""
-        return _nothing if self.quiet else print
-
-
-def _nothing(message: str) -> None: ...
+        return silent if self.quiet else print
 
 
 @dataclass(frozen=True)

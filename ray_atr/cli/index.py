@@ -17,13 +17,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.common.language_codes import require_language
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
-from ray_atr.data.language_codes import require_language
-from ray_atr.training.encoding.options import IndexEncoding
+from ray_atr.deploy.index.options import IndexEncoding
 
 if TYPE_CHECKING:
-    from ray_atr.deploy.index import Changes, Match
+    from ray_atr.deploy.index.build import Changes
+    from ray_atr.deploy.index.search import Match
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if isinstance(given, QueryIndex):
         _query(given)
         return
-    from ray_atr.deploy.index import build_index, update_index
+    from ray_atr.deploy.index.build import build_index, update_index
 
     console = Console()
 
@@ -121,7 +122,7 @@ def _query(given: QueryIndex) -> None:
         raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
     if given.like is not None and (given.at_least is not None or given.language is not None or given.or_nothing):
         raise refuse("--like", given.like, "no --at-least, --or-nothing and --language, which are of a text")
-    from ray_atr.deploy.index import Index
+    from ray_atr.deploy.index.opened import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
     texts = [given.text] if given.from_ is None else _lines(given.from_)

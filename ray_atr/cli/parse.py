@@ -32,13 +32,13 @@ from rich.table import Table
 from tyro import constructors
 
 import ray_atr
+from ray_atr.common.digests import unsealed
 from ray_atr.common.override import as_typed, describe
 from ray_atr.common.progress import NamedProgress, Say
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
 from ray_atr.common.storage import locate
-from ray_atr.common.storage.digests import unsealed
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
 

@@ -18,8 +18,7 @@ from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
-from ray_atr.common.space import Point, Space, path_of, point_key
-from ray_atr.common.storage import locate, write_json
+from ray_atr.common.storage import locate
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
@@ -29,6 +28,7 @@ from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch, SweepListener
 from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
+from ray_atr.sweep.space import Point, Space, path_of, point_key
 from ray_atr.sweep.tracking import Tracker, mlflow_command
 from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric
@@ -109,8 +109,8 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
     # What was added to a sweep, and the resources that it resumes with.
     if not is_new and {**run.info, **describe_plan(plan)} != run.info:
         run.update_info(**describe_plan(plan))
-    if not is_new and flatten(experiment) != run.settings:
-        write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
+    if not is_new:
+        run.update_experiment(experiment)
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)

@@ -75,7 +75,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         )
         serve_on_ray(server, lambda: print(f"serving at {where} under Ray Serve (Ctrl-C ends it)", flush=True))
         return
-    from ray_atr.deploy.index import open_shards
+    from ray_atr.deploy.index.shards import open_shards
 
     index = open_shards(given.index, checkpoint=given.checkpoint, audio=given.audio)
     app = create_app(index, token=token, hosts=hosts, limits=given.request)

@@ -9,12 +9,10 @@ from typing import Annotated, Any, Union
 
 import tyro
 
+from ray_atr.cli.comparisons import COMPARISONS
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.parse import heartbeat, parse_with_settings
-from ray_atr.common.settings import nearest, refuse, wing
-
-COMPARISONS: dict[str, type[ComparisonSweep]] = wing("papers.sweeps").COMPARISONS
-"""A comparison is a grid of its own and a report; those of the papers are registered by their wing."""
+from ray_atr.common.settings import nearest, refuse
 
 COMMAND_OF = {
     **{one.name: f"ray-atr sweep {sweep.name}" for sweep in reversed(COMPARISONS.values()) for one in fields(sweep)},

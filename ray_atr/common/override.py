@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -177,3 +178,8 @@ def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> 
         return _adapter(hint).validate_python(value)
     except ValidationError:
         raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip()) from None
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of the paths, the last changing fastest."""
+    return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))

@@ -10,3 +10,7 @@ CountProgress = Callable[[int, int], None]
 """Takes what is done and what there is in all."""
 NamedProgress = Callable[[str, int, int], None]
 """Takes what is counted, what of it is done and what there is in all."""
+
+
+def silent(*told: object) -> None:
+    """Takes what any of them takes, and does nothing."""

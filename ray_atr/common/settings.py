@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.util
 import math
 import operator
 import os
@@ -50,6 +51,12 @@ def require_known(path: str, name: str, allowed: Collection[str]) -> None:
     """ValueError unless the name is one of those allowed."""
     if name not in allowed:
         raise refuse(path, name, "one of " + ", ".join(allowed), nearest(name, allowed))
+
+
+def require_extra(module: str, extra: str, what: str) -> None:
+    """ValueError unless the library is installed that an extra of this package brings; `what` is what was asked for."""
+    if importlib.util.find_spec(module) is None:
+        raise refuse(what, f"no {module} installed", f"with the extra: pip install 'ray_atr[{extra}]'")
 
 
 class RepeatedNameError(ValueError):

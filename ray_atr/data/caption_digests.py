@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from ray_atr.data.sampling import number_of
+from ray_atr.common.sampling import number_of
 
 
 def caption_digests(captions: Iterable[tuple[str, str, str]]) -> dict[str, str]:

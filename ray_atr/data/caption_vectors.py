@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.digests import DamagedCacheError, check_file
+from ray_atr.common.positives import group_number
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, read_json
-from ray_atr.common.storage.digests import DamagedCacheError, check_file
 from ray_atr.data.features import MANIFEST_FILE, discard
-from ray_atr.data.positives import group_number
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import from_bytes, loaded
 

@@ -12,10 +12,10 @@ import pyarrow.json
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ray_atr.data import sampling
+from ray_atr.common import sampling
+from ray_atr.common.positives import folded, positive_groups
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise, assign_captions
-from ray_atr.data.positives import folded, positive_groups
 
 
 @dataclass(frozen=True)

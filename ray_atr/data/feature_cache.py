@@ -27,14 +27,14 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_key, lock_of, mark_used
+from ray_atr.common.digests import DIGESTS_FILE, digests_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
-from ray_atr.common.storage.caches import cache_key, lock_of, mark_used
-from ray_atr.common.storage.digests import DIGESTS_FILE, digests_of
 from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
@@ -144,7 +144,7 @@ def ensure_features(
     *,
     in_windows: bool = False,
     use_ray: bool = True,
-    say: Say | None = None,
+    say: Say = silent,
     store: str = "",
     streamed: str = "",
 ) -> Path:
@@ -236,7 +236,7 @@ class Work:
             yield ids, windows
 
 
-def _compute(work: Work, use_ray: bool, say: Say | None) -> None:
+def _compute(work: Work, use_ray: bool, say: Say) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     place = folder if work.store is None else work.store
@@ -248,9 +248,8 @@ def _compute(work: Work, use_ray: bool, say: Say | None) -> None:
     for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
-        if say is not None:
-            what = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
-            say(f"{what} {done:,} of {counted(total, 'clip')}")
+        what = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
+        say(f"{what} {done:,} of {counted(total, 'clip')}")
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
         of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}

@@ -25,21 +25,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from ray_atr.common.settings import refuse
-from ray_atr.common.storage import (
-    DamagedFileError,
-    Location,
-    atomic_file,
-    file_exists,
-    locate,
-    read_json,
-    read_ranges,
-    safe_name,
-    whole_file,
-    write_bytes,
-    write_json,
-)
-from ray_atr.common.storage.digests import (
+from ray_atr.common import sampling, storage
+from ray_atr.common.digests import (
     DIGESTS_FILE,
     DamagedCacheError,
     check_file,
@@ -47,7 +34,7 @@ from ray_atr.common.storage.digests import (
     digests_of,
     seal_folder,
 )
-from ray_atr.data import sampling
+from ray_atr.common.settings import refuse
 from ray_atr.data.frame_statistics import frame_statistics
 from ray_atr.data.padding import padded
 
@@ -193,7 +180,7 @@ class FeatureSet:
             table = self._shard(shard)
             place = (table[name][row].as_py() for name in ("start", "size", "digest"))
             places.append((self.shard_files[shard], *place))
-        return read_stored_rows(locate(self.store, keeps_links=True), places)
+        return read_stored_rows(storage.locate(self.store, keeps_links=True), places)
 
     @property
     def holds_frames(self) -> bool:
@@ -229,7 +216,7 @@ def open_features(folder: Path, split: str, part: str = "") -> FeatureSet:
     """
     if not (folder / MANIFEST_FILE).is_file():
         raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
-    content = read_json(folder / MANIFEST_FILE)
+    content = storage.read_json(folder / MANIFEST_FILE)
     if split not in content["splits"]:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
     shards, captions = content["splits"][split], open_table(folder, f"{split}.captions.arrow")
@@ -266,7 +253,7 @@ def open_table(folder: Path, name: str) -> pa.Table:
     try:
         check_file(folder, name)
         return pa.ipc.open_file(pa.memory_map(str(folder / name))).read_all()
-    except (DamagedFileError, pa.ArrowInvalid, FileNotFoundError):
+    except (storage.DamagedFileError, pa.ArrowInvalid, FileNotFoundError):
         discard(folder, name)
         raise DamagedCacheError(folder / name) from None
 
@@ -290,10 +277,12 @@ def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]
 # --- the store
 
 
-def write_stored_rows(store: Location, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
+def write_stored_rows(
+    store: storage.Location, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]
+) -> None:
     """Write clips' features to the store, then the table `file` that says where they are: if that is there, so are they."""
     sink, end = pa.BufferOutputStream(), 0
-    with whole_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
+    with storage.whole_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
         for ids, features in batches:
             contents = [feature.tobytes() for feature in features]
             sizes = np.array([len(content) for content in contents], np.int64)
@@ -303,19 +292,21 @@ def write_stored_rows(store: Location, file: str, batches: Iterable[tuple[list[s
                 output.write(content)
             end += int(sizes.sum())
             places.write_batch(pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=PLACES))
-    write_bytes(store / file, sink.getvalue().to_pybytes())
+    storage.write_bytes(store / file, sink.getvalue().to_pybytes())
 
 
-def read_stored_rows(store: Location, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
+def read_stored_rows(store: storage.Location, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
     """The rows at places (table's file, start, size, digest), in their order. DamagedFileError if one has changed."""
     if not places:
         return []
     files, starts, sizes, digests = zip(*places, strict=True)
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    contents = read_ranges([store / rows_file(file) for file in files], starts, ends)
+    contents = storage.read_ranges([store / rows_file(file) for file in files], starts, ends)
     for file, content, digest in zip(files, contents, digests, strict=True):
         if xxhash.xxh3_64_intdigest(content) != digest:
-            raise DamagedFileError(f"{store}/{rows_file(file)}", "delete its folder, and the next start makes it again")
+            raise storage.DamagedFileError(
+                f"{store}/{rows_file(file)}", "delete its folder, and the next start makes it again"
+            )
     return contents
 
 
@@ -324,43 +315,43 @@ def rows_file(file: str) -> str:
     return str(Path(file).with_suffix(".features"))
 
 
-def fetch_folder(store: Location, folder: Path) -> bool:
+def fetch_folder(store: storage.Location, folder: Path) -> bool:
     """Copy to a node's disk what the store holds but for the rows; False if the store holds no whole folder."""
-    if not file_exists(store / MANIFEST_FILE):
+    if not storage.file_exists(store / MANIFEST_FILE):
         return False
     for name in (DIGESTS_FILE, *_listed(store)):
-        with (store / name).open("rb") as source, atomic_file(folder / name) as output:
+        with (store / name).open("rb") as source, storage.atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
     check_folder(folder)
-    content = read_json(store / MANIFEST_FILE)
+    content = storage.read_json(store / MANIFEST_FILE)
     # Under the store's name of today, should it have been moved.
-    write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)
+    storage.write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)
     return True
 
 
-def finish_folder(folder: Path, store: Location | None, manifest: Mapping[str, Any]) -> None:
+def finish_folder(folder: Path, store: storage.Location | None, manifest: Mapping[str, Any]) -> None:
     """Seal a folder of features or vectors and write its manifest, which makes it whole. What it holds is copied to the
     store before: a node whose folder is whole sends nothing more.
     """
     seal_folder(folder)
     if store is not None:
         for name in (*digests_of(folder), DIGESTS_FILE):
-            with (folder / name).open("rb") as source, whole_file(store / name) as output:
+            with (folder / name).open("rb") as source, storage.whole_file(store / name) as output:
                 shutil.copyfileobj(source, output)
-        write_json(store / MANIFEST_FILE, manifest)
-    write_json(folder / MANIFEST_FILE, manifest)
+        storage.write_json(store / MANIFEST_FILE, manifest)
+    storage.write_json(folder / MANIFEST_FILE, manifest)
 
 
-def folder_in(store: str, name: str) -> Location | None:
+def folder_in(store: str, name: str) -> storage.Location | None:
     """The folder of a set of features or vectors in the store that a setting names; None if it names none."""
-    return locate(f"{store}/{name}", keeps_links=True) if store else None
+    return storage.locate(f"{store}/{name}", keeps_links=True) if store else None
 
 
-def _listed(store: Location) -> list[str]:
+def _listed(store: storage.Location) -> list[str]:
     """The names that the store's list of digests holds. ValueError for one that would lead out of a folder."""
     at = f"{store / DIGESTS_FILE}: files"
-    content = read_json(store / DIGESTS_FILE)
+    content = storage.read_json(store / DIGESTS_FILE)
     files = content.get("files") if isinstance(content, dict) else None
     if not isinstance(files, dict):
         raise refuse(at, files, "a list of files and their digests")
-    return [safe_name(name, at) for name in files]
+    return [storage.safe_name(name, at) for name in files]

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common import sampling
+from ray_atr.common.positives import folded
+from ray_atr.common.sampling import Integers
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import write_bytes
-from ray_atr.data import sampling
-from ray_atr.data.positives import folded
-from ray_atr.data.sampling import Integers
 from ray_atr.data.vector_clip import array_bytes, read_array
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ray_atr.common.language_codes import normalise, require_language
 from ray_atr.common.settings import refuse
-from ray_atr.data.language_codes import normalise, require_language
 
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CAPTIONS = pa.list_(pa.struct([("language", pa.string()), ("texts", pa.list_(pa.string()))]))

@@ -30,23 +30,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from ray_atr.common import storage
+from ray_atr.common.atomic import new_folder
 from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.language_codes import english_first
 from ray_atr.common.settings import refuse, shortened
-from ray_atr.common.storage import (
-    DamagedFileError,
-    Location,
-    file_exists,
-    is_local,
-    locate,
-    names_in,
-    read_bytes,
-    safe_name,
-    whole_file,
-    write_bytes,
-)
-from ray_atr.common.storage.atomic import new_folder
-from ray_atr.common.storage.transfer import put_folder
-from ray_atr.data.language_codes import english_first
+from ray_atr.common.transfer import put_folder
 from ray_atr.data.schema import (
     SCHEMA,
     SPLITS,
@@ -66,9 +55,9 @@ ROW_GROUP_BYTES = 8 * 2**20
 ROW_GROUP_CLIPS = 64
 
 
-def open_arrow(file: Location) -> Any:
+def open_arrow(file: storage.Location) -> Any:
     """A file for Arrow to read: mapped into memory if it is local, so that only what is used is read."""
-    return pa.memory_map(str(file)) if is_local(file) else file.open("rb")
+    return pa.memory_map(str(file)) if storage.is_local(file) else file.open("rb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,14 +152,14 @@ class Manifest:
             raise ValueError(f"{self.folder or self.name}: no shard {place}")
         return found
 
-    def file_of(self, shard: Shard) -> Location:
+    def file_of(self, shard: Shard) -> storage.Location:
         """Where a shard's file is. ValueError if it names a part that is not there."""
         if not shard.part:
-            return locate(self.folder, keeps_links=True) / shard.file
+            return storage.locate(self.folder, keeps_links=True) / shard.file
         folders = {part.name: part.folder for part in self.parts}
         if shard.part not in folders:
             raise ValueError(f"{self.folder}: {shard.file} is of {shard.part!r}, which is none of its parts")
-        return locate(folders[shard.part], keeps_links=True) / shard.file
+        return storage.locate(folders[shard.part], keeps_links=True) / shard.file
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -207,7 +196,7 @@ class Manifest:
         return sum(shard.translated.get(language, 0) for shard in self.shards)
 
 
-def write_shard(folder: Location, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
+def write_shard(folder: storage.Location, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
     """Check and write the clips of one split as one Parquet file; None, and no file, if there are none. Memory holds
     one row group at a time. ValueError names a clip that is not right.
     """
@@ -219,7 +208,7 @@ def write_shard(folder: Location, file: str, split: str, clips: Iterable[Clip]) 
     # Encoded audio does not compress further, and its smallest and largest value would be copies of whole files.
     statistics = [name for name in SCHEMA.names if name != "audio"]
     layout: dict[str, Any] = {"compression": "none", "use_dictionary": ["split", "source"]}
-    with whole_file(folder / file) as output:
+    with storage.whole_file(folder / file) as output:
         sink = _HashingSink(output)
         schema = file_schema(holds_vectors=is_vector(first.audio))
         with pq.ParquetWriter(sink, schema, write_statistics=statistics, **layout) as writer:
@@ -310,14 +299,14 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 
 
 @contextlib.contextmanager
-def new_data_set(out: str | Path) -> Iterator[Location]:
+def new_data_set(out: str | Path) -> Iterator[storage.Location]:
     """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
     ValueError if `out` already holds something.
     """
-    folder = locate(out, keeps_links=True)
+    folder = storage.locate(out, keeps_links=True)
     refuse_overwrite(folder)
-    if not is_local(folder):
+    if not storage.is_local(folder):
         yield folder
         return
     with new_folder(folder) as aside:
@@ -326,15 +315,15 @@ def new_data_set(out: str | Path) -> Iterator[Location]:
         refuse_overwrite(folder)
 
 
-def refuse_overwrite(folder: Location) -> None:
+def refuse_overwrite(folder: storage.Location) -> None:
     """ValueError if a folder already holds something; PermissionError if it cannot be written."""
-    names = names_in(folder)
+    names = storage.names_in(folder)
     if MANIFEST_FILE in names:
         held = read_manifest(folder)
         raise ValueError(f"{folder}: already holds the data set {held.name}; choose another folder or delete it")
-    if names and is_local(folder):
+    if names and storage.is_local(folder):
         raise ValueError(f"{folder}: neither empty nor a data set; choose another folder")
-    if is_local(folder):
+    if storage.is_local(folder):
         require_writable(folder)
 
 
@@ -349,7 +338,7 @@ def require_writable(path: Path) -> None:
         raise PermissionError(13, "cannot be written", str(parent))
 
 
-def write_manifest(folder: Location, manifest: Manifest) -> None:
+def write_manifest(folder: storage.Location, manifest: Manifest) -> None:
     """Write the manifest, which makes the folder a whole data set."""
     content = {
         "format": FORMATS["data set"],
@@ -371,24 +360,24 @@ def write_manifest(folder: Location, manifest: Manifest) -> None:
     }
     if manifest.parts:
         content["parts"] = [asdict(part) for part in manifest.parts]
-    write_bytes(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    storage.write_bytes(folder / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 JOB_FOLDER = "_ray_pkg_"
 """In the path of the folder that Ray makes of what was submitted as a job."""
 
 
-def read_manifest(folder: str | Location) -> Manifest:
+def read_manifest(folder: str | storage.Location) -> Manifest:
     """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
-    opened = locate(folder, keeps_links=True)
-    if not file_exists(opened / MANIFEST_FILE):
+    opened = storage.locate(folder, keeps_links=True)
+    if not storage.file_exists(opened / MANIFEST_FILE):
         remedy = "make one with `ray-atr prepare`"
         if JOB_FOLDER in str(opened):
             remedy = "a job is sent without data/ (.rayignore): name the data set by an absolute path of the cluster, or a URL"
         raise ValueError(f"{opened}: no data set ({MANIFEST_FILE} is missing); {remedy}")
     file = opened / MANIFEST_FILE
     try:
-        content = json.loads(read_bytes(file).decode())
+        content = json.loads(storage.read_bytes(file).decode())
     except (ValueError, RecursionError) as error:
         # No JSON, a number of thousands of digits, or thousands of brackets within each other.
         raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
@@ -408,15 +397,15 @@ def read_manifest(folder: str | Location) -> Manifest:
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"{file}: not a manifest of clips ({shortened(where)}: {shortened(first['msg'])})") from None
     # Name, split and file become paths.
-    safe_name(manifest.name, f"{file}: name")
+    storage.safe_name(manifest.name, f"{file}: name")
     for part in manifest.parts:
-        safe_name(part.name, f"{file}: parts")
+        storage.safe_name(part.name, f"{file}: parts")
     for shard in manifest.shards:
         for number in (shard.num_rows, shard.num_bytes, *shard.captions.values(), *shard.translated.values()):
             if not 0 <= number < 2**53:
                 raise refuse(f"{file}: {shortened(shard.file, 100)}", number, "a number of rows, captions or bytes")
-        safe_name(shard.split, f"{file}: split")
-        safe_name(shard.file, f"{file}: file")
+        storage.safe_name(shard.split, f"{file}: split")
+        storage.safe_name(shard.file, f"{file}: file")
     if content.get("hash") != manifest.hash:
         raise ValueError(f"{file}: its hash does not match its shards; it was changed by hand")
     return manifest
@@ -434,7 +423,7 @@ def read_shard(
     encoded files.
     """
     path = manifest.file_of(shard)
-    if not file_exists(path):
+    if not storage.file_exists(path):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
     wanted = list(columns or SCHEMA.names)
     read = wanted if not shard.part or "clip_id" in wanted else ["clip_id", *wanted]
@@ -467,8 +456,8 @@ def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
 def require_complete(manifest: Manifest, shard: Shard) -> None:
     """DamagedFileError unless a shard's bytes are those of the manifest (SHA-256)."""
     file = manifest.file_of(shard)
-    if file_exists(file) and hash_of_file(file) != shard.sha256:
-        raise DamagedFileError(file, "restore it from a copy, or import the data set again")
+    if storage.file_exists(file) and hash_of_file(file) != shard.sha256:
+        raise storage.DamagedFileError(file, "restore it from a copy, or import the data set again")
 
 
 def iterate_rows(manifest: Manifest, split: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -495,7 +484,7 @@ def read_captions(manifest: Manifest, split: str) -> Iterator[ClipCaptions]:
         yield ClipCaptions(row["clip_id"], row["captions"], row["labels"])
 
 
-def hash_of_file(file: Location) -> str:
+def hash_of_file(file: storage.Location) -> str:
     """SHA-256 of a file as hexadecimal digits, read in pieces."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO does not promise readinto

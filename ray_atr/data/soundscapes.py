@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES, LANGUAGES, language_codes
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import Settings, refuse, setting, wing
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES, language_codes
 
 NUM_PARAPHRASES = 5
 SPLITS = ("train", "val", "test")

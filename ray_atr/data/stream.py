@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
+from ray_atr.common.sampling import permutation
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import is_local, locate
 from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.padding import padded
-from ray_atr.data.sampling import permutation
 
 logger = logging.getLogger(__name__)
 

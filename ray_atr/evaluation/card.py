@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ray_atr.common.digests import write_text
 from ray_atr.common.storage import Location
-from ray_atr.common.storage.digests import write_text
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.metric import DIRECTIONS, Metric

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ray_atr.common.language_codes import normalise
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, read_json
-from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.training.experiment import NOT_DECIDING, Experiment

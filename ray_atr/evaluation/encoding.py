@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_folder
 from ray_atr.common.jobs import Resources, run_jobs
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import home
 from ray_atr.common.storage import Location
-from ray_atr.common.storage.caches import cache_folder
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
@@ -29,8 +29,8 @@ from ray_atr.data.padding import padded
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.texts import TextBatcher
 
@@ -77,7 +77,7 @@ def encode(
     source: EncodingSource,
     sentences: Sequence[tuple[str, str]],
     encoding: Encoding,
-    progress: CountProgress | None = None,
+    progress: CountProgress = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit-norm embeddings of the split's clips [N, D] and each (language, text) [M, D]; `progress(done, in all)`."""
     shards = read_manifest(source.data).shards_of(source.split)
@@ -98,15 +98,14 @@ def encode(
             embedded[kind] = np.full((sizes[kind], rows.shape[1]), np.nan, np.float32)
         embedded[kind][start : start + len(rows)] = rows
         done += len(rows)
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     assert done == total, "a job is missing"
     return embedded["clips"], embedded["texts"]
 
 
 @torch.no_grad()
 def token_similarities(
-    source: EncodingSource, sentences: Sequence[tuple[str, str]], progress: CountProgress | None = None
+    source: EncodingSource, sentences: Sequence[tuple[str, str]], progress: CountProgress = silent
 ) -> NDArray[np.float32]:
     """Similarities [M, N] of each (language, text) with the split's clips by late interaction, computed in this process.
 
@@ -125,8 +124,7 @@ def token_similarities(
                 compared = [late_interaction(clips.tokens, clips.token_mask, t.tokens, t.token_mask) for t in tokens]
                 rows.append(torch.cat(compared, dim=1).cpu())
                 done += len(rows[-1])
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
     return torch.cat(rows).T.contiguous().numpy()
 
 

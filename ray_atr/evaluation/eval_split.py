@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import soundfile
 
+from ray_atr.common.language_codes import language_codes
 from ray_atr.common.settings import nearest, refuse, wing
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.decoding import first_seconds, resample
-from ray_atr.data.language_codes import language_codes
 from ray_atr.data.shards import Manifest, read_captions, read_shard
 from ray_atr.evaluation.report.html import SOUNDS
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions

@@ -10,8 +10,8 @@ from datasets import Audio, Dataset
 from mteb.models import ModelMeta
 from torch import Tensor
 
+from ray_atr.common.language_codes import ENGLISH, LANGUAGES
 from ray_atr.common.settings import refuse
-from ray_atr.data.language_codes import ENGLISH, LANGUAGES
 from ray_atr.evaluation.encoding import embed_batches, window_batches
 from ray_atr.models.retriever import Retriever
 

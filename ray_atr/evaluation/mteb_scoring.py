@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ray_atr.common.extras import require_extra
 from ray_atr.common.progress import Say
-from ray_atr.common.settings import refuse, shortened
+from ray_atr.common.settings import refuse, require_extra, shortened
 from ray_atr.common.storage import Location, file_exists, locate, make_folder, write_text
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.shards import MANIFEST_FILE, read_manifest

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
@@ -68,7 +68,7 @@ def evaluate(
     baseline: Sequence[str | Location] = (),
     encoding: Encoding | None = None,
     out: str | Location | None = None,
-    progress: NamedProgress | None = None,
+    progress: NamedProgress = silent,
     say: Say = print,
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
@@ -192,7 +192,7 @@ def _embed(
     eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
-    progress: NamedProgress | None,
+    progress: NamedProgress,
 ) -> Embedded:
     captions = eval_split.captions
     retriever = Retriever.from_pretrained(str(checkpoint.folder))
@@ -206,15 +206,14 @@ def _embed(
     asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     asked += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.from_retriever(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
-    told = None if progress is None else partial(progress, checkpoint.name)
     similarity = None
     if is_late:
-        compared = None if progress is None else partial(progress, f"{checkpoint.name}, token by token")
+        compared = partial(progress, f"{checkpoint.name}, token by token")
         num_captions = sum(map(len, rows_of.values()))
         by_tokens = token_similarities(source, asked[:num_captions], compared)
         ends = np.cumsum([len(rows) for rows in rows_of.values()])[:-1]
         similarity = dict(zip(rows_of, np.split(by_tokens, ends), strict=True))
-    audio, texts = encode(source, asked, encoding, told)
+    audio, texts = encode(source, asked, encoding, partial(progress, checkpoint.name))
     text: dict[str, np.ndarray] = {}
     start = 0
     for language, rows in rows_of.items():

@@ -15,19 +15,17 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ray_atr.common.sampling import permutation
 from ray_atr.common.storage import is_local
 from ray_atr.common.table import Cell, Table
-from ray_atr.data.sampling import permutation
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint
 from ray_atr.evaluation.encoding import Encoder, EncodingSource
 from ray_atr.evaluation.eval_split import EvalSplit
 from ray_atr.evaluation.report.evaluation_content import Embedded
 from ray_atr.evaluation.report.evaluation_pictures import drift_map
-from ray_atr.objectives.knowledge import Ask
+from ray_atr.training.drift import Case, explain, last_base
 from ray_atr.training.encoding.encode import ClipBatch, embed_batches
-from ray_atr.training.knowledge_base.drift import Case, explain
-from ray_atr.training.knowledge_base.snapshot import load_version, versions_in
 from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3
@@ -49,25 +47,25 @@ def case_tables(
 ) -> list[Table]:
     """One table, `named` captions before drawn ones, for a retriever of ASK whose knowledge base is there; else none."""
     experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
-    base = trial / "knowledge" if is_local(trial) else None
-    versions = versions_in(base) if base is not None else []
-    if base is None or experiment is None or not versions or not isinstance(experiment.objective.knowledge, Ask):
+    if experiment is None or not is_local(trial):
         return []
+    if (base := last_base(trial, experiment.objective.knowledge)) is None:
+        return []
+    snapshot, knowledge = base
     language = next(iter(eval_split.captions.sentences))
     sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
     drawn = [row for row in permutation(sentences, seed, "cases") if eval_split.captions.present[language][row]]
     rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
     ids = [eval_split.clip_ids[clips[row]] for row in rows]
     cases = explain(
-        load_version(base, versions[-1]),
-        experiment.objective.knowledge,
+        snapshot,
+        knowledge,
         [sentences[row] for row in rows],
         torch.as_tensor(np.asarray(embedded.audio)[clips[rows]]).float(),
         torch.as_tensor(np.asarray(embedded.text[language])[rows]).float(),
         ids,
     )
-    source = experiment.objective.knowledge.source
-    manifest = read_manifest(training_data() if source == "train" else source)
+    manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
     own, known = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
     # The first caption of each clip that the base holds.
     return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(own) or [""])) for clip in known})]

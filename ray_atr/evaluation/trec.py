@@ -9,8 +9,8 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
+from ray_atr.common.locations import is_local
 from ray_atr.common.storage import Location, atomic_file
-from ray_atr.common.storage.locations import is_local
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.models.retriever import Retriever
 

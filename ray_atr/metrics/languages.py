@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.ranking import DEFAULT_PLAN, RANKINGS, PlanOptions
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.metrics.measures import of_queries
@@ -15,7 +16,6 @@ from ray_atr.metrics.ranking import LearnedMetric
 from ray_atr.metrics.relevance import Array, IntegerArray, Relevance, as_floats, as_matrix, as_relevance
 from ray_atr.metrics.retrieval import Retrieval, retrieve, retrieve_by_plan
 
-ENGLISH = "eng"
 CHUNK = 8192
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import Settings, setting
-from ray_atr.data.sampling import uniform
 from ray_atr.models.tower import length_mask
 
 CLIP_MEAN, ZERO_AFTER_NORM = "clip_mean", "zero_after_norm"

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
-from ray_atr.models.weights import (
-    count_parts,
-    is_of_ml_clap,
-    load_weights,
-    lone_file,
-    mapped_checkpoint,
-    read_checkpoint,
-)
+from ray_atr.models import weights
 
 if TYPE_CHECKING:
     from transformers import ClapConfig, ClapFeatureExtractor
@@ -61,15 +54,15 @@ RENAMED = {
 
 def laion_file(folder: str | os.PathLike[str]) -> Path | None:
     """LAION's `.pt`, if it is the only one of a local folder (`lone_file`): one that is not ML-CLAP's."""
-    file = lone_file(folder)
-    return None if file is None or is_of_ml_clap(file) else file
+    file = weights.lone_file(folder)
+    return None if file is None or weights.is_of_ml_clap(file) else file
 
 
 def laion_config(file: Path, path: str) -> ClapConfig:
     """The configuration of the model in a file. ValueError if it is no LAION-CLAP with HTS-AT and RoBERTa."""
     from transformers import ClapConfig
 
-    shapes = {name: tuple(value.shape) for name, value in mapped_checkpoint(file, path).items()}
+    shapes = {name: tuple(value.shape) for name, value in weights.mapped_checkpoint(file, path).items()}
     if shapes.get("text_branch.embeddings.token_type_embeddings.weight", (1,))[0] != 1:
         raise refuse(path, str(file), f"{ALLOWED}; this one's text tower is BERT")
     try:
@@ -88,8 +81,8 @@ def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
         model = model_class(config).eval()
     # Counts from 0 and zeros, which files of some versions of transformers lack.
     own = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
-    tensors = own | renamed(read_checkpoint(file, path))
-    load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
+    tensors = own | renamed(weights.read_checkpoint(file, path))
+    weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
     return model
 
 
@@ -147,7 +140,7 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
     depths: list[int] = []
     while f"audio_branch.layers.{len(depths)}.blocks.0.norm1.weight" in shapes:
-        depths.append(count_parts(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
+        depths.append(weights.count_parts(shapes, f"audio_branch.layers.{len(depths)}.blocks."))
     tables = [
         shapes[f"audio_branch.layers.{stage}.blocks.0.attn.relative_position_bias_table"]
         for stage in range(len(depths))
@@ -179,7 +172,7 @@ def _text_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     return {
         "vocab_size": vocabulary,
         "hidden_size": width,
-        "num_hidden_layers": count_parts(shapes, "text_branch.encoder.layer."),
+        "num_hidden_layers": weights.count_parts(shapes, "text_branch.encoder.layer."),
         "num_attention_heads": max(1, width // HEAD_WIDTH),
         "intermediate_size": shapes["text_branch.encoder.layer.0.intermediate.dense.weight"][0],
         "max_position_embeddings": shapes["text_branch.embeddings.position_embeddings.weight"][0],

@@ -17,15 +17,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import refuse
+from ray_atr.models import weights
 from ray_atr.models.ced import PATCH, SIZES, Ced
-from ray_atr.models.weights import (
-    count_parts,
-    is_of_ml_clap,
-    load_weights,
-    lone_file,
-    mapped_checkpoint,
-    read_checkpoint,
-)
 
 if TYPE_CHECKING:
     from transformers import M2M100Config
@@ -55,13 +48,13 @@ NOT_NEEDED = ("encoder_frontend.pos_encoder.",)
 
 def ml_clap_file(folder: str | os.PathLike[str]) -> Path | None:
     """ML-CLAP's `.pt`, if it is the only one of a local folder."""
-    file = lone_file(folder)
-    return file if file is not None and is_of_ml_clap(file) else None
+    file = weights.lone_file(folder)
+    return file if file is not None and weights.is_of_ml_clap(file) else None
 
 
 def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
     """What the settings of a model call the parts in a file. ValueError if a part is missing."""
-    tensors = mapped_checkpoint(file, path)
+    tensors = weights.mapped_checkpoint(file, path)
     try:
         # [1, width, 1, columns of patches]
         _, width, _, columns = tensors["audio_encoder.model.time_pos_embed"].shape
@@ -74,7 +67,7 @@ def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
             "audio": "ced",
             "audio.size": sizes[0],
             "audio.checkpoint": str(file),
-            "audio.num_blocks": count_parts(tensors, "audio_encoder.model.blocks."),
+            "audio.num_blocks": weights.count_parts(tensors, "audio_encoder.model.blocks."),
             "audio.chunk_frames": usual if columns == usual // PATCH else columns * PATCH,
             "text": "sonar",
             "text.checkpoint": str(file.parent),
@@ -90,7 +83,7 @@ def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
 
 def ml_clap_projections(file: Path, path: str) -> dict[str, Tensor]:
     """The weights of both projections by a retriever's names."""
-    tensors = mapped_checkpoint(file, path)
+    tensors = weights.mapped_checkpoint(file, path)
     pattern = re.compile(r"^(audio|text)_proj\.(0|2)\.(weight|bias)$")
     named = ((pattern.match(name), value) for name, value in tensors.items())
     return {f"{found[1]}_projection.{found[2]}.{found[3]}": value.clone() for found, value in named if found}
@@ -100,7 +93,7 @@ def sonar_config(file: Path, path: str) -> M2M100Config:
     """The configuration of SONAR's encoder in a file. ValueError if a part is missing."""
     from transformers import M2M100Config
 
-    tensors = mapped_checkpoint(file, path)
+    tensors = weights.mapped_checkpoint(file, path)
     try:
         vocabulary, width = tensors[f"{TEXT}encoder_frontend.embed.weight"].shape
         hidden = tensors[f"{TEXT}encoder.layers.0.ffn.inner_proj.weight"].shape[0]
@@ -109,7 +102,7 @@ def sonar_config(file: Path, path: str) -> M2M100Config:
     return M2M100Config(
         vocab_size=vocabulary,
         d_model=width,
-        encoder_layers=count_parts(tensors, f"{TEXT}encoder.layers."),
+        encoder_layers=weights.count_parts(tensors, f"{TEXT}encoder.layers."),
         encoder_attention_heads=max(1, width // HEAD_WIDTH),
         encoder_ffn_dim=hidden,
         decoder_layers=0,
@@ -127,8 +120,8 @@ def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
     """SONAR's encoder with a file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
     with torch.random.fork_rng():
         model = model_class(config).eval()
-    tensors = sonar_tensors(read_checkpoint(file, path))
-    load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
+    tensors = sonar_tensors(weights.read_checkpoint(file, path))
+    weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
     return model
 
 

@@ -21,15 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common.digests import check_folder, seal_folder
+from ray_atr.common.language_codes import require_language
 from ray_atr.common.override import flatten, override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import atomic_folder, fetched, locate
-from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.decoding import Waveform, open_sound
-from ray_atr.data.language_codes import require_language
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment

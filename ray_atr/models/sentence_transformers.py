@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.common.extras import require_extra
-from ray_atr.common.settings import refuse, setting
+from ray_atr.common.settings import refuse, require_extra, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower

@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from ray_atr.common.language_codes import tag_among
 from ray_atr.common.settings import inherited, refuse, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
-from ray_atr.data.language_codes import tag_among
-from ray_atr.models.pretrained import (
-    encoder_class,
-    load_model,
-    load_tokenizer,
-    read_feature_extractor,
-    read_model_config,
-)
+from ray_atr.models import pretrained
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower, encode_groups, masked_mean
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT
 
@@ -61,23 +55,23 @@ class TransformersAudio(AudioSettings):
     @property
     def front_end(self) -> FrontEnd:
         """The front end that the checkpoint's own feature extractor computes."""
-        return front_end_of(read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT), self.clip_seconds)
+        return front_end_of(pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT), self.clip_seconds)
 
     def build(self) -> TransformersAudioTower:
-        config = read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
-        load = partial(load_model, checkpoint=self.checkpoint, config=config, path=AUDIO_CHECKPOINT)
+        config = pretrained.read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
+        load = partial(pretrained.load_model, checkpoint=self.checkpoint, config=config, path=AUDIO_CHECKPOINT)
         if config.model_type == "clap":
             from transformers import ClapModel
 
             model = load(ClapModel, skip=("text_model.",), allowed=self.allow_mismatch).audio_model
         else:
             model = load(audio_encoder(config), skip=AUDIO_HEADS, allowed=self.allow_mismatch)
-        return TransformersAudioTower(self, model, read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
+        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
-        config = read_model_config(folder, "model folder", self.dropout)
+        config = pretrained.read_model_config(folder, "model folder", self.dropout)
         model = audio_encoder(config)(config)
-        return TransformersAudioTower(self, model, read_feature_extractor(folder, "model folder"))
+        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(folder, "model folder"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +141,7 @@ def audio_encoder(config: PreTrainedConfig) -> Any:
     from transformers import ClapAudioModel
 
     allowed = "an audio encoder, like clap, audio-spectrogram-transformer, wav2vec2 or hubert"
-    return encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
+    return pretrained.encoder_class(config, AUDIO_CHECKPOINT, {"clap_audio_model": ClapAudioModel}, allowed)
 
 
 def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
@@ -223,26 +217,26 @@ class TransformersText(TextSettings):
 
     def build(self, tokenizer: object | None = None) -> TransformersTextTower:
         """The tower with the checkpoint's weights; its tokeniser is the checkpoint's, `tokenizer` is ignored."""
-        config = read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
+        config = pretrained.read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
         if config.model_type == "clap":
             from transformers import ClapModel
 
-            load = partial(load_model, checkpoint=self.checkpoint, config=config, path=TEXT_CHECKPOINT)
+            load = partial(pretrained.load_model, checkpoint=self.checkpoint, config=config, path=TEXT_CHECKPOINT)
             whole = load(ClapModel, skip=("audio_model.",), allowed=self.allow_mismatch)
             of_text: Any = config.text_config
             return TransformersTextTower(
-                self, whole.text_model, load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
+                self, whole.text_model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
             )
         model_class, arguments = text_encoder(config, self.pooling)
         told = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
-        model = load_model(model_class, self.checkpoint, config, **told)
-        return TransformersTextTower(self, model, load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
+        model = pretrained.load_model(model_class, self.checkpoint, config, **told)
+        return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
-        config = read_model_config(folder, "model folder", self.dropout)
+        config = pretrained.read_model_config(folder, "model folder", self.dropout)
         model_class, arguments = text_encoder(config, self.pooling)
         model = model_class(config, **arguments)
-        return TransformersTextTower(self, model, load_tokenizer(folder, config, "model folder"))
+        return TransformersTextTower(self, model, pretrained.load_tokenizer(folder, config, "model folder"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,7 +390,7 @@ def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str,
 
     allowed = "an encoder, like bert, xlm-roberta or m2m_100"
     own = {"m2m_100": M2M100Encoder, "clap_text_model": ClapTextModel}
-    model_class = encoder_class(config, TEXT_CHECKPOINT, own, allowed)
+    model_class = pretrained.encoder_class(config, TEXT_CHECKPOINT, own, allowed)
     takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     if pooling == "pooler" and not takes_pooler:
         raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")

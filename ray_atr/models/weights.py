@@ -24,10 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import disk_errors, read_json
-from ray_atr.common.storage.digests import check_folder, digests_of
 
 SETTINGS_FILE = "retriever.json"
 CONFIG_FILE = "config.json"

@@ -5,9 +5,8 @@ terms = objective(Embeddings(audio=a, text=t), learned=Learned(metric=m))      #
 terms.loss.backward()
 """
 
-from ray_atr.data.positives import caption_groups as caption_groups
+from ray_atr.common.positives import caption_groups as caption_groups
 from ray_atr.objectives.correspondence import CORRESPONDENCES as CORRESPONDENCES
-from ray_atr.objectives.embeddings import Embeddings as Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE as KNOWLEDGE
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective as KnowledgeBaseObjective
 from ray_atr.objectives.objective import Objective as Objective
@@ -15,6 +14,7 @@ from ray_atr.objectives.pairs import PAIRS as PAIRS
 from ray_atr.objectives.pairs import Comparison as Comparison
 from ray_atr.objectives.pairs import PairLoss as PairLoss
 from ray_atr.objectives.pairs import Terms as Terms
+from ray_atr.objectives.pairs.embeddings import Embeddings as Embeddings
 from ray_atr.objectives.pairs.learned import Learned as Learned
 from ray_atr.objectives.pairs.learned import LearnedParameters as LearnedParameters
 from ray_atr.objectives.pairs.learned import LearnedSettings as LearnedSettings

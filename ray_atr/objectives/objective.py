@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from ray_atr.common.settings import Settings, nearest, refuse, setting
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Correspondence, NoCorrespondence
-from ray_atr.objectives.embeddings import Embeddings
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge, NoKnowledge
 from ray_atr.objectives.pairs import PAIRS, Comparison, Contrastive, PairLoss, Terms
 from ray_atr.objectives.pairs.around_ring import own_pairs
+from ray_atr.objectives.pairs.embeddings import Embeddings
 from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
 from ray_atr.objectives.pairs.ring import Ring

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ray_atr.common import sampling
 from ray_atr.common.settings import Settings, refuse, setting
-from ray_atr.data import sampling
-from ray_atr.objectives.embeddings import Embeddings
+from ray_atr.objectives.pairs.embeddings import Embeddings
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
 

@@ -6,28 +6,19 @@ is therefore the same as starting it: what the folder holds is known, and the re
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.
 """
 
-from ray_atr.sweep.optuna_search import OptunaSearch
-from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, SweepListener
-from ray_atr.sweep.run_trials import SweepResult, sweep
-from ray_atr.sweep.schedulers import SCHEDULERS
-from ray_atr.sweep.search import FixedPoints, Goal, GridSearch, RandomSearch, SpaceSearch, SweepPlan
+from ray_atr.sweep.optuna_search import OptunaSearch as OptunaSearch
+from ray_atr.sweep.recording import ConsoleProgress as ConsoleProgress
+from ray_atr.sweep.recording import FirstEpoch as FirstEpoch
+from ray_atr.sweep.recording import SweepListener as SweepListener
+from ray_atr.sweep.run_trials import SweepResult as SweepResult
+from ray_atr.sweep.run_trials import sweep as sweep
+from ray_atr.sweep.schedulers import SCHEDULERS as SCHEDULERS
+from ray_atr.sweep.search import FixedPoints as FixedPoints
+from ray_atr.sweep.search import Goal as Goal
+from ray_atr.sweep.search import GridSearch as GridSearch
+from ray_atr.sweep.search import RandomSearch as RandomSearch
+from ray_atr.sweep.search import SpaceSearch as SpaceSearch
+from ray_atr.sweep.search import SweepPlan as SweepPlan
 
 SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
 """The searches of a space by the name that --search takes."""
-
-__all__ = [
-    "SCHEDULERS",
-    "SEARCHES",
-    "ConsoleProgress",
-    "FirstEpoch",
-    "FixedPoints",
-    "Goal",
-    "GridSearch",
-    "OptunaSearch",
-    "RandomSearch",
-    "SpaceSearch",
-    "SweepListener",
-    "SweepPlan",
-    "SweepResult",
-    "sweep",
-]

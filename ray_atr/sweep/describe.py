@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ray_atr.common.override import override
-from ray_atr.common.space import Point
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
 from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan
+from ray_atr.sweep.space import Point
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
@@ -66,8 +65,7 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
     points = points_to_check(plan)
     check_fixed(experiment, points, plan.fixed, explicit)
     for point in points:
-        planned = override(experiment, plan.overrides(experiment, point))
-        check_experiment(planned)
+        check_experiment(plan.experiment(experiment, point))
 
 
 def points_to_check(plan: SweepPlan) -> list[Point]:
@@ -88,7 +86,7 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
     lines = [*of_space, *lines_of_fixed(experiment, points, plan.fixed)]
-    planned = [override(experiment, plan.overrides(experiment, point)) for point in points]
+    planned = [plan.experiment(experiment, point) for point in points]
     lines += dict.fromkeys(filter(None, map(noise_line, planned)))
     if all(untrained := [untrained_line(one) for one in planned]):
         lines += dict.fromkeys(untrained)

@@ -15,9 +15,9 @@ import torch
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import counted
-from ray_atr.common.space import Point
 from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.sweep.search import History, Observation, SweepPlan
+from ray_atr.sweep.space import Point
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Say
 from ray_atr.training.objective_label import objective_label

@@ -12,8 +12,8 @@ from typing import Any
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import refuse
-from ray_atr.common.space import Point, point_key
 from ray_atr.objectives import PRESETS, Objective
+from ray_atr.sweep.space import Point, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import trial_name
 

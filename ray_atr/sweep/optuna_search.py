@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ray_atr.common.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
 from ray_atr.sweep.search import History, Observation, RandomSearch, SpaceSearch
+from ray_atr.sweep.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
 from ray_atr.training.run_folder import FAILED, FINISHED, STOPPED
 
 if TYPE_CHECKING:

@@ -16,20 +16,19 @@ from ray_atr.common.override import override, with_absolute_paths
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
-from ray_atr.common.space import Grid, Point
 from ray_atr.common.storage import file_exists
-from ray_atr.data.noise import Noise
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import RACE, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
+from ray_atr.sweep.space import Grid, Point
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_base_shards, check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, prepare
+from ray_atr.training.inputs import Prepared, prepare, what_is_prepared
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
 from ray_atr.training.refresh_cost import said_of_refreshes
 from ray_atr.training.run_folder import (
@@ -88,7 +87,7 @@ def sweep(
     check_scheduler(plan, base)
     asked, given, granted = plan, listeners, run.info.get(SEEDS_GRANTED, ())
     plan = asked.with_seeds(granted)
-    queue = TrialQueue(run, plan, lambda point: check_experiment(override(base, point)), retry_failed=retry_failed)
+    queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
         say(f"{done} of {len(queue.trials)} trials are in {run.path} already")
@@ -209,8 +208,7 @@ def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_
     """What each of the experiments needs before its first step, made once for those that need the same."""
     prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
-        # Noise does not change what is prepared; sources, languages and towers do.
-        key = replace(experiment.data, noise=Noise()), experiment.model
+        key = what_is_prepared(experiment)
         if key not in prepared:
             prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
     return list(prepared.values())

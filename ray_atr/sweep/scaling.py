@@ -15,9 +15,9 @@ from typing import Any
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.progress import Say
+from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import is_local, locate, write_json
-from ray_atr.data.sampling import IN_SHARDS
+from ray_atr.common.storage import is_local, locate
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.trial_queue import TrialQueue
@@ -171,7 +171,7 @@ def decide_scaling(
     if not use_ray:
         decision.settings["scaling.ray_data"] = False
     experiment = override(base, decision.settings)
-    write_json(run.path / "experiment.json", flatten(experiment), is_private=True)
+    run.update_experiment(experiment)
     run.update_info(scaling={"settings": decision.settings, "reason": decision.reason})
     say(decision.line(experiment))
     return experiment

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ray_atr.common.settings import refuse, require_known
-from ray_atr.common.space import Grid, Space, point_key
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.unit_scores import is_mean_over_queries
 from ray_atr.sweep.search import FixedPoints, Goal, SweepPlan
+from ray_atr.sweep.space import Grid, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 

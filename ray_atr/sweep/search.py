@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
-from ray_atr.common.space import Point, Space, point_key
 from ray_atr.metrics.epoch_report import GROUPS
 from ray_atr.metrics.metric import MEAN, UNSEEN
 from ray_atr.sweep.fixed import overrides_of
+from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import TrialFolder
 
@@ -194,6 +195,10 @@ class SweepPlan:
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
         """What a point changes in the experiment, the fixed settings included."""
         return overrides_of(base, point, self.fixed) if self.fixed else dict(point)
+
+    def experiment(self, base: Experiment, point: Mapping[str, Any]) -> Experiment:
+        """The experiment of a point. ValueError for a value that is not allowed."""
+        return override(base, self.overrides(base, point))
 
     @property
     def space(self) -> Space | None:

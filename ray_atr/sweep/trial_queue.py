@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
-from ray_atr.common.space import Point, Space, point_key
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
+from ray_atr.sweep.space import Point, Space, point_key
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
 ENDED = (FINISHED, STOPPED, FAILED)
@@ -55,7 +56,7 @@ class TrialQueue:
     """
 
     def __init__(
-        self, run: RunFolder, plan: SweepPlan, check: Callable[[Point], object], *, retry_failed: bool = False
+        self, run: RunFolder, plan: SweepPlan, check: Callable[[Experiment], object], *, retry_failed: bool = False
     ) -> None:
         self.run, self.plan, self.check = run, plan, check
         self.base = run.experiment
@@ -157,7 +158,7 @@ class TrialQueue:
 
     def _error_of(self, point: Point) -> str | None:
         try:
-            self.check(self.plan.overrides(self.base, point))
+            self.check(self.plan.experiment(self.base, point))
         except ValueError as error:
             if self.plan.search.is_adaptive:
                 return str(error)

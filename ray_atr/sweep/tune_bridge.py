@@ -47,8 +47,9 @@ def run_with_tune(
 
     # Tune's own console would repeat what the listeners say, a trial's failure with forty lines of Ray's insides.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    for name in ("ray.tune.execution.tune_controller", "ray.tune.tune"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
+    # At the end it names the trials that failed once more, and how to go on its own way; no option stops that.
+    logging.getLogger("ray.tune.tune").setLevel(logging.CRITICAL)
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
     # A result has the metrics of the test split, not those that a scheduler compares.

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.positives import positive_groups
 from ray_atr.data.captions import TrainingCaptions, read_caption_file
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.positives import positive_groups
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts

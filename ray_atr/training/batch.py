@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.sampling import IN_SHARDS, num_weighted, weighted
 from ray_atr.common.settings import refuse
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.sampling import IN_SHARDS, num_weighted, weighted
 from ray_atr.data.stream import (
     EpochOrder,
     FeatureBatch,

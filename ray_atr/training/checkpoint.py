@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ray_atr.common.digests import digest_of, digest_of_file, mapped
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError, atomic_file, disk_errors
-from ray_atr.common.storage.digests import digest_of, digest_of_file, mapped
-from ray_atr.common.storage.transfer import CheckpointSync
+from ray_atr.common.transfer import CheckpointSync
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.sharding import gathered

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import BLOCKS, Noise, read_index
-from ray_atr.data.sampling import IN_SHARDS
 from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.data.stream import check_batch_size, check_parts

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common import sampling
+from ray_atr.common.caches import cache_folder
+from ray_atr.common.positives import folded
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
-from ray_atr.common.storage.caches import cache_folder
-from ray_atr.data import sampling
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FRAMES, open_features
-from ray_atr.data.positives import folded
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs

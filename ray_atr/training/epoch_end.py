@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.data.sampling import permutation
+from ray_atr.common.sampling import permutation
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.sharding import gathered
@@ -34,15 +34,15 @@ from ray_atr.objectives.schemes import (
 from ray_atr.training.base_encoding import BLOCK, BaseSource, SourceEncoder, concatenated
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState
-from ray_atr.training.encoding.texts import TextBatcher
-from ray_atr.training.group import WorkerGroup
-from ray_atr.training.knowledge_base.drift import (
+from ray_atr.training.drift import (
     drift_of_part,
     drift_of_parts,
     neighbour_label_share,
     out_of_batch_influence,
     prototype_collapse,
 )
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.memory import SnapshotMemory
 from ray_atr.training.knowledge_base.parts import part_of_worker
 from ray_atr.training.knowledge_base.searcher import as_tensor

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ray_atr.common.language_codes import ENGLISH, language_codes
 from ray_atr.common.override import override
+from ray_atr.common.positives import POSITIVES
 from ray_atr.common.ranking import EPSILON, RELEVANCE, RELEVANCE_HELP, RankingSettings
+from ray_atr.common.sampling import ORDERS
 from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.common.storage import Location, file_exists, read_json
-from ray_atr.data.language_codes import ENGLISH, language_codes
 from ray_atr.data.noise import Noise
-from ray_atr.data.positives import POSITIVES
-from ray_atr.data.sampling import ORDERS
 from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.models.retriever import ModelSettings
 from ray_atr.models.tower import checkpoint_of

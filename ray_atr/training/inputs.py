@@ -6,26 +6,27 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
+from ray_atr.common.caches import cache_folder, cache_key, mark_used
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE
+from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import fetched, locate
-from ray_atr.common.storage.caches import cache_folder, cache_key, mark_used
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.sampling import IN_SHARDS
+from ray_atr.data.noise import Noise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
-from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -36,7 +37,7 @@ from ray_atr.training.encoding.frozen import (
     ensure_audio_vectors,
     ensure_text_vectors,
 )
-from ray_atr.training.experiment import Experiment, automatic_rate
+from ray_atr.training.experiment import DataSettings, Experiment, automatic_rate
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import saved_retriever
 
@@ -58,7 +59,7 @@ class Prepared:
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the kind that these are."""
-        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=lambda message: None)
+        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=silent)
         return _features(experiment, tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
@@ -66,7 +67,7 @@ class Prepared:
         folders = [self.features, *([] if self.captions is None else [self.captions])]
         if all(map(is_complete, folders)) and (self.tokenizer is None or _is_complete_tokenizer(self.tokenizer)):
             return self
-        return prepare(experiment, self.home, use_ray=False, say=lambda message: None)
+        return prepare(experiment, self.home, use_ray=False, say=silent)
 
     @property
     def frozen_weights(self) -> dict[str, Path]:
@@ -122,6 +123,11 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
                 raise refuse("train.start_from", folder, allowed)
     retriever.languages = tuple(dict.fromkeys([*retriever.languages, *saved.languages])) if saved.languages else ()
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
+
+
+def what_is_prepared(experiment: Experiment) -> tuple[DataSettings, ModelSettings]:
+    """What decides on what `prepare` makes: the data without its noise, and the model."""
+    return replace(experiment.data, noise=Noise()), experiment.model
 
 
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:

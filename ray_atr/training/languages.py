@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.shards import read_manifest
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.experiment import Experiment

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_atr.common.storage import read_json
-from ray_atr.common.storage.transfer import CheckpointSync
+from ray_atr.common.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport

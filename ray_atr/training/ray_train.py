@@ -16,14 +16,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ray_atr.common.caches import cache_key
+from ray_atr.common.digests import DamagedCacheError
 from ray_atr.common.jobs import Resources
+from ray_atr.common.progress import silent
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
 from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
-from ray_atr.common.storage.caches import cache_key
-from ray_atr.common.storage.digests import DamagedCacheError
-from ray_atr.common.storage.transfer import on_this_node
+from ray_atr.common.transfer import on_this_node
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import is_searched_in_parts, undividable
 from ray_atr.training.epoch_validation import start_validator
@@ -149,7 +150,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     experiment, folder = config["experiment"], locate(config["folder"])
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
-        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=lambda message: None)
+        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=silent)
         group, make_refresher = worker_group(experiment), actor_refresher if ray.is_initialized() else None
         with on_this_node(folder) as (local, sync):
             train_trial(

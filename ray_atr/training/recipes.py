@@ -1,51 +1,56 @@
 """Experiments by name: each recipe derives from another one and changes what is different.
 
-The names say data, towers and objective. Those here are of seconds without a GPU; recipes of papers name published checkpoints (a
-hub id, or a file to be put under `checkpoints/`) and prepared data sets under `data/`. Every value can be overridden by its path.
+The names say data, towers and objective. The small ones are of seconds without a GPU; recipes of papers name published
+checkpoints (a hub id, or a file to be put under `checkpoints/`) and prepared data sets under `data/`. Every value can be
+overridden by its path.
+
+A file of recipes has what each is `about`, the `base` that it derives from, and what it `changes`, by the paths of the settings.
 """
 
 from __future__ import annotations
 
-from ray_atr.common.settings import wing
-from ray_atr.training.recipe import Recipe
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-FROM_SCRATCH = Recipe(
-    "The synthetic soundscapes and two small towers with random weights: seconds an epoch on one CPU core.",
-    {
-        "train.epochs": 7,
-        "train.batch_size": 64,
-        "train.learning_rate": 2e-3,
-        "evaluation.validation_captions": 1,
-    },
-)
-SMALL = {
-    "quickstart": Recipe(
-        "The soundscapes, with the frozen towers that come with the package: only projections are trained, in seconds.",
-        {
-            "model.audio.checkpoint": "shipped:small_cnn",
-            "model.audio.adapt.is_frozen": True,
-            "model.text.checkpoint": "shipped:small_transformer",
-            "model.text.num_layers": 1,
-            "model.text.vocab_size": 2048,
-            "model.text.adapt.is_frozen": True,
-            "model.projection": "mlp",
-            "train.epochs": 10,
-        },
-        FROM_SCRATCH,
-    ),
-    "from_scratch": FROM_SCRATCH,
-    "vectors": Recipe(
-        "Two linear-ReLU-linear heads on a data set that `ray-atr prepare vectors` made: seconds a run on one CPU core.",
-        {
-            "data.source": "data/vectors",
-            "model.audio": "vectors",
-            "model.text": "vectors",
-            "model.projection": "mlp",
-            "model.embedding_width": 256,
-            "train.epochs": 20,
-            "train.batch_size": 64,
-            "train.learning_rate": 2e-3,
-        },
-    ),
-}
-RECIPES: dict[str, Recipe] = {**SMALL, **wing("papers.recipes").RECIPES}
+import yaml
+
+if TYPE_CHECKING:
+    from ray_atr.training.experiment import Experiment
+
+FOLDER = Path(__file__).with_name("recipes")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment by its differences from `base`, or from the defaults. Calling it makes the experiment."""
+
+    about: str
+    """What it is, in one line."""
+    changes: Mapping[str, Any]
+    """Value by the path of its setting."""
+    base: Recipe | None = None
+
+    def __call__(self) -> Experiment:
+        # Names of recipes are read for help, which does not wait for the towers' libraries.
+        from ray_atr.common.override import override
+        from ray_atr.training.experiment import Experiment
+
+        return override(Experiment() if self.base is None else self.base(), self.changes)
+
+
+def _read(*files: str) -> dict[str, Recipe]:
+    entries: dict[str, Any] = {}
+    for file in files:
+        entries |= yaml.safe_load((FOLDER / f"{file}.yaml").read_text(encoding="utf-8"))
+
+    def recipe(name: str) -> Recipe:
+        entry = entries[name]
+        return Recipe(entry["about"], entry["changes"], recipe(entry["base"]) if "base" in entry else None)
+
+    return {name: recipe(name) for name in entries}
+
+
+# Small ones, those of the three papers, and CLAP's, which other tools load.
+RECIPES = _read("small", "atri", "m_ltm", "ask", "clap")

@@ -29,12 +29,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ray_atr.common import storage
+from ray_atr.common.atomic import remove_leftovers_among
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
-from ray_atr.common.storage.atomic import remove_leftovers_among
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE
@@ -275,6 +275,11 @@ class RunFolder:
     def select_by(self) -> str:
         """The validation metric that chooses among epochs and trials."""
         return metric_chosen_by(self.settings)
+
+    def update_experiment(self, experiment: Experiment) -> None:
+        """Put another experiment in the place of the run's, if it is another."""
+        if (settings := flatten(experiment)) != self.settings:
+            storage.write_json(self.path / "experiment.json", settings, is_private=True)
 
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.

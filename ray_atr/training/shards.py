@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from ray_atr.common.atomic import new_folder, remove_folder
+from ray_atr.common.digests import check_file, digest_of_file, digests_of, seal_folder
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage.atomic import new_folder, remove_folder
-from ray_atr.common.storage.digests import check_file, digest_of_file, digests_of, seal_folder
-from ray_atr.common.storage.transfer import CheckpointSync
+from ray_atr.common.transfer import CheckpointSync
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import LAST
 

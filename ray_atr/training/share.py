@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import Encoded
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.batch import Batch
 from ray_atr.training.encoding.encode import embed_in_chunks
 from ray_atr.training.encoding.texts import TextBatcher

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from ray_atr.common.positives import caption_groups
 from ray_atr.common.settings import refuse
-from ray_atr.data.positives import caption_groups
 from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
 from ray_atr.metrics import evaluate_languages
 from ray_atr.objectives import Embeddings, Objective

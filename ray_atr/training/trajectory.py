@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, is_local, locate
-from ray_atr.common.storage.transfer import CHECKPOINT_FILE, on_this_node
+from ray_atr.common.transfer import CHECKPOINT_FILE, on_this_node
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.weights import write_weights
 from ray_atr.training.run_folder import trial_place

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from ray_atr.common.progress import silent
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -107,7 +108,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         # Its first epoch is validated, whichever epochs are.
         experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
         clock = Clock()
-        prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+        prepared = prepare(experiment, home, use_ray=False, say=silent)
         shares = tuple(share_sizes(experiment.train.batch_size, 1))
         group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
         data = TrainingData(experiment, prepared, group)

@@ -20,8 +20,8 @@ from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.ranking import rankings_beside
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.encoding.encode import clip_batches, embed_batches
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ray_atr.common.storage.digests import check_folder, digests_of
+from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.text import SmallTransformer
 from ray_atr.models.weights import SHIPPED

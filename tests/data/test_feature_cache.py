@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ray_atr.common.digests import DIGESTS_FILE
 from ray_atr.common.storage import DamagedFileError, files_below, locate, read_bytes, write_json
-from ray_atr.common.storage.digests import DIGESTS_FILE
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features

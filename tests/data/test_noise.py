@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, assign_captions, caption_owners, write_index
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ray_atr.data import sampling
+from ray_atr.common import sampling
 
 IDS = [f"clip-{i}" for i in range(4000)]
 

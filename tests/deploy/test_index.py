@@ -21,14 +21,15 @@ import torch
 import ray_atr.deploy.index.opened as opened_index
 import ray_atr.deploy.index.windows as encoders
 from ray_atr.cli import main
+from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
-from ray_atr.common.storage.caches import list_caches
-from ray_atr.deploy.index import Index, build_index, update_index
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
+from ray_atr.deploy.index.build import build_index, update_index
 from ray_atr.deploy.index.layout import number_array, numbers_of
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.encoding.options import IndexEncoding
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.tiny import make_data, prepared_for, tiny, tone
@@ -339,7 +340,7 @@ def test_pandas_is_not_imported_for_a_query(place: Path, tmp_path: Path) -> None
     """pyarrow would import it for the first list or NumPy array: a third of a second of each command."""
     copied(place, tmp_path)
     code = (
-        "import sys; from ray_atr.deploy.index import Index;"
+        "import sys; from ray_atr.deploy.index.opened import Index;"
         "assert Index.open('index').search('a tone', top=2) and 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)

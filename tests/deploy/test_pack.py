@@ -17,7 +17,8 @@ import torch
 from starlette.testclient import TestClient
 
 from ray_atr.common.storage import DamagedFileError
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.pack.fitting import AUDIO_PART, belongs, fit_projection, most_words
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions

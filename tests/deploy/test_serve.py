@@ -20,7 +20,8 @@ import soundfile
 
 from ray_atr.cli import main
 from ray_atr.cli.serve import is_loopback, listening, required_token
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from tests.support.archives import make_tones, save_retriever
 from tests.support.browser import CHROMIUM, opened
 from tests.support.calls import call

@@ -11,7 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ray_atr.deploy.index import Index, build_index, open_shards
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.shards import open_shards
 from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.archives import make_tones, save_retriever
 from tests.support.calls import call

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.deploy.index import Index, build_index
+from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.opened import Index
 from tests.support.archives import make_tones, save_retriever
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"

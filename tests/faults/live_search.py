@@ -38,7 +38,8 @@ import uvicorn  # noqa: E402, F401 so that a fork need not
 
 from ray_atr.cli import main as command  # noqa: E402
 from ray_atr.cli import serve  # noqa: E402, F401
-from ray_atr.deploy.index import Index, build_index, update_index  # noqa: E402
+from ray_atr.deploy.index.build import build_index, update_index  # noqa: E402
+from ray_atr.deploy.index.opened import Index  # noqa: E402
 from ray_atr.deploy.serve import app  # noqa: E402, F401
 from tests.support.archives import TEXTS, make_tones, save_retriever  # noqa: E402
 from tests.support.calls import call  # noqa: E402

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ray_atr.common.storage import append_line, appended, newest_lines, read_appended
-from ray_atr.common.storage.digests import DamagedFileError
+from ray_atr.common import appended, digests
+from ray_atr.common.digests import DamagedFileError
+from ray_atr.common.storage import append_line, newest_lines, read_appended
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 
@@ -46,13 +47,13 @@ def test_a_line_that_a_kill_cut_off_is_not_read_and_gives_its_place_to_the_next(
 def test_an_epoch_costs_the_same_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"}).add_trial({"seed": 1})
     parsed: list[int] = []
-    rows_of = appended.rows_of
+    rows_of = digests.rows_of
 
     def counting(text: bytes, file: Path) -> Iterator[dict[str, Any]]:
         parsed.append(len(text))
         return rows_of(text, file)
 
-    monkeypatch.setattr(appended, "rows_of", counting)
+    monkeypatch.setattr(digests, "rows_of", counting)
     written = []
     for epoch in range(1, 101):
         del parsed[:]

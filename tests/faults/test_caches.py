@@ -12,8 +12,8 @@ import pytest
 from filelock import FileLock
 
 from ray_atr.cli import main
+from ray_atr.common.caches import DAY, list_caches, prune
 from ray_atr.common.storage import atomic_file
-from ray_atr.common.storage.caches import DAY, list_caches, prune
 
 
 @pytest.fixture

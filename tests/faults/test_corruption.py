@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.common.storage import read_json
-from ray_atr.common.storage.digests import DamagedCacheError, DamagedFileError, seal
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features

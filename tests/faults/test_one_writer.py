@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.common.storage import file_exists, hold, locate, lock
-from ray_atr.common.storage.lock import HOLDER_FILE
+from ray_atr.common import lock
+from ray_atr.common.lock import HOLDER_FILE
+from ray_atr.common.storage import file_exists, hold, locate
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 

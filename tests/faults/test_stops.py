@@ -19,8 +19,8 @@ import torch
 from ray_atr.cli import running
 from ray_atr.cli.parse import run_script
 from ray_atr.cli.train import TrainOptions
+from ray_atr.cli.tuned_methods import CorrespondenceSweep
 from ray_atr.common import runtime
-from ray_atr.papers.tuned_methods import CorrespondenceSweep
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import _seal, load_checkpoint
 from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.drift import explain
 from ray_atr.training.knowledge_base.building import build
-from ray_atr.training.knowledge_base.drift import explain
 from ray_atr.training.knowledge_base.snapshot import Entries
 
 N, D = 30, 8

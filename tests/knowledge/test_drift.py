@@ -14,14 +14,14 @@ from ray_atr.objectives import PRESETS, Embeddings, Objective
 from ray_atr.objectives.knowledge import Ask, NoKnowledge
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SnapshotSettings
 from ray_atr.objectives.schemes import Kcl
-from ray_atr.training.knowledge_base.building import build
-from ray_atr.training.knowledge_base.drift import (
+from ray_atr.training.drift import (
     drift_of_part,
     drift_of_parts,
     neighbour_label_share,
     out_of_batch_influence,
     prototype_collapse,
 )
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.queue import Identity, Queue
 from ray_atr.training.knowledge_base.searcher import Searcher
 from ray_atr.training.knowledge_base.snapshot import Entries

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from ray_atr.data.language_codes import (
+from ray_atr.common.language_codes import (
     LANGUAGES,
     english_first,
     language_codes,

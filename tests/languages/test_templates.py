@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ray_atr.data.language_codes import LANGUAGES, normalise
+from ray_atr.common.language_codes import LANGUAGES, normalise
 from ray_atr.workshop.languages.grammar import WITH_WORDS, grammar_of
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, class_sentences
 from ray_atr.workshop.soundscapes.kinds import KINDS

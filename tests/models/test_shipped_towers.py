@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.digests import DamagedFileError, check_folder, digests_of
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.common.override import override
-from ray_atr.common.storage.digests import DamagedFileError, check_folder, digests_of
 from ray_atr.data.audio import clip_windows
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES
 from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever

@@ -21,8 +21,8 @@ from transformers import (
 )
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
+from ray_atr.common.language_codes import LANGUAGES
 from ray_atr.data.audio import fit, log_mel
-from ray_atr.data.language_codes import LANGUAGES
 from ray_atr.models.audio import Ast, Htsat, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import pad_tokens

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.objectives.knowledge import Ask
 from ray_atr.objectives.knowledge.ask import (
     agreement,

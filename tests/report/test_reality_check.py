@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ray_atr.cli.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.common.override import override
-from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.report.write import write_report
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
@@ -25,7 +25,7 @@ from ray_atr.papers.reality_check import (
     read_cells,
     share_of_the_way,
 )
-from ray_atr.papers.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
+from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder, TrialFolder

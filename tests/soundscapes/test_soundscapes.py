@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from scipy import signal
 
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, LANGUAGES
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES, LANGUAGES
 from ray_atr.data.shards import read_manifest
 from ray_atr.workshop.languages.grammar import TEMPLATES, WITH_WORDS, Said, grammar_of
 from ray_atr.workshop.soundscapes import KINDS, SPLITS, SoundscapesSettings, clip, ensure_soundscapes, generate

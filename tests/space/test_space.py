@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from ray_atr.common.override import override
-from ray_atr.common.space import Choice, Grid, LogUniform, QUniform, RandInt, Space, Uniform, parse_dimension
+from ray_atr.sweep.space import Choice, Grid, LogUniform, QUniform, RandInt, Space, Uniform, parse_dimension
 from ray_atr.training.experiment import Experiment
 
 PARTIAL = override(Experiment(), {"objective": "m_ltm_pot"})

@@ -10,10 +10,10 @@ import pytest
 from ray_atr.cli.experiment_options import SweepOptions
 from ray_atr.cli.running import run_plan
 from ray_atr.common.override import override
-from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, FixedPoints, Goal, SweepPlan
 from ray_atr.sweep import estimate as estimating
 from ray_atr.sweep.estimate import duration, estimate, kind_of, size
+from ray_atr.sweep.space import Space
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
 from tests.support.tiny import tiny

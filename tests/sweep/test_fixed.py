@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from ray_atr.cli.comparisons import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
 from ray_atr.cli.sweep import COMPARISONS
 from ray_atr.common.override import flatten, override
-from ray_atr.papers.sweeps import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
 from ray_atr.sweep.fixed import set_by_recipe, split_settings

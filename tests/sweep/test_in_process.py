@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 from tests.support.tiny import tiny

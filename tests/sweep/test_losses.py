@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ray_atr.cli.running import open_run
+from ray_atr.common.atomic import remove_leftovers
 from ray_atr.common.storage import atomic_file, write_json, write_lines
-from ray_atr.common.storage.atomic import remove_leftovers
 from ray_atr.evaluation.report import write_report
 from ray_atr.training.run_folder import RunFolder, make_trial_id
 from tests.support.fake_runs import write_run

@@ -12,9 +12,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
-from ray_atr.common.space import Point, Space
 from ray_atr.sweep import Goal, OptunaSearch, optuna_search
 from ray_atr.sweep.search import History, Observation
+from ray_atr.sweep.space import Point, Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED
 

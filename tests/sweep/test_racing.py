@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_atr.common.space import Space
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.unit_scores import packed_scores
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, SweepListener, SweepPlan, sweep
 from ray_atr.sweep.racing import Racing
 from ray_atr.sweep.schedulers import check_scheduler, make_scheduler
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FINISHED, PENDING, STOPPED, RunFolder, TrialFolder

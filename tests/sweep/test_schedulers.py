@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ray_atr.common.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.describe import conditions_of
 from ray_atr.sweep.schedulers import compared, make_scheduler
+from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 

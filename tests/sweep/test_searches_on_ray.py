@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_atr.common.space import Space
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, FixedPoints, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
 from ray_atr.sweep.race import Scores
+from ray_atr.sweep.space import Space
 from ray_atr.training.knowledge_base.snapshot import load
 from ray_atr.training.run_folder import FINISHED, STOPPED, RaceEvidence, RunFolder
 from tests.support.tiny import make_data, new_run, prepared_for, tiny

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ray_atr.common.override import override
-from ray_atr.common.space import Space
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, OptunaSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.search import History, Observation
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, read_earlier, status_of
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, RUNNING, STOPPED, RunFolder, TrialFolder
@@ -211,8 +211,8 @@ def test_each_point_of_a_grid_gets_its_share_of_a_search(run: RunFolder) -> None
 
 
 def test_a_proposal_that_cannot_run_is_recorded_as_failed(run: RunFolder) -> None:
-    def refuse_large(point: Any) -> None:
-        if point["objective.pair.transport_mass"] > 0.6:
+    def refuse_large(experiment: Any) -> None:
+        if experiment.objective.pair.transport_mass > 0.6:
             raise ValueError("objective.pair.transport_mass: too large here")
 
     queue = TrialQueue(run, optuna(8), refuse_large)

@@ -12,9 +12,9 @@ from ray import cloudpickle
 
 from ray_atr.cli.parse import heartbeat
 from ray_atr.common.override import flatten, override
-from ray_atr.common.space import Space
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
+from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.experiment import Experiment

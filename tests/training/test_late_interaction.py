@@ -17,8 +17,8 @@ from ray_atr.data.stream import stream, training_plan
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
 from ray_atr.metrics import align_captions
+from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.objectives.embeddings import late_interaction
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_interaction
 from ray_atr.training.encoding.texts import TextBatcher

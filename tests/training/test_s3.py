@@ -12,8 +12,9 @@ import s3fs
 import torch
 from moto.server import ThreadedMotoServer
 
-from ray_atr.common.storage import StorageError, entries_in, locations
-from ray_atr.common.storage.transfer import on_this_node
+from ray_atr.common import locations
+from ray_atr.common.storage import StorageError, entries_in
+from ray_atr.common.transfer import on_this_node
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report import write_report
 from ray_atr.evaluation.run import evaluate

@@ -25,7 +25,7 @@ from upath import UPath
 
 import ray_atr.training.shards as shards_module
 from ray_atr.common.override import flatten, override
-from ray_atr.common.storage.transfer import CheckpointSync
+from ray_atr.common.transfer import CheckpointSync
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.sharding import EqualCalls, local, shard_tower
 from ray_atr.training import checks, loop, ray_train

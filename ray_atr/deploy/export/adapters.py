@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ray_atr.common.extras import require_extra
+from ray_atr.common.settings import require_extra
 from ray_atr.deploy.export.sentence_transformers import EXTRA
 from ray_atr.models.retriever import Retriever
 

@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ray_atr.common.atomic import disk_errors
+from ray_atr.common.digests import seal_folder
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, locate
-from ray_atr.common.storage.atomic import disk_errors
-from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers

@@ -6,7 +6,6 @@ Shapes: N clips or texts, S samples, T frames, F mel bands, L tokens, D embeddin
 from __future__ import annotations
 
 import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,23 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ray_atr.common.extras import require_extra
+from ray_atr.common.language_codes import LANGUAGES, tag_among
 from ray_atr.common.settings import refuse
 from ray_atr.data.audio import PRE_EMPHASIS, FrontEnd, fft_size, mel_filters
-from ray_atr.data.language_codes import LANGUAGES, tag_among
 from ray_atr.deploy.export.sentence_transformers import metric_root
 from ray_atr.models.ced import CedTower
+from ray_atr.models.onnx_graph import require_onnx, write_graph
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextTower
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
-EXTRA = "onnx"
 AUDIO_FILE, TEXT_FILE, SMALL_TEXT_FILE = "audio.onnx", "text.onnx", "text.int8.onnx"
 TOKENISER_FILE = "tokenizer.json"
 
 
 def require(retriever: Retriever) -> None:
     """ValueError for a retriever that no graph can be, which says what can."""
-    require_extra("onnxscript", EXTRA, "--to onnx")
-    require_extra("onnxruntime", EXTRA, "--to onnx")
+    require_onnx("--to onnx")
     if retriever.settings.interaction == "late":
         raise refuse("--to onnx", "model.interaction late", "model.interaction global")
     for part, settings in (("audio", retriever.settings.audio), ("text", retriever.settings.text)):
@@ -187,31 +184,6 @@ def _kaldi_basis(front_end: FrontEnd) -> NDArray[np.float64]:
 
 def _columns(spectrum: NDArray[np.complex128]) -> NDArray[np.float64]:
     return np.concatenate([spectrum.real, spectrum.imag], axis=1)
-
-
-def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
-    """Write a graph whose named axes are free, weights inside."""
-    dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
-    try:
-        for name in levels:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                graph,
-                example,
-                str(file),
-                input_names=list(axes),
-                output_names=["vectors"],
-                dynamic_shapes=dynamic,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def _quantise(file: Path, small: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ray_atr.common.extras import require_extra
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import refuse, require_extra
 from ray_atr.deploy.export.clap import clap_model, is_htsat, stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower

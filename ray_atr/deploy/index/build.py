@@ -17,38 +17,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.atomic import remove_leftovers_below
+from ray_atr.common.digests import digest_of
+from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
+from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
-from ray_atr.common.storage.atomic import remove_leftovers_below
-from ray_atr.common.storage.digests import digest_of
-from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.data.schema import caption_rows, captions_by_language
+from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
 from ray_atr.deploy.index.fingerprint import model_fingerprint
-from ray_atr.deploy.index.layout import (
-    FILE_SCHEMA,
-    FILES,
-    INDEX_FILE,
-    STRUCTURE,
-    WINDOW_SCHEMA,
-    WINDOWS,
-    IndexManifest,
-    check_files,
-    mapped_table,
-    number_array,
-    numbers_of,
-    read_index_manifest,
-    remove_other_states,
-    write_index_manifest,
-    write_state,
-)
+from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.encoding.options import IndexEncoding
 from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"
@@ -61,7 +45,7 @@ SHOWN = 20
 
 PART_SCHEMA = pa.schema(
     [
-        *(FILE_SCHEMA.field(name) for name in ("path", "size", "modified_ns", "digest", "clip_id", "captions")),
+        *(layout.FILE_SCHEMA.field(name) for name in ("path", "size", "modified_ns", "digest", "clip_id", "captions")),
         ("starts", pa.list_(pa.float64())),
         ("ends", pa.list_(pa.float64())),
         ("vectors", pa.large_binary()),
@@ -73,7 +57,7 @@ PART_SCHEMA = pa.schema(
 class Changes:
     """What a build or an update did, in sounds."""
 
-    manifest: IndexManifest
+    manifest: layout.IndexManifest
     encoded: int
     taken_over: int
     removed: int
@@ -87,7 +71,7 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
     ValueError if `out` is an index already. A build that was stopped is taken up by the same call.
     """
     folder = _here(out, "--out")
-    if (folder / INDEX_FILE).exists():
+    if (folder / layout.INDEX_FILE).exists():
         if not _killed_at_its_end(folder, audio, part):
             update = shlex.join(["ray-atr", "index", "update", out])
             raise refuse("--out", out, f"a new folder; bring an index up to date with `{update}`")
@@ -108,14 +92,14 @@ def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
         path.name in (UNFINISHED, LOCK_FILE) or path.name.startswith(f".{UNFINISHED}.") for path in folder.iterdir()
     ):
         return False
-    manifest = read_index_manifest(folder)
+    manifest = layout.read_index_manifest(folder)
     return (manifest.archive, manifest.part) == (open_archive(audio).place, part)
 
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
     """Encode what is new or changed in the archive of an index, and leave out what is gone. ValueError for another model."""
     folder = _here(index, "index")
-    manifest = read_index_manifest(folder)
+    manifest = layout.read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
     archive = open_archive(audio or manifest.archive)
     if manifest.part:
@@ -140,8 +124,8 @@ def bring_up_to_date(
     encoding: IndexEncoding | None = None,
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
-    progress: NamedProgress = lambda what, done, total: None,
-    say: Say = lambda message: None,
+    progress: NamedProgress = silent,
+    say: Say = silent,
 ) -> Changes:
     """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
 
@@ -155,7 +139,7 @@ def bring_up_to_date(
     model = model_fingerprint(retriever)
     with _made(folder), hold(folder, "the index"):
         remove_leftovers_below(folder)
-        before = read_index_manifest(folder) if file_exists(folder / INDEX_FILE) else None
+        before = layout.read_index_manifest(folder) if file_exists(folder / layout.INDEX_FILE) else None
         if before is not None and before.model != model:
             raise refuse(
                 "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
@@ -190,10 +174,10 @@ def bring_up_to_date(
         if before is not None and files is not None and tables[0].equals(files):
             manifest = dataclasses.replace(before, archive=archive.place, checkpoint=str(checkpoint))
             if manifest != before:
-                write_index_manifest(folder, manifest)
+                layout.write_index_manifest(folder, manifest)
         else:
             say("writing the index")
-            manifest = write_state(
+            manifest = layout.write_state(
                 folder,
                 *tables,
                 model=model,
@@ -203,7 +187,7 @@ def bring_up_to_date(
                 part=part,
                 exact_rows=exact_rows,
             )
-        remove_other_states(folder, manifest)
+        layout.remove_other_states(folder, manifest)
         remove_folder(folder / UNFINISHED)
     encoded = sum(not one.error for one in done.values())
     return Changes(manifest, encoded, len(reused), removed, broken)
@@ -294,17 +278,17 @@ def _digest(sound: ArchivedSound, archive: Archive) -> str:
         return ""
 
 
-def _indexed(folder: Path, manifest: IndexManifest) -> tuple[pa.Table, dict[str, EncodedSound]]:
+def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, dict[str, EncodedSound]]:
     """The files of an index, and the sounds in it by path; broken ones are tried again."""
-    check_files(folder, manifest, sorted(manifest.digests))
+    layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
-    files, windows = mapped_table(state / FILES), mapped_table(state / WINDOWS)
+    files, windows = layout.mapped_table(state / layout.FILES), layout.mapped_table(state / layout.WINDOWS)
     rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
-    index, rows = read_structure(state / STRUCTURE, rows)
+    index, rows = read_structure(state / layout.STRUCTURE, rows)
     # The codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
     del index
-    starts, ends = numbers_of(windows["start"]), numbers_of(windows["end"])
+    starts, ends = layout.numbers_of(windows["start"]), layout.numbers_of(windows["end"])
     known = {}
     for row in files.to_pylist():
         if not row["error"]:
@@ -334,14 +318,14 @@ def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
     first = np.cumsum(counts) - counts
     own = list(zip(sounds, first.tolist(), counts.tolist(), strict=True))
     files = pa.concat_tables(
-        pa.Table.from_pylist([_row(one, first=place, count=n) for one, place, n in some], schema=FILE_SCHEMA)
+        pa.Table.from_pylist([_row(one, first=place, count=n) for one, place, n in some], schema=layout.FILE_SCHEMA)
         for some in (own[start : start + ROWS_TOGETHER] for start in range(0, len(own), ROWS_TOGETHER))
     )
     times = (
         np.array([time for one in sounds for time in getattr(one, name)], np.float64) for name in ("starts", "ends")
     )
     file_of = np.repeat(np.arange(len(sounds), dtype=np.int64), counts)
-    windows = pa.table([number_array(column) for column in (file_of, *times)], schema=WINDOW_SCHEMA)
+    windows = pa.table([layout.number_array(column) for column in (file_of, *times)], schema=layout.WINDOW_SCHEMA)
     return files, windows, np.concatenate(rows)
 
 

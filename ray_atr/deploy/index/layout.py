@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ray_atr.common.digests import digest_of_file
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import (
     DamagedFileError,
@@ -40,7 +41,6 @@ from ray_atr.common.storage import (
     remove_folder,
     write_json,
 )
-from ray_atr.common.storage.digests import digest_of_file
 from ray_atr.data.schema import CAPTIONS
 from ray_atr.deploy.index.structure import EXACT_ROWS, Rows, build_structure, write_structure
 

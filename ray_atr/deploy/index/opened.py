@@ -14,29 +14,15 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import cache_folder, cache_key, lock_of, mark_used
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
-from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of, mark_used
-from ray_atr.common.storage.transfer import get
+from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
+from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows, is_fast
-from ray_atr.deploy.index.layout import (
-    FILES,
-    INDEX_FILE,
-    ROWS,
-    STRUCTURE,
-    VECTORS,
-    WINDOWS,
-    IndexManifest,
-    check_files,
-    mapped_table,
-    number_array,
-    numbers_of,
-    read_index_manifest,
-    write_index_manifest,
-)
 from ray_atr.deploy.index.search import Match, Search
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
@@ -58,7 +44,7 @@ class Index(Search):
     def __init__(
         self,
         folder: Path,
-        manifest: IndexManifest,
+        manifest: layout.IndexManifest,
         *,
         checkpoint: str | None = None,
         retriever: Retriever | None = None,
@@ -66,14 +52,17 @@ class Index(Search):
     ) -> None:
         super().__init__(manifest, checkpoint=checkpoint, retriever=retriever)
         self.folder, self.num_sounds, self._audio = folder, manifest.num_sounds, audio
-        names = [FILES, WINDOWS, STRUCTURE, *(() if manifest.is_exact else (ROWS,))]
-        check_files(folder, manifest, names)
+        names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
+        layout.check_files(folder, manifest, names)
         state = folder / str(manifest.state)
-        self._files, self._windows = mapped_table(state / FILES), mapped_table(state / WINDOWS)
+        self._files, self._windows = (
+            layout.mapped_table(state / layout.FILES),
+            layout.mapped_table(state / layout.WINDOWS),
+        )
         rows: Rows | None = None
         if not manifest.is_exact:
-            rows = np.load(state / ROWS, mmap_mode="r", allow_pickle=False)
-        self._structure, self.rows = read_structure(state / STRUCTURE, rows)
+            rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False)
+        self._structure, self.rows = read_structure(state / layout.STRUCTURE, rows)
         if self.rows.shape != (manifest.num_windows, manifest.width) or len(self._windows) != manifest.num_windows:
             raise DamagedFileError(state)
 
@@ -96,28 +85,28 @@ class Index(Search):
         if isinstance(place, Path):
             # An update may take the files of the state that was just read away.
             for _ in range(3):
-                manifest = read_index_manifest(place)
+                manifest = layout.read_index_manifest(place)
                 try:
                     return cls(place, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
                 except (DamagedFileError, FileNotFoundError):
-                    if read_index_manifest(place).state == manifest.state:
+                    if layout.read_index_manifest(place).state == manifest.state:
                         raise
             raise ValueError(f"{place}: it is being updated without a pause; try again")
-        manifest = read_index_manifest(place)
+        manifest = layout.read_index_manifest(place)
         copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
         copy.parent.mkdir(parents=True, exist_ok=True)
         with lock_of(copy):
-            if file_exists(copy / INDEX_FILE):
+            if file_exists(copy / layout.INDEX_FILE):
                 with contextlib.suppress(DamagedFileError, ValueError):
-                    check_files(copy, manifest, sorted(manifest.digests))
-                    mark_used(copy / INDEX_FILE)
+                    layout.check_files(copy, manifest, sorted(manifest.digests))
+                    mark_used(copy / layout.INDEX_FILE)
                     return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
             remove_folder(copy)
             with atomic_folder(copy) as aside:
                 for name in sorted(manifest.digests):
                     get(place / str(manifest.state) / name, aside / str(manifest.state) / name)
-                check_files(aside, manifest, sorted(manifest.digests))
-                write_index_manifest(aside, manifest)
+                layout.check_files(aside, manifest, sorted(manifest.digests))
+                layout.write_index_manifest(aside, manifest)
             return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
 
     @cached_property
@@ -137,7 +126,7 @@ class Index(Search):
         sound = None if row is None else self._files.slice(row, 1).to_pylist()[0]
         if sound is None or not sound["count"]:
             raise refuse("path", path, "a sound of the index")
-        starts = numbers_of(self._windows["start"].slice(sound["first"], sound["count"]))
+        starts = layout.numbers_of(self._windows["start"].slice(sound["first"], sound["count"]))
         number = sound["first"] + max(0, int(np.searchsorted(starts, start, side="right")) - 1)
         return self.rows[number].astype(np.float32)
 
@@ -163,7 +152,7 @@ class Index(Search):
 
     def check_vectors(self) -> None:
         """DamagedFileError unless `vectors.parquet`, which a search does not read, is as it was written."""
-        check_files(self.folder, self.manifest, [VECTORS])
+        layout.check_files(self.folder, self.manifest, [layout.VECTORS])
 
     @cached_property
     def _coarse(self) -> CoarseRows:
@@ -175,7 +164,7 @@ class Index(Search):
 
     def _matches(self, scores: NDArray[np.float32], places: NDArray[np.int64]) -> list[Match]:
         is_valid = places >= 0
-        taken = self._windows.take(number_array(places[is_valid]))
+        taken = self._windows.take(layout.number_array(places[is_valid]))
         windows = taken.to_pylist()
         sounds = self._files.select(["path", "clip_id", "captions"]).take(taken["file"])
         return [

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.language_codes import ENGLISH, require_language
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
-from ray_atr.data.language_codes import ENGLISH, require_language
 from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import IndexManifest
 from ray_atr.models.retriever import Clip, Retriever

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.common.storage.atomic import disk_errors
+from ray_atr.common.atomic import disk_errors
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import exact_top_k

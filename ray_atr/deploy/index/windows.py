@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.digests import digest_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage.digests import digest_of
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
+from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
-from ray_atr.training.encoding.options import IndexEncoding
 
 SOUNDS_IN_A_JOB = 32
 _CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")

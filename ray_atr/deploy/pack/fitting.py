@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ray_atr.data.language_codes import ENGLISH
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption
 from ray_atr.models.words import WithWords
 

@@ -22,16 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ray_atr.common.extras import require_extra
+from ray_atr.common.digests import digest_of, seal_folder
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import override
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, locate, write_json
-from ray_atr.common.storage.digests import digest_of, seal_folder
 from ray_atr.data.caption_vectors import clip_width
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.shards import Manifest, read_manifest
-from ray_atr.deploy.export.onnx import EXTRA, write_graph
 from ray_atr.deploy.index.fingerprint import PACK_FILE
 from ray_atr.deploy.pack.fitting import belongs, fit_projection, most_words
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
@@ -43,6 +41,7 @@ from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Samples, retrieval_samples
+from ray_atr.models.onnx_graph import require_onnx, write_graph
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.tower import TextSettings, TextTower
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
@@ -109,8 +108,7 @@ def make_pack(
     if folder.exists() and any(folder.iterdir()):
         raise refuse("--out", str(out), "a new or empty folder")
     if options.onnx:
-        require_extra("onnxscript", EXTRA, "--onnx")
-        require_extra("onnxruntime", EXTRA, "--onnx")
+        require_onnx("--onnx")
     foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
     _check(foreign, options.method, split)
     say("encoding the captions")
@@ -235,7 +233,7 @@ def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, si
         if chosen_by in row and "epoch" in row and "train/loss" in row:
             say(f"epoch {row['epoch']} of {experiment.train.epochs}: {chosen_by} {100 * row[chosen_by]:.1f}")
 
-    prepared = prepare(experiment, home / "home", use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home / "home", use_ray=False, say=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
     return _packed(trained.settings, side.tower, side.settings, trained.text_projection)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common import sampling
+from ray_atr.common.language_codes import ENGLISH, require_language
 from ray_atr.common.settings import counted, refuse
-from ray_atr.data import sampling
-from ray_atr.data.language_codes import ENGLISH, require_language
 from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import captions_of, cell_of

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.nn import functional
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.evaluation.report.evaluation_page import Page, Query, RetrievedClip
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
@@ -18,7 +19,6 @@ from ray_atr.evaluation.report.evaluation_tables import lacks, task_title, train
 from ray_atr.metrics.alignment import AlignedCaptions, ranked_by
 from ray_atr.metrics.bootstrap import DRAWS, LEVEL, across_seeds, bootstrap_runs, compare_runs
 from ray_atr.metrics.languages import (
-    ENGLISH,
     embedding_metrics,
     language_metrics,
     ranks_by_language,

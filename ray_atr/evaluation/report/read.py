@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import as_typed
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives.schemes import SCHEMES

@@ -25,8 +25,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ray_atr.common import sampling
 from ray_atr.common.settings import Settings, counted, refuse
-from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.detection import detection
 from ray_atr.objectives.pairs import CleanShare, Comparison
@@ -188,12 +188,12 @@ class Estimator:
             return {}
         probabilities = self.epoch_probabilities[seen]
         # In order of value, so that the sum does not depend on the order of the clips.
-        found = {"clean_probability": float(probabilities.double().sort().values.mean())}
+        scalars = {"clean_probability": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
-            found.update(
+            scalars.update(
                 detection(probabilities, self.pairs.truth.to(probabilities.device)[seen], self.ranking_scores[seen])
             )
-        return found
+        return scalars
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values for a checkpoint."""
@@ -216,9 +216,9 @@ class Estimator:
         if self.clean_shares is not None:
             self.clean_shares.load_state_dict(state["clean_shares"])
         for name, table in state["tables"].items():
-            kept = table.cpu()[order].to(self.device)
+            stored = table.cpu()[order].to(self.device)
             # A table of embeddings is made when their width is known: here, or by the first batch.
-            self.tables.setdefault(name, kept).copy_(kept)
+            self.tables.setdefault(name, stored).copy_(stored)
 
 
 class PairEstimate(NamedTuple):

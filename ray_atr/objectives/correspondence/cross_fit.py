@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import (
@@ -124,7 +124,7 @@ class OneWay:
 
 
 def cross_fit(
-    pairs: Pairs, folds: int, seed: int, progress: CountProgress | None = None, scorer: type[PairScorer] = OneWay
+    pairs: Pairs, folds: int, seed: int, progress: CountProgress = silent, scorer: type[PairScorer] = OneWay
 ) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
 
@@ -145,8 +145,7 @@ def cross_fit(
         in_order[np.concatenate(rows_of)] = np.concatenate(captions)
         own = np.flatnonzero(np.isin(pairs.clip, held_out))
         yield Fold(held_out, own, np.stack(clips), in_order, language)
-        if progress is not None:
-            progress(number, folds)
+        progress(number, folds)
 
 
 def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) -> Floats:
@@ -155,14 +154,14 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
     NaN where a fold's captions all say the same. Raises ValueError as `cross_fit` does.
     """
     random = np.random.default_rng((seed, 1))
-    found = np.full(len(pairs.text), np.nan)
+    p_value = np.full(len(pairs.text), np.nan)
     place = np.full(len(pairs.audio), -1)
     for fold in cross_fit(pairs, folds, seed):
         place[fold.clips] = np.arange(len(fold.clips))
         null = fold.score(*fold.mispairs(pairs, mispairs // folds, random))
         if len(null):
-            found[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
-    return found
+            p_value[fold.captions] = p_values(fold.score(place[pairs.clip[fold.captions]], fold.captions), null)
+    return p_value
 
 
 def random_share(doubted: Pairs, seed: int) -> float:

@@ -21,12 +21,12 @@ def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None =
                                 wrong: what it costs to clean the data that far.
     """
     clean_probability, is_true = clean_probability.double().flatten().cpu(), is_true.flatten().cpu()
-    found = {"detector_calibration_error": calibration_error(clean_probability, is_true)}
+    measured = {"detector_calibration_error": calibration_error(clean_probability, is_true)}
     if 0 < int(is_true.sum()) < len(is_true):
         ranks = probability_ranks(clean_probability, score)
-        found["detector_auc"] = area_under_curve(ranks, is_true)
-        found["clean_pairs_lost"] = clean_pairs_lost(ranks, is_true)
-    return found
+        measured["detector_auc"] = area_under_curve(ranks, is_true)
+        measured["clean_pairs_lost"] = clean_pairs_lost(ranks, is_true)
+    return measured
 
 
 def probability_ranks(clean_probability: Tensor, score: Tensor | None) -> Tensor:
@@ -58,11 +58,11 @@ def calibration_error(clean_probability: Tensor, is_true: Tensor) -> float:
 def clean_pairs_lost(clean_probability: Tensor, is_true: Tensor) -> float:
     """As `detection` has it; ties stand together."""
     order = clean_probability.argsort(descending=True)
-    kept, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
+    num_kept, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
     descending = clean_probability[order]
     is_whole = torch.cat([descending[1:] < descending[:-1], torch.ones(1, dtype=torch.bool)])
-    allowed = (wrong <= FALSE_DISCOVERY * kept) & is_whole
+    allowed = (wrong <= FALSE_DISCOVERY * num_kept) & is_whole
     if not bool(allowed.any()):
         return 1.0
     last = int(allowed.nonzero().max())
-    return 1 - int(kept[last] - wrong[last]) / int(is_true.sum())
+    return 1 - int(num_kept[last] - wrong[last]) / int(is_true.sum())

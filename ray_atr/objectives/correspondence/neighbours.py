@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common import sampling
 from ray_atr.common.settings import setting
-from ray_atr.data import sampling
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison

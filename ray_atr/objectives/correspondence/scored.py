@@ -61,9 +61,9 @@ class MixtureEstimator(Estimator):
             known = ~scores[:, :, language].isnan()
             if bool(known.any()):
                 share = None if self.clean_shares is None else self.clean_shares.of_language(language)
-                found = low_component(-scores[:, :, language][known], self.settings.mixture, share).to(scores)
-                clean_probabilities[:, :, language] = found.mean()
-                clean_probabilities[:, :, language][known] = found
+                clean = low_component(-scores[:, :, language][known], self.settings.mixture, share).to(scores)
+                clean_probabilities[:, :, language] = clean.mean()
+                clean_probabilities[:, :, language][known] = clean
         return clean_probabilities
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:

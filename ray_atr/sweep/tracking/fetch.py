@@ -7,19 +7,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ray_atr.common import storage
 from ray_atr.common.formats import FORMATS
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import nearest
-from ray_atr.common.storage import (
-    Location,
-    file_exists,
-    locate,
-    make_folder,
-    read_json,
-    safe_name,
-    write_json,
-    write_lines,
-)
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.sweep.tracking.names import from_mlflow
 from ray_atr.sweep.tracking.store import (
@@ -33,27 +24,23 @@ from ray_atr.sweep.tracking.store import (
     all_runs,
     brief,
 )
+from ray_atr.training import run_folder
 from ray_atr.training.experiment import stored_experiment
-from ray_atr.training.run_folder import (
-    FAILED,
-    FINISHED,
-    METRICS_FILE,
-    PENDING,
-    RESULT_FILE,
-    RUNNING,
-    STOPPED,
-    train_seconds,
-    trial_name,
-)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-STATUS = {"FINISHED": FINISHED, "FAILED": FAILED, "RUNNING": RUNNING, "SCHEDULED": PENDING, "KILLED": PENDING}
+STATUS = {
+    "FINISHED": run_folder.FINISHED,
+    "FAILED": run_folder.FAILED,
+    "RUNNING": run_folder.RUNNING,
+    "SCHEDULED": run_folder.PENDING,
+    "KILLED": run_folder.PENDING,
+}
 
 
-def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
+def fetch_experiment(name: str, store: Store, out: storage.Location) -> list[storage.Location]:
     """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
 
     A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError if the store has no
@@ -76,19 +63,19 @@ def fetch_experiment(name: str, store: Store, out: Location) -> list[Location]:
         raise ConnectionError(f"MLflow at {store}: {brief(error)}") from error
 
 
-def _write(client: MlflowClient, parent: Run, runs: list[Run], out: Location) -> Location:
-    sweep_id = safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
+def _write(client: MlflowClient, parent: Run, runs: list[Run], out: storage.Location) -> storage.Location:
+    sweep_id = storage.safe_name(parent.data.tags[SWEEP_TAG], f"MLflow tag {SWEEP_TAG}")
     folder = out / sweep_id
-    if file_exists(folder / "sweep.json"):
+    if storage.file_exists(folder / "sweep.json"):
         return folder
     trials = [run for run in runs if run.data.tags.get(SWEEP_TAG) == sweep_id and TRIAL_TAG in run.data.tags]
     for trial in trials:
         _write_trial(client, trial, folder)
-    make_folder(folder / "trials")
-    write_json(folder / "experiment.json", _settings(parent.data.params))
-    write_json(folder / "tracking.json", {"sweep_id": sweep_id})
+    storage.make_folder(folder / "trials")
+    storage.write_json(folder / "experiment.json", _settings(parent.data.params))
+    storage.write_json(folder / "tracking.json", {"sweep_id": sweep_id})
     # Written last: its presence says that the folder is whole.
-    write_json(folder / "sweep.json", _sweep_info(parent, trials))
+    storage.write_json(folder / "sweep.json", _sweep_info(parent, trials))
     return folder
 
 
@@ -110,9 +97,9 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
     }
 
 
-def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
+def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> None:
     overrides = json.loads(run.data.tags[OVERRIDES_TAG])
-    trial_id = safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
+    trial_id = storage.safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
     trial = folder / "trials" / trial_id
     rows: dict[int, EpochReport] = {}
     final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
@@ -127,28 +114,32 @@ def _write_trial(client: MlflowClient, run: Run, folder: Location) -> None:
                 row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
                 row[name.removeprefix("validation/")] = point.value
     epochs = [rows[step] for step in sorted(rows)]
-    make_folder(trial)
-    write_lines(trial / METRICS_FILE, ({**row, "trial_id": trial_id} for row in epochs))
+    storage.make_folder(trial)
+    storage.write_lines(trial / run_folder.METRICS_FILE, ({**row, "trial_id": trial_id} for row in epochs))
     if "best_epoch" in run.data.metrics:
-        write_json(trial / RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs))
+        storage.write_json(
+            trial / run_folder.RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs)
+        )
     content = {
         "trial_id": trial_id,
-        "name": trial_name(overrides),
+        "name": run_folder.trial_name(overrides),
         "overrides": overrides,
         "format": int(run.data.tags.get(FORMAT_TAG, 0)),
-        "status": STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
+        "status": run_folder.STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
         "error": run.data.tags.get("error"),
-        "train_seconds": train_seconds(epochs),
+        "train_seconds": run_folder.train_seconds(epochs),
     }
-    write_json(trial / "trial.json", content)
+    storage.write_json(trial / "trial.json", content)
 
 
 def _sent_result(client: MlflowClient, run: Run) -> dict[str, Any]:
     """The result that was sent as a file, with what is no metric in MLflow; nothing of an earlier version's run."""
-    if not any(file.path == RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
+    if not any(file.path == run_folder.RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        content = read_json(locate(client.download_artifacts(run.info.run_id, RESULT_FILE, folder)))
+        content = storage.read_json(
+            storage.locate(client.download_artifacts(run.info.run_id, run_folder.RESULT_FILE, folder))
+        )
     return dict(content) if isinstance(content, dict) else {}
 
 
@@ -162,7 +153,7 @@ def _result(
         "last": last.validation,
         "test": dict(final["test"]),
         "clean_share": last.group("train").get("clean_share"),
-        "train_seconds": train_seconds(epochs),
+        "train_seconds": run_folder.train_seconds(epochs),
     }
 
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+from ray_atr.common.lock import user_name
 from ray_atr.common.override import as_typed
 from ray_atr.common.redaction import redact
 from ray_atr.common.storage import Location, entries_in, fetched, file_exists, locate, read_json, read_text, write_json
-from ray_atr.common.storage.lock import user_name
 from ray_atr.sweep.tracking.names import HEADINGS, in_mlflow, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,

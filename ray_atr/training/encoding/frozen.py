@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from ray_atr.common.caches import cache_folder, cache_key, lock_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Say
 from ray_atr.common.storage import read_json, write_bytes
-from ray_atr.common.storage.caches import cache_folder, cache_key, lock_of
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import LAYOUT, FolderHere, ensure_features, has_long_clips, is_complete, write_rows

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ray_atr.data.positives import group_number
-from ray_atr.objectives import Embeddings
+from ray_atr.common.positives import group_number
 from ray_atr.objectives.knowledge.ance import Ance
 from ray_atr.objectives.knowledge.knowledge import Knowledge, KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.knowledge.nnclr import Nnclr
+from ray_atr.objectives.pairs.embeddings import Embeddings
 from ray_atr.training.knowledge_base.queue import NOBODY, Identity, Queue
 from ray_atr.training.knowledge_base.refresher import Refresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import Positions, draw_from_pool

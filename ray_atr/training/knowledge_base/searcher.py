@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.data.sampling import hashes
+from ray_atr.common.sampling import hashes
 from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Retrieved, SearchSpec
 from ray_atr.training.knowledge_base.equal_rows import EqualRows, row_keys
 from ray_atr.training.knowledge_base.faiss_library import LARGEST_K, faiss_for_search, searched_on

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.storage import remove_folder
-from ray_atr.common.storage.atomic import remove_leftovers_below
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.building import Centroids, PartBuilder
 from ray_atr.training.knowledge_base.faiss_library import limit_threads

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.digests import check_folder, seal_folder
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, read_json, remove_folder
-from ray_atr.common.storage.digests import check_folder, seal_folder
 from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
 
 MANIFEST_FILE = "manifest.json"

@@ -59,20 +59,20 @@ def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     listed = {(clip, language, int(slot)): int(stratum) for clip, language, slot, stratum in facts["listen"]["pairs"]}
     given = read_answers(answers, listed)
     sizes = np.array(facts["listen"]["sizes"], np.int64)
-    heard = np.bincount([listed[key] for key in given], minlength=len(sizes))
-    wrong = np.bincount([listed[key] for key, is_wrong in given.items() if is_wrong], minlength=len(sizes))
-    found = interval(sizes, heard, wrong)
+    num_heard = np.bincount([listed[key] for key in given], minlength=len(sizes))
+    num_wrong = np.bincount([listed[key] for key, is_wrong in given.items() if is_wrong], minlength=len(sizes))
+    noise = interval(sizes, num_heard, num_wrong)
     about: dict[str, Any] = {
         "audit": str(audit),
         **{name: facts[name] for name in ("data_hash", "split", "caption_digests") if name in facts},
-        "heard": int(heard.sum()),
+        "heard": int(num_heard.sum()),
         "unanswered": len(listed) - len(given),
-        "wrong_of_these": int(wrong.sum()),
-        "wrong_share": round(found.share, 4),
-        "interval_95": [round(found.low, 4), round(found.high, 4)],
+        "wrong_of_these": int(num_wrong.sum()),
+        "wrong_share": round(noise.share, 4),
+        "interval_95": [round(noise.low, 4), round(noise.high, 4)],
     }
     write_json(out, about)
-    return found
+    return noise
 
 
 def read_answers(path: Path, listed: dict[Key, int]) -> dict[Key, bool]:

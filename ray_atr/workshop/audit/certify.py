@@ -31,10 +31,10 @@ def certified(p_value: Floats, rate: float, wrong: WrongShare) -> NDArray[np.boo
     if not 0 < rate < 1:
         raise refuse("keep", rate, "(0, 1)")
     t = np.sort(p_value)
-    kept = np.arange(1, len(t) + 1)
+    num_kept = np.arange(1, len(t) + 1)
     below = np.minimum(t, LAMBDA)
     # Those above 1/2 count as wrong, each of them.
-    too_many = np.floor(rate * kept + 1e-9) + 1 - np.maximum(0, kept - (t <= LAMBDA).sum())
+    too_many = np.floor(rate * num_kept + 1e-9) + 1 - np.maximum(0, num_kept - (t <= LAMBDA).sum())
     above = wrong.share * (1 - LAMBDA) * len(t)
     # Pairs of one clip are wrong together, so that they are one observation.
     chance = betainc(

@@ -53,17 +53,17 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        found, entries = content["data_hash"], dict(content["decisions"])
+        stored_hash, entries = content["data_hash"], dict(content["decisions"])
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; the audit's page saves it") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
-    if "check" in content and content["check"] != check_of(found, entries):
+    if "check" in content and content["check"] != check_of(stored_hash, entries):
         raise DamagedFileError(
             path, "save it again from the audit's page; remove its `check` if you changed it yourself"
         )
-    if found != data_hash:
-        raise refuse(f"{path}: data_hash", str(found)[:16], f"{data_hash[:16]}, the data set's as it is now")
+    if stored_hash != data_hash:
+        raise refuse(f"{path}: data_hash", str(stored_hash)[:16], f"{data_hash[:16]}, the data set's as it is now")
     decisions = {}
     for name, entry in entries.items():
         key = re.fullmatch(r"([^\t]*)\t([^\t]*)\t([0-9]{1,6})", name)
@@ -108,11 +108,11 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
         rows = list(csv.DictReader(file))
     p_value = np.array([float(row["p_value"]) for row in rows])
     _, clip = np.unique([row["clip_id"] for row in rows], return_inverse=True)
-    found = wrong_share(p_value, clip)
-    kept = certified(p_value, rate, found)
-    if not kept.any():
+    estimate = wrong_share(p_value, clip)
+    is_certified = certified(p_value, rate, estimate)
+    if not is_certified.any():
         raise refuse("keep", rate, "a larger share: of no set of pairs can so little be promised")
-    dropped = [row for row, is_kept in zip(rows, kept, strict=True) if not is_kept]
+    dropped = [row for row, is_kept in zip(rows, is_certified, strict=True) if not is_kept]
     wanted = {(row["clip_id"], row["language"], int(row["caption_number"])): Decision("drop") for row in dropped}
     return _apply(manifest, facts["split"], wanted, audit / TABLE_FILE, out, "kept")
 

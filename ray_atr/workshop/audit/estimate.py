@@ -45,8 +45,8 @@ def strata_of(p_value: Floats, share: float) -> Integers:
     """
     wrong = posterior(p_value, max(share, 1 / len(p_value)))
     order = np.argsort(p_value, kind="stable")
-    kept = np.clip(wrong[order], FLOOR, 1 - FLOOR)
-    total = np.cumsum(np.sqrt(kept * (1 - kept)))
+    clipped = np.clip(wrong[order], FLOOR, 1 - FLOOR)
+    total = np.cumsum(np.sqrt(clipped * (1 - clipped)))
     strata = np.empty(len(order), np.int64)
     # Half of a pair's own part, so that rounding does not decide where the last one belongs.
     strata[order] = np.minimum((STRATA * (total - total[0] / 2) / total[-1]).astype(np.int64), STRATA - 1)
@@ -70,16 +70,16 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
     return np.asarray(random.permutation(np.concatenate(drawn)))
 
 
-def interval(sizes: Integers, heard: Integers, wrong: Integers) -> NoiseInterval:
-    """The share of wrong pairs in strata of these sizes [H], of which `heard` [H] were heard and `wrong` [H] of these were wrong.
+def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> NoiseInterval:
+    """The share of wrong pairs in strata of these sizes [H]: of `num_heard` [H] that were heard `num_wrong` [H] were wrong.
 
     The strata are in order of suspicion; one of which nothing was heard may be anything. Raises ValueError if none was heard.
     """
-    if not heard.sum():
+    if not num_heard.sum():
         raise refuse("answers", 0, "at least one pair that was heard")
-    known = heard >= sizes
-    rest, n, x = (values[~known].astype(np.float64) for values in (sizes, heard, wrong))
-    certain, pairs = float(wrong[known].sum()), float(sizes.sum())
+    known = num_heard >= sizes
+    rest, n, x = (values[~known].astype(np.float64) for values in (sizes, num_heard, num_wrong))
+    certain, pairs = float(num_wrong[known].sum()), float(sizes.sum())
     rates, some = np.full(len(n), 0.5), n > 0
     fit = isotonic_regression(x[some] / n[some], weights=rest[some])
     rates[some] = fit.x

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.atomic import disk_errors
+from ray_atr.common.language_codes import normalise
+from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
-from ray_atr.common.storage.atomic import disk_errors
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.language_codes import normalise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
@@ -55,7 +55,7 @@ def audit_data_set(
     *,
     cross_fit: CrossFit | None = None,
     encoding: Encoding | None = None,
-    progress: NamedProgress | None = None,
+    progress: NamedProgress = silent,
     say: Say = print,
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
@@ -69,23 +69,23 @@ def audit_data_set(
     if not is_local(folder) or entries_in(folder) or (folder.is_dir() and any(folder.iterdir())):
         raise refuse("out", str(out), "a new or empty local folder")
     require_writable(folder)
-    found = None if checkpoint is None else find_checkpoint(checkpoint)
+    opened = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
     are_vectors = has_vectors(manifest.folder)
-    if found is None and not are_vectors:
+    if opened is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     clip_ids, captions = captions_of_split(manifest, options.split, options.languages)
-    if found is None:
+    if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        experiment = found.experiment
-        if experiment and found.is_trained_on(manifest) and options.split == experiment.data.train_split:
+        experiment = opened.experiment
+        if experiment and opened.is_trained_on(manifest) and options.split == experiment.data.train_split:
             say(
-                f"warning: {found.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
+                f"warning: {opened.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
             )
-        source = EncodingSource.from_retriever(found.folder, manifest, options.split, encoding)
-        told = None if progress is None else partial(progress, "encoding")
-        audio, text = encode(source, [(one.language, one.text) for one in captions], encoding, told)
+        source = EncodingSource.from_retriever(opened.folder, manifest, options.split, encoding)
+        asked = [(one.language, one.text) for one in captions]
+        audio, text = encode(source, asked, encoding, partial(progress, "encoding"))
     pairs = Pairs(
         audio=audio,
         text=text,
@@ -93,7 +93,7 @@ def audit_data_set(
         language=np.array([one.language for one in captions]),
         key=np.array([normalise(one.text).casefold() for one in captions]),
     )
-    result = audit_pairs(pairs, cross_fit, None if progress is None else partial(progress, "scoring"))
+    result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
     flagged = result.posteriors.flagged(options.rate)
     sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
     facts = {
@@ -102,7 +102,7 @@ def audit_data_set(
         "name": manifest.title,
         "split": options.split,
         "caption_digests": caption_digests((one.clip_id, one.language, one.text) for one in captions),
-        "checkpoint": "the vectors of the data set" if found is None else str(found.folder),
+        "checkpoint": "the vectors of the data set" if opened is None else str(opened.folder),
         "clips": len(clip_ids),
         "captions": len(captions),
         **_findings(pairs, clip_ids, result, flagged, options.rate),
@@ -118,9 +118,9 @@ def audit_data_set(
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
-        heard = [captions[m] for m in sample.pairs]
-        write_list(place / LIST_FILE, [one[1:] for one in heard])
-        _write_page(place / "listen.html", facts, [one._asdict() for one in heard], listen)
+        listed = [captions[m] for m in sample.pairs]
+        write_list(place / LIST_FILE, [one[1:] for one in listed])
+        _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
         (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return folder
 
@@ -168,8 +168,8 @@ def _findings(
 
 def _shares(result: Audit, pairs: Pairs, chosen: NDArray[np.bool_]) -> dict[str, float]:
     """The estimated share of wrong ones among some pairs, and the end of its one-sided interval."""
-    found = wrong_share(result.posteriors.p_value[chosen], pairs.clip[chosen])
-    return {"share": round(found.share, 4), "at_most": round(found.most, 4)}
+    estimate = wrong_share(result.posteriors.p_value[chosen], pairs.clip[chosen])
+    return {"share": round(estimate.share, 4), "at_most": round(estimate.most, 4)}
 
 
 def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_]) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
@@ -52,7 +52,7 @@ class Audit:
         return max(FIRST, found_share(self.posteriors.p_value, self.posteriors.wrong_share))
 
 
-def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None = None) -> Audit:
+def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = silent) -> Audit:
     """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
     Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
@@ -83,11 +83,11 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress | None
     null = np.concatenate(mispairs)
     posteriors = estimate_posteriors(score, null, pairs.clip, _same(pairs))
     wrong = {offset: _wrong(values, score, posteriors) for offset, values in shifted.items()}
-    found = Audit(posteriors, score, preferred)
+    audit = Audit(posteriors, score, preferred)
     # Regressions that tell nothing are as sure of a block as of any other.
-    if found.found_share < TELLING:
-        return found
-    return replace(found, shifts=find_shifts(wrong.pop(0), wrong))
+    if audit.found_share < TELLING:
+        return audit
+    return replace(audit, shifts=find_shifts(wrong.pop(0), wrong))
 
 
 def _same(pairs: Pairs) -> float:
@@ -141,11 +141,11 @@ def find_shifts(own_wrong: NDArray[np.float64], shifted_wrong: dict[int, NDArray
         shifted, own = (np.log(np.clip(1 - posteriors, FLOOR, 1 - FLOOR)) for posteriors in (wrong, own_wrong))
         segments = _segments(np.nan_to_num(shifted - own, nan=-np.inf))
         candidates += [Shift(first, last, offset, total) for first, last, total in segments]
-    found: list[Shift] = []
+    shifts: list[Shift] = []
     for shift in sorted(candidates, key=lambda shift: -shift.evidence):
-        if all(shift.last < other.first or shift.first > other.last for other in found):
-            found.append(shift)
-    return found
+        if all(shift.last < other.first or shift.first > other.last for other in shifts):
+            shifts.append(shift)
+    return shifts
 
 
 def _segments(evidence: NDArray[np.float64]) -> list[tuple[int, int, float]]:

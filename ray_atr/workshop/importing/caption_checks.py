@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from ray_atr.data.language_codes import same_family
+from ray_atr.common.language_codes import same_family
 
 PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a list or an object", re.compile(r"""^\s*[\[({].*[\])}]\s*$|\[\s*['"]|['"]\s*,\s*['"]|\{\s*['"]""")),

@@ -15,14 +15,14 @@ from itertools import combinations, product
 
 import numpy as np
 
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.language_codes import ENGLISH
+from ray_atr.common.progress import CountProgress, silent
+from ray_atr.common.sampling import number_of, uniform
 from ray_atr.common.settings import counted, shortened
 from ray_atr.common.storage import file_exists
 from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
-from ray_atr.data.language_codes import ENGLISH
-from ray_atr.data.sampling import number_of, uniform
 from ray_atr.data.schema import SPLITS, Clip, check_clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, hash_of_file, read_manifest, read_shard
 from ray_atr.workshop.importing.caption_checks import MANY_CLIPS, WINDOW, RowOrder, looks_like, other_language
@@ -86,7 +86,7 @@ class Report:
         return "fit for use"
 
 
-def check_data_set(folder: str, options: Check | None = None, progress: CountProgress | None = None) -> Report:
+def check_data_set(folder: str, options: Check | None = None, progress: CountProgress = silent) -> Report:
     """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
     bytes a caption: hashes of ids, audio and texts, never the audio.
     """
@@ -100,8 +100,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: CountPro
         _check_shard(shard, options, report, memory, order)
         if len(order.names) >= ROWS_TOGETHER:
             orders[shard.split] = _remark_shifts(order, shard.split, report)
-        if progress is not None:
-            progress(number, len(manifest.shards))
+        progress(number, len(manifest.shards))
     for split, order in orders.items():
         _remark_shifts(order, split, report)
     for language, number in report.looked_at.items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.data.decoding import AudioBounds
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
 JOINED_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")

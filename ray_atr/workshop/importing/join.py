@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ray_atr.common.jobs import Resources, run_jobs
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
 from ray_atr.data.schema import SPLITS, captions_by_language
@@ -45,7 +45,7 @@ class Member(NamedTuple):
     split: str
 
 
-def join_data_sets(options: Join, out: str | Path, progress: CountProgress | None = None) -> Manifest:
+def join_data_sets(options: Join, out: str | Path, progress: CountProgress = silent) -> Manifest:
     """Write the joined data set to a new folder. ValueError names what cannot be joined, and leaves nothing behind."""
     sets = read_sets(options.sets)
     listed, notes = left_out_by_lists(options.leave_out, sets)
@@ -141,7 +141,7 @@ def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, R
 
 
 def _hear(
-    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress | None
+    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress
 ) -> tuple[list[Member], list[RecordingKey]]:
     """Every clip that is not left out, in the order of the sets, and what it is known again by."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
@@ -152,8 +152,7 @@ def _hear(
     for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
         of_shards[number] = clips
         done += len(clips)
-        if progress is not None:
-            progress(done, total)
+        progress(done, total)
     members, found = list[Member](), list[RecordingKey]()
     for number, (name, _, shard) in enumerate(places):
         for clip_id, one in of_shards[number]:

@@ -20,20 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, locate, read_bytes, rename, whole_file
+from ray_atr.data import schema
 from ray_atr.data.decoding import AudioBounds, open_sound
-from ray_atr.data.schema import (
-    SCHEMA,
-    Clip,
-    caption_rows,
-    captions_by_language,
-    check_captions,
-    check_language,
-    check_split,
-)
 from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
 from ray_atr.workshop.importing.import_options import Import
 from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
@@ -54,7 +46,7 @@ PLAN_SCHEMA = pa.schema(
         *(pa.field(name, pa.string()) for name in ("clip_id", "split", "file", "kind")),
         *(pa.field(name, pa.int64()) for name in ("first", "second")),
         pa.field("column", pa.string()),
-        *(SCHEMA.field(name) for name in ("captions", "labels", "translated")),
+        *(schema.SCHEMA.field(name) for name in ("captions", "labels", "translated")),
     ]
 )
 LEAST_FOR_RAY = 5_000
@@ -89,7 +81,7 @@ def import_data_set(
     *,
     captions: Sequence[str] = (),
     options: Import | None = None,
-    progress: CountProgress | None = None,
+    progress: CountProgress = silent,
 ) -> Manifest:
     """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
     `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
@@ -140,11 +132,11 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
         rows = batches.get_batch(job.index).to_pylist()
     skipped: list[dict[str, str]] = []
 
-    def clips() -> Iterator[Clip]:
+    def clips() -> Iterator[schema.Clip]:
         for row in rows:
             # Of a file that may be large nothing is held when the next one is read.
             clip = _read_clip(row, job)
-            if isinstance(clip, Clip):
+            if isinstance(clip, schema.Clip):
                 yield clip
             else:
                 skipped.append({"clip_id": row["clip_id"], "reason": clip})
@@ -156,7 +148,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
     return note
 
 
-def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
+def _read_clip(row: dict[str, Any], job: ShardJob) -> schema.Clip | str:
     """The clip of a plan's row, or why it is left out."""
     place = AudioLocation(*(row[name] for name in ("file", "kind", "first", "second", "column")))
     try:
@@ -170,8 +162,8 @@ def _read_clip(row: dict[str, Any], job: ShardJob) -> Clip | str:
     if seconds < job.min_seconds:
         return f"{place.file}: {seconds:.4f} s long; at least {job.min_seconds:g} s"
     words = {name: row[name] for name in ("clip_id", "labels", "split", "translated")}
-    words |= {"captions": captions_by_language(row["captions"]), "source": job.source}
-    return Clip(audio=audio, sample_rate=sound.sample_rate, seconds=seconds, **words)
+    words |= {"captions": schema.captions_by_language(row["captions"]), "source": job.source}
+    return schema.Clip(audio=audio, sample_rate=sound.sample_rate, seconds=seconds, **words)
 
 
 def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Location) -> ImportPlan:
@@ -180,7 +172,10 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: L
     with whole_file(work / f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
         for file, entries in in_shards(_entries(source, extra, plan, counts), options.clips_per_shard):
             plan.shards.append((file, entries[0].split, len(entries)))
-            rows = [{**vars(entry), **vars(entry.place), "captions": caption_rows(entry.captions)} for entry in entries]
+            rows = [
+                {**vars(entry), **vars(entry.place), "captions": schema.caption_rows(entry.captions)}
+                for entry in entries
+            ]
             writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=PLAN_SCHEMA))
     if not plan.shards:
         left_out = plan.absent + plan.missing
@@ -223,8 +218,8 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
             # What is missing against expectation is listed with its reason, and need not be counted here too.
             num_absent[entry.split] += entry.is_normal
             continue
-        check_split(entry.split, f"{at}, split")
-        yield dataclasses.replace(entry, captions=check_captions(extra.joined_to(entry), at))
+        schema.check_split(entry.split, f"{at}, split")
+        yield dataclasses.replace(entry, captions=schema.check_captions(extra.joined_to(entry), at))
 
 
 class ExtraCaptions:
@@ -242,7 +237,7 @@ class ExtraCaptions:
             language, equals, file = assignment.partition("=")
             if not equals or not file:
                 raise ValueError(f"captions: got {assignment!r}; allowed LANGUAGE=FILE such as jpn=test.csv")
-            self._read(check_language(language, "captions"), file, source)
+            self._read(schema.check_language(language, "captions"), file, source)
 
     def _read(self, language: str, file: str, source: Source) -> None:
         captions_of_clips: dict[str, list[str]] = {}
@@ -257,7 +252,7 @@ class ExtraCaptions:
         for clip_id, texts in captions_of_clips.items():
             if clip_id in known:
                 raise ValueError(f"{file}: clip {clip_id} has {language} captions in an earlier file too")
-            known[clip_id] = check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
+            known[clip_id] = schema.check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
 
     def joined_to(self, entry: Entry) -> dict[str, Sequence[str]]:
         """An entry's captions with the further ones. ValueError if it has captions in that language already. Caption j
@@ -300,7 +295,7 @@ class ExtraCaptions:
 
 
 def _run(
-    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: CountProgress | None
+    source: str, plan: ImportPlan, state: Unfinished, options: Import, progress: CountProgress
 ) -> list[dict[str, Any]]:
     """The notes of all shards, in the plan's order. ValueError as soon as too many clips are unreadable."""
     notes: dict[int, dict[str, Any]] = {}
@@ -317,8 +312,7 @@ def _run(
         done += plan.shards[index][2]
         left_out += [Skipped(**entry) for entry in note["skipped"]]
         _check_unreadable(left_out, plan, options)
-        if progress is not None:
-            progress(done, plan.num_clips)
+        progress(done, plan.num_clips)
     return [notes[index] for index in range(len(plan.shards))]
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.sampling import number_of
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
-from ray_atr.data.sampling import number_of
 
 FRONT_END = FrontEnd()
 FRAMES, HOP = 15, 5

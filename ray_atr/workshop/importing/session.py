@@ -15,30 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ray_atr.common import storage
 from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.runtime import advising
-from ray_atr.common.storage import (
-    Location,
-    file_exists,
-    hold,
-    is_local,
-    locate,
-    make_folder,
-    names_in,
-    read_bytes,
-    remove_all,
-    rename,
-    write_bytes,
-)
-from ray_atr.common.storage.lock import HOLDER_FILE, LOCK_FILE
-from ray_atr.data.shards import (
-    MANIFEST_FILE,
-    Manifest,
-    read_manifest,
-    refuse_overwrite,
-    require_writable,
-    write_manifest,
-)
+from ray_atr.data import shards
 
 HASH_FILE = "work.sha256"
 Job = TypeVar("Job")
@@ -48,26 +29,26 @@ Job = TypeVar("Job")
 class Unfinished:
     """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
 
-    destination: Location
-    work: Location
-    target: Location
+    destination: storage.Location
+    work: storage.Location
+    target: storage.Location
 
-    def already_made(self, origin: str, *keep: str) -> Manifest | None:
+    def already_made(self, origin: str, *keep: str) -> shards.Manifest | None:
         """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
         is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
         `keep`.
         """
-        if file_exists(self.work / HASH_FILE) and read_bytes(self.work / HASH_FILE).decode() != origin:
-            for name in names_in(self.work):
+        if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
+            for name in storage.names_in(self.work):
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
                     (self.work / name).unlink()
-        write_bytes(self.work / HASH_FILE, origin.encode())
-        if file_exists(self.destination / MANIFEST_FILE):
-            held = read_manifest(self.destination)
+        storage.write_bytes(self.work / HASH_FILE, origin.encode())
+        if storage.file_exists(self.destination / shards.MANIFEST_FILE):
+            held = shards.read_manifest(self.destination)
             if held.origin == origin:
-                remove_all(self.work)
+                storage.remove_all(self.work)
                 return held
-        refuse_overwrite(self.destination)
+        shards.refuse_overwrite(self.destination)
         return None
 
     def written(
@@ -76,41 +57,41 @@ class Unfinished:
         """The position and the note of each shard, of jobs by their shards' files. First those that an earlier attempt
         wrote and that have a note, then those written now.
         """
-        names = set(names_in(self.work))
+        names = set(storage.names_in(self.work))
         waiting: list[tuple[int, Job]] = []
         for index, (file, job) in enumerate(jobs.items()):
             if note_file(file) in names:
-                yield index, json.loads(read_bytes(self.work / note_file(file)))
+                yield index, json.loads(storage.read_bytes(self.work / note_file(file)))
             else:
                 waiting.append((index, job))
         for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
             yield waiting[number][0], note
 
-    def finish(self, manifest: Manifest) -> Manifest:
+    def finish(self, manifest: shards.Manifest) -> shards.Manifest:
         """Write the manifest and make the destination whole."""
-        write_manifest(self.target, manifest)
-        if is_local(self.destination):
-            keep = {MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
-            for name in names_in(self.work):
+        shards.write_manifest(self.target, manifest)
+        if storage.is_local(self.destination):
+            keep = {shards.MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
+            for name in storage.names_in(self.work):
                 if name not in keep:
                     (self.work / name).unlink()
             # An empty folder is replaced, no other.
-            refuse_overwrite(self.destination)
+            shards.refuse_overwrite(self.destination)
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(self.destination)
-            rename(self.work, self.destination)
+            storage.rename(self.work, self.destination)
         else:
-            remove_all(self.work)
-        return read_manifest(self.destination)
+            storage.remove_all(self.work)
+        return shards.read_manifest(self.destination)
 
 
 def note_file(shard_file: str) -> str:
     return shard_file.removesuffix(".parquet") + ".note.json"
 
 
-def write_note(work: Location, shard_file: str, note: dict[str, Any]) -> None:
+def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) -> None:
     """Say that a shard is whole and what is in it; written after the shard."""
-    write_bytes(work / note_file(shard_file), json.dumps(note).encode())
+    storage.write_bytes(work / note_file(shard_file), json.dumps(note).encode())
 
 
 @contextlib.contextmanager
@@ -118,18 +99,18 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
     """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
     attempt, and Ctrl-C says so.
     """
-    destination = locate(out, keeps_links=True)
-    if is_local(destination):
-        require_writable(destination)
-        work: Location = destination.with_name(f".{destination.name}.import")
-        make_folder(work)
+    destination = storage.locate(out, keeps_links=True)
+    if storage.is_local(destination):
+        shards.require_writable(destination)
+        work: storage.Location = destination.with_name(f".{destination.name}.import")
+        storage.make_folder(work)
     else:
         work = destination / "_import"
-    state = Unfinished(destination, work, work if is_local(destination) else destination)
+    state = Unfinished(destination, work, work if storage.is_local(destination) else destination)
     advice = f"run the same command again to continue ({work} holds the work so far)"
-    with advising(advice), hold(work, "this data set"):
+    with advising(advice), storage.hold(work, "this data set"):
         try:
             yield state
         except ValueError:
-            remove_all(work)
+            storage.remove_all(work)
             raise

@@ -23,12 +23,12 @@ from sacrebleu.metrics import CHRF
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import CountProgress
+from ray_atr.common.language_codes import normalise, require_language, tag_among
+from ray_atr.common.progress import CountProgress, silent
+from ray_atr.common.sampling import hashes
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
 from ray_atr.common.table import text_table
-from ray_atr.data.language_codes import normalise, require_language, tag_among
-from ray_atr.data.sampling import hashes
 from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
 from ray_atr.workshop.importing.import_options import Translation
@@ -159,7 +159,7 @@ def fill_languages(
     options: Translation,
     *,
     translate: Translate | None = None,
-    progress: CountProgress | None = None,
+    progress: CountProgress = silent,
 ) -> Manifest:
     """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
     `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a clip
@@ -186,8 +186,7 @@ def fill_languages(
         for index, note in state.written(jobs, worker, None if here else actors):
             notes[index] = note
             done += manifest.shards[index].num_rows
-            if progress is not None:
-                progress(done, manifest.num_rows)
+            progress(done, manifest.num_rows)
         blank = sum((Counter(note["blank"]) for note in notes.values()), Counter())
         lines = [f"languages filled from {options.source_language} by {model.name}"]
         lines += [

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from ray_atr.common.digests import seal_folder
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import is_local, locate
-from ray_atr.common.storage.digests import seal_folder
 from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.schema import Clip, check_language, check_split

@@ -1,5 +1,5 @@
 """What is heard, said in eight languages: words for class labels and sounds in two tables, and a file of grammar each.
 
 To add a language, add its columns to the tables, write a file such as `deu.yaml` (`grammar.py` says what is in it), and name
-it in `ray_atr.data.language_codes.LANGUAGES`. Captions in any other language of ISO 639-3 need no file.
+it in `ray_atr.common.language_codes.LANGUAGES`. Captions in any other language of ISO 639-3 need no file.
 """

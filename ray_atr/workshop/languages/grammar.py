@@ -30,8 +30,8 @@ from typing import Any
 
 import yaml
 
+from ray_atr.common.language_codes import LANGUAGES, require_language
 from ray_atr.common.settings import refuse
-from ray_atr.data.language_codes import LANGUAGES, require_language
 
 FOLDER = Path(__file__).parent
 TEMPLATES: dict[str, tuple[str, ...]] = {

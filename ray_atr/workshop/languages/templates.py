@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.workshop.languages.grammar import WITH_WORDS, Said, column, grammar_of
 
 ESC50_CLASSES: tuple[str, ...] = tuple(column("classes.csv", ENGLISH))

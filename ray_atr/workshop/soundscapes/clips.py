@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from ray_atr.common.caches import cache_key, lock_of
+from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import Say
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.common.storage.caches import cache_key, lock_of
-from ray_atr.data.language_codes import normalise
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
 from ray_atr.data.soundscapes import NUM_PARAPHRASES, SPLITS, SoundscapesSettings

@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import save_file
 
 from ray_atr.cli.prepare import run, summary
+from ray_atr.common.digests import DamagedFileError
 from ray_atr.common.override import override
-from ray_atr.common.storage.digests import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.shards import read_captions

@@ -11,21 +11,7 @@ from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
 
-SOURCES: dict[str, type[Source]] = {
-    source.name: source
-    for source in (
-        Esc50,
-        Esc50Clotho,
-        AudioCaps,
-        Clotho,
-        Multilingual,
-        WavCaps,
-        FsdNoisy18k,
-        Arca23k,
-        TableSource,
-        HuggingFace,
-        WebDataset,
-    )
-}
+_TABLES = (Esc50, Esc50Clotho, AudioCaps, Clotho, Multilingual, WavCaps, FsdNoisy18k, Arca23k, TableSource)
+SOURCES: dict[str, type[Source]] = {source.name: source for source in (*_TABLES, HuggingFace, WebDataset)}
 
 __all__ = ["SOURCES", "Absent", "Entry", "Source"]

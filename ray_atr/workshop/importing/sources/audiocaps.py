@@ -15,26 +15,15 @@ from typing import Any, ClassVar
 from ray_atr.common.settings import nearest, refuse, setting
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_table, require_columns
-from ray_atr.workshop.importing.sources.source import (
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    captions_of,
-    cell_of,
-    entry_of,
-    is_audio,
-    list_files,
-    stem,
-)
 
 # Downloaders name a clip by its video's id, often after a Y, often followed by its times.
 WITH_TIMES = re.compile(r"Y?(?P<id>[\w-]{11})_[\d._-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioCaps(Source):
+class AudioCaps(source.Source):
     """AudioCaps, original tables or retrieval split, with whatever audio is there."""
 
     name: ClassVar[str] = "audiocaps"
@@ -43,15 +32,15 @@ class AudioCaps(Source):
     audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")
     tables: str = setting("", "folder below --source with train.csv, val.csv, test.csv; unset: the one that has them")
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio = _audio_by_name(audio_folder)
         for split, table in _find_tables(folder, self.tables).items():
             for clip in _read_clips(table):
                 path = _find_audio(audio, clip, split)
-                place = None if path is None else AudioLocation(f"{audio_folder}/{path}")
-                yield entry_of(clip.youtube_id, place, {"eng": tuple(clip.captions)}, split)
+                place = None if path is None else source.AudioLocation(f"{audio_folder}/{path}")
+                yield source.entry_of(clip.youtube_id, place, {"eng": tuple(clip.captions)}, split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         if row.get("youtube_id"):
@@ -69,7 +58,7 @@ class _YouTubeClip:
 
 def youtube_id(file_name: str) -> str:
     """The video's id in the name of an audio file: `Yr1nicOVtvkQ.wav`, `r1nicOVtvkQ.wav` or `r1nicOVtvkQ_130.wav`."""
-    name = stem(file_name)
+    name = source.stem(file_name)
     if len(name) == 12 and name.startswith("Y"):
         return name[1:]
     times = WITH_TIMES.fullmatch(name)
@@ -79,7 +68,7 @@ def youtube_id(file_name: str) -> str:
 def _find_tables(folder: Location, tables: str) -> dict[str, str]:
     """The csv file of each split. ValueError if none is there, or several folders have them and none was chosen."""
     found: dict[str, dict[str, str]] = {}
-    for path in list_files(folder):
+    for path in source.list_files(folder):
         parent, _, name = path.rpartition("/")
         split = name.removesuffix(".csv")
         if name.endswith(".csv") and split in SPLITS:
@@ -104,14 +93,14 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
         if is_original is None:
             is_original = "youtube_id" in row or "audiocap_id" in row
             require_columns(table, list(row), ["youtube_id", "caption"] if is_original else ["file_name"])
-        captions = captions_of(row, at)
+        captions = source.captions_of(row, at)
         if not captions:
             raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
         clip_id = str(row["youtube_id"]) if is_original else youtube_id(str(row["file_name"]))
         if clip_id in clips and not is_original:
             raise ValueError(f"{at}: file {row['file_name']} occurs twice")
-        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, cell_of(row, "start_time")))
-        if clip.start != cell_of(row, "start_time"):
+        clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, source.cell_of(row, "start_time")))
+        if clip.start != source.cell_of(row, "start_time"):
             # Its captions would be put on the other segment's audio.
             raise refuse(f"{at}, start_time", row["start_time"], f"{clip.start}, as the row of {clip_id} before has it")
         clip.captions += captions
@@ -123,9 +112,9 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
 def _audio_by_name(folder: Location) -> dict[str, list[str]]:
     """The audio files below a folder by the names that downloaders give them; `ID/times` for those with times."""
     files: dict[str, list[str]] = {}
-    for path in filter(is_audio, list_files(folder)):
-        files.setdefault(stem(path), []).append(path)
-        if times := WITH_TIMES.fullmatch(stem(path)):
+    for path in filter(source.is_audio, source.list_files(folder)):
+        files.setdefault(source.stem(path), []).append(path)
+        if times := WITH_TIMES.fullmatch(source.stem(path)):
             files.setdefault(f"{times['id']}/times", []).append(path)
     return files
 

@@ -12,24 +12,15 @@ from typing import ClassVar
 
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import locate
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import (
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    entry_of,
-    is_audio,
-    list_files,
-    stem,
-)
 
 SPLIT_OF = {"development": "train", "validation": "val", "evaluation": "test"}
 CAPTION_COLUMNS = tuple(f"caption_{number}" for number in range(1, 6))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clotho(Source):
+class Clotho(source.Source):
     """Clotho v2; development, validation and evaluation become train, val and test."""
 
     name: ClassVar[str] = "clotho"
@@ -37,14 +28,14 @@ class Clotho(Source):
 
     audio: str = setting("", "folder or URL of the audio folders; unset: anywhere below --source", path="always")
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
-        tables = {path.rsplit("/", 1)[-1]: path for path in list_files(folder) if path.endswith(".csv")}
+        tables = {path.rsplit("/", 1)[-1]: path for path in source.list_files(folder) if path.endswith(".csv")}
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio: dict[str, dict[str, str]] = {}
-        for path in filter(is_audio, list_files(audio_folder)):
+        for path in filter(source.is_audio, source.list_files(audio_folder)):
             for part in path.split("/")[:-1]:
-                audio.setdefault(part, {})[stem(path).strip()] = path
+                audio.setdefault(part, {})[source.stem(path).strip()] = path
         parts = [part for part in SPLIT_OF if f"clotho_captions_{part}.csv" in tables]
         if not parts:
             raise ValueError(f"{folder}: no clotho_captions_development.csv, _validation.csv or _evaluation.csv")
@@ -52,10 +43,10 @@ class Clotho(Source):
             files = audio.get(part) or audio.get(f"clotho_audio_{part}") or {}
             table = f"{folder}/{tables[f'clotho_captions_{part}.csv']}"
             for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
-                clip_id = stem(row["file_name"]).strip()
+                clip_id = source.stem(row["file_name"]).strip()
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
                 if not all(text.strip() for text in captions):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")
-                place = AudioLocation(f"{audio_folder}/{files[clip_id]}") if clip_id in files else None
+                place = source.AudioLocation(f"{audio_folder}/{files[clip_id]}") if clip_id in files else None
                 absent = f"{row['file_name']} is not in a folder {part}"
-                yield entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)
+                yield source.entry_of(clip_id, place, {"eng": captions}, SPLIT_OF[part], absent=absent)

@@ -10,28 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
-from ray_atr.data.language_codes import DEFAULT_LANGUAGES, ENGLISH, language_codes
 from ray_atr.data.schema import check_captions, check_split
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import Row, read_table
-from ray_atr.workshop.importing.sources.source import (
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    audio_below,
-    entry_of,
-    require_split_choices,
-    stem,
-)
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, label_sentence
 
 DEFAULT_FOLDS = ("train=1,2,3", "val=4", "test=5")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Esc50(Source):
+class Esc50(source.Source):
     """ESC-50 with template captions; folds become splits."""
 
     name: ClassVar[str] = "esc50"
@@ -60,27 +51,27 @@ class Esc50(Source):
             )
         for language in self.languages:
             caption(ESC50_CLASSES[0], language)
-        for split in require_split_choices(self.folds, "folds"):
+        for split in source.require_split_choices(self.folds, "folds"):
             check_split(split, "folds")
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         return self.entries_with(caption if self.wording == "sentences" else lambda name, _: label_sentence(name))
 
-    def entries_with(self, template: Callable[[str, str], str]) -> Iterator[Entry | Absent]:
+    def entries_with(self, template: Callable[[str, str], str]) -> Iterator[source.Entry | source.Absent]:
         """The clips, captioned by `template(class_name, language)`."""
         folder = locate(self.source, keeps_links=True)
-        audio = audio_below(folder, "audio/")
+        audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50.csv"
         rows = list(read_table(table, required=["filename", "fold", "category"]))
         split_of = _splits(self.folds, {row["fold"] for _, row in rows})
         for _, row in rows:
             if (split := split_of.get(row["fold"])) is not None:
                 captions = {code: (template(row["category"], code),) for code in self.languages}
-                yield _entry(row, audio.get(stem(row["filename"])), captions, split)
+                yield _entry(row, audio.get(source.stem(row["filename"])), captions, split)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Esc50Clotho(Source):
+class Esc50Clotho(source.Source):
     """The ESC-50 clips whose recording is in Clotho, with its five captions of a longer excerpt (a loose match), as one split."""
 
     name: ClassVar[str] = "esc50_clotho"
@@ -92,24 +83,26 @@ class Esc50Clotho(Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = audio_below(folder, "audio/")
+        audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50_clotho_captions.jsonl"
         for at, row in read_table(table, required=["filename", "category", "captions"]):
             if not isinstance(row["captions"], dict):
                 raise refuse(f"{at}, captions", row["captions"], "an object of lists of captions by language")
-            yield _entry(row, audio.get(stem(row["filename"])), check_captions(row["captions"], at), self.split)
+            yield _entry(row, audio.get(source.stem(row["filename"])), check_captions(row["captions"], at), self.split)
 
 
-def _entry(row: Row, place: AudioLocation | None, captions: Mapping[str, Sequence[str]], split: str) -> Entry | Absent:
+def _entry(
+    row: Row, place: source.AudioLocation | None, captions: Mapping[str, Sequence[str]], split: str
+) -> source.Entry | source.Absent:
     labels, absent = (row["category"],), f"audio/{row['filename']} is not there"
-    return entry_of(stem(row["filename"]), place, captions, split, labels=labels, absent=absent)
+    return source.entry_of(source.stem(row["filename"]), place, captions, split, labels=labels, absent=absent)
 
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
     """The split of each fold. ValueError if a fold was asked for that the table does not have."""
-    chosen = require_split_choices(assignments or DEFAULT_FOLDS, "folds")
+    chosen = source.require_split_choices(assignments or DEFAULT_FOLDS, "folds")
     split_of = {fold: split for split, folds in chosen.items() for fold in folds}
     for fold, split in split_of.items():
         if fold not in found and assignments:

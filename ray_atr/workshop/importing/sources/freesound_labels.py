@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ray_atr.common.language_codes import ENGLISH
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import locate
-from ray_atr.data.language_codes import ENGLISH
-from ray_atr.data.sampling import uniform
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, audio_below, entry_of, stem
 from ray_atr.workshop.languages.templates import label_sentence

@@ -20,19 +20,7 @@ from ray_atr.common.settings import nearest, refuse, setting, shortened
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS, check_language
 from ray_atr.data.shards import open_arrow
-from ray_atr.workshop.importing.sources.source import (
-    SPLIT_OF,
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    captions_of,
-    labels_of,
-    list_files,
-    location_in,
-    stem,
-    texts_of,
-)
+from ray_atr.workshop.importing.sources import source
 
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
 ROW_NUMBER = "row"
@@ -40,7 +28,7 @@ ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HuggingFace(Source):
+class HuggingFace(source.Source):
     """A local Hugging Face export (Parquet, or save_to_disk) with an Audio column."""
 
     name: ClassVar[str] = "huggingface"
@@ -58,9 +46,9 @@ class HuggingFace(Source):
     label_column: str = setting("", "column of labels; unset: none")
     split: str = setting("train", "split of files whose name tells none")
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
-        files = list_files(folder)
+        files = source.list_files(folder)
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
         if not tables:
             raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
@@ -74,22 +62,24 @@ class HuggingFace(Source):
                 at = f"{folder}/{path}, row {number}"
                 clip_id = self._id(values, f"{split}-{number:07d}")
                 if values["has bytes"]:
-                    place = AudioLocation(f"{folder}/{path}", path.rpartition(".")[2], group, row, audio_column)
+                    place = source.AudioLocation(f"{folder}/{path}", path.rpartition(".")[2], group, row, audio_column)
                 else:
                     inner = values["audio path"] or ""
-                    place = location_in(folder, inner, at)
+                    place = source.location_in(folder, inner, at)
                     if inner not in there:
-                        yield Absent(clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there")
+                        yield source.Absent(
+                            clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there"
+                        )
                         continue
                 captions = self._captions(values, at)
-                labels = labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
-                yield Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
+                labels = source.labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
+                yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
 
     def _split_of(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
         match = IN_NAME.fullmatch(name)
         split = match["split"] if match else parent.rpartition("/")[2]
-        split = SPLIT_OF.get(split, split)
+        split = source.SPLIT_OF.get(split, split)
         return split if split in SPLITS or split.startswith(("train_", "test_", "val_")) else self.split
 
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
@@ -123,11 +113,14 @@ class HuggingFace(Source):
     def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, tuple[str, ...]]:
         assigned = self._assigned()
         if assigned:
-            captions = {language: texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()}
+            captions = {
+                language: source.texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()
+            }
         else:
             column = next((name for name in ("text", "texts") if values.get(name)), None)
             captions = {
-                "eng": captions_of(values, at) or (texts_of(values[column], f"{at}, {column}") if column else [])
+                "eng": source.captions_of(values, at)
+                or (source.texts_of(values[column], f"{at}, {column}") if column else [])
             }
         if not any(captions.values()):
             raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {', '.join(values)}")
@@ -138,23 +131,23 @@ class HuggingFace(Source):
             return default
         column = self.id_column or next((name for name in ID_COLUMNS if values.get(name)), "")
         if column:
-            return stem(str(values[column]))
-        return stem(values["audio path"]) if values["audio path"] else default
+            return source.stem(str(values[column]))
+        return source.stem(values["audio path"]) if values["audio path"] else default
 
 
 def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
     """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
     file = f"{folder}/{path}"
-    with open_arrow(folder / path) as source:
+    with open_arrow(folder / path) as opened:
         try:
             if path.endswith(".parquet"):
-                parquet = pq.ParquetFile(source)
+                parquet = pq.ParquetFile(opened)
                 column, others = choose(file, parquet.schema_arrow)
                 for group in range(parquet.num_row_groups):
                     for row, values in enumerate(_rows_of_group(parquet, group, column, others)):
                         yield group, row, values, column
             else:
-                reader = pa.ipc.open_stream(source)
+                reader = pa.ipc.open_stream(opened)
                 column, others = choose(file, reader.schema)
                 for group, batch in enumerate(reader):
                     for row, values in enumerate(_values(batch.select([column, *others]), column)):

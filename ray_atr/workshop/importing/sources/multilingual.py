@@ -18,26 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import counted, setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.language_codes import ENGLISH
 from ray_atr.data.schema import check_language
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import (
-    SPLIT_OF,
-    Absent,
-    AudioLocation,
-    Entry,
-    ListedClip,
-    Remark,
-    Source,
-    audio_below,
-    cell_of,
-    entry_of,
-    list_files,
-    location_in,
-    stem,
-)
 
 METADATA = "metadata.csv"
 NAMED = ("audio_name", "youtube_id")
@@ -59,7 +45,7 @@ _TAG_AT_END = re.compile(rf".*?([a-z]{{3}}_[A-Z][a-z]{{3}})({CLEANED})?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Multilingual(Source):
+class Multilingual(source.Source):
     """AudioCaps Multilingual or Clotho Multilingual (M2M): the test clips with captions in 34 languages."""
 
     name: ClassVar[str] = "m2m"
@@ -72,51 +58,53 @@ class Multilingual(Source):
     )
     chinese: str = setting("Hans", "script of the Chinese captions; the other is left out", choices=("Hans", "Hant"))
 
-    def entries(self) -> Iterator[Entry | Absent | Remark]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
-        tables = [path for path in list_files(folder) if path.endswith(".csv")]
+        tables = [path for path in source.list_files(folder) if path.endswith(".csv")]
         tables = [path for path in tables if path.rsplit("/", 1)[-1] == METADATA] or tables
         if not tables:
             raise ValueError(f"{folder}: no {METADATA}, nor another table of M2M's captions")
         for path in tables:
             yield from self._of_table(folder, path)
 
-    def _of_table(self, folder: Location, path: str) -> Iterator[Entry | Absent | Remark]:
-        clips: dict[str, ListedClip] = {}
+    def _of_table(self, folder: Location, path: str) -> Iterator[source.Entry | source.Absent | source.Remark]:
+        clips: dict[str, source.ListedClip] = {}
         rows: dict[str, list[dict[str, str]]] = {}
         columns: dict[str, str] = {}
-        split = next((SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in SPLIT_OF), "test")
+        split = next(
+            (source.SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in source.SPLIT_OF), "test"
+        )
         for at, row in read_table(f"{folder}/{path}", required=("caption",)):
             if not columns:
                 columns = self._columns(row, at)
                 if unread := [name for name in row if name not in OWN and name not in columns.values()]:
-                    yield Remark(f"columns that were not read: {shortened(', '.join(unread), 200)}")
-            clip_id, file = _named(row), cell_of(row, "file_name")
+                    yield source.Remark(f"columns that were not read: {shortened(', '.join(unread), 200)}")
+            clip_id, file = _named(row), source.cell_of(row, "file_name")
             if not clip_id:
                 raise ValueError(f"{at}: the row names no clip; its columns are {shortened(', '.join(row))}")
-            texts = {language: cell_of(row, column) for language, column in columns.items()}
+            texts = {language: source.cell_of(row, column) for language, column in columns.items()}
             if not texts[ENGLISH]:
                 raise ValueError(f"{at}: caption is blank")
-            clips.setdefault(clip_id, ListedClip(file, clip_id, split, at))
+            clips.setdefault(clip_id, source.ListedClip(file, clip_id, split, at))
             rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
         if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
-            yield Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
+            yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
         find = self._audio(folder, path)
         for clip_id, clip in clips.items():
             # Caption j is the same sentence in every language that has it: rows that lack a translation are the last ones.
             of_clip = sorted(rows[clip_id], key=len, reverse=True)
             each = {code: tuple(texts[code] for texts in of_clip if code in texts) for code in columns}
-            yield entry_of(clip_id, find(clip), {code: texts for code, texts in each.items() if texts}, split)
+            yield source.entry_of(clip_id, find(clip), {code: texts for code, texts in each.items() if texts}, split)
 
-    def _audio(self, folder: Location, path: str) -> Callable[[ListedClip], AudioLocation | None]:
+    def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
         """What finds the audio of a clip of a table: at its path beside the table, or by its name."""
-        below, there = path.rpartition("/")[0], frozenset(list_files(folder))
-        by_name = audio_below(locate(self.audio or self.source, keeps_links=True))
+        below, there = path.rpartition("/")[0], frozenset(source.list_files(folder))
+        by_name = source.audio_below(locate(self.audio or self.source, keeps_links=True))
 
-        def find(clip: ListedClip) -> AudioLocation | None:
+        def find(clip: source.ListedClip) -> source.AudioLocation | None:
             own = f"{below}/{clip.place}".removeprefix("/")
             if clip.place and own in there:
-                return location_in(folder, own, clip.at)
+                return source.location_in(folder, own, clip.at)
             return by_name.get(f"Y{clip.given_id}") or by_name.get(clip.given_id)
 
         return find
@@ -155,4 +143,6 @@ def tag_of(column: str) -> str:
 
 def _named(row: Mapping[str, Any]) -> str:
     """The id of a row's clip: AudioCaps' video, Clotho's file."""
-    return stem(next((cell_of(row, name) for name in (*NAMED, "file_name") if cell_of(row, name)), ""))
+    return source.stem(
+        next((source.cell_of(row, name) for name in (*NAMED, "file_name") if source.cell_of(row, name)), "")
+    )

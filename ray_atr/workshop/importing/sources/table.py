@@ -13,31 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ray_atr.common.language_codes import has_two_letters
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.data.language_codes import has_two_letters
-from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
-from ray_atr.workshop.importing.sources.source import (
-    SPLIT_OF,
-    Absent,
-    AudioLocation,
-    Entry,
-    ListedClip,
-    Remark,
-    Source,
-    blank_splits,
-    captions_of,
-    cell_of,
-    is_audio,
-    labels_of,
-    list_files,
-    location_in,
-    texts_of,
-    without_suffix,
-)
 
 LEAST_DRAWN = 20
 """Clips without a split of which a tenth each validates and tests; fewer are all of train."""
@@ -46,7 +29,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSource(Source):
+class TableSource(source.Source):
     """A folder of audio files and one table (CSV, TSV, JSON lines, Parquet) with the columns path and caption."""
 
     name: ClassVar[str] = "folder"
@@ -77,9 +60,9 @@ class TableSource(Source):
             check_split(self.split)
         self._columns()
 
-    def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark | Skipped]:
         folder = locate(self.source, keeps_links=True)
-        files = list_files(folder)
+        files = source.list_files(folder)
         table = f"{folder}/{_choose_table(files, self.table, str(folder))}"
         reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
         # A name may be composed on disk and decomposed in the table, or the other way.
@@ -89,29 +72,31 @@ class TableSource(Source):
         for path, clip in clips.items():
             try:
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
-                location_in(folder, clip.place, clip.at)
+                source.location_in(folder, clip.place, clip.at)
             except ValueError as error:
                 reading.refuse_row(clip.at, str(error))
                 continue
             if path not in stored and not file_exists(folder / path):
-                yield Absent(ids[path], clip.split, f"{clip.place} is not there")
+                yield source.Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
-            place, alias = AudioLocation(f"{folder}/{path}"), _relative(clip.place)
+            place, alias = source.AudioLocation(f"{folder}/{path}"), _relative(clip.place)
             captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
-            yield Entry(clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias)
+            yield source.Entry(
+                clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias
+            )
         yield from reading.bad_rows
-        yield from map(Remark, reading.notes)
-        if unnamed := [path for path in files if is_audio(path) and path not in clips]:
+        yield from map(source.Remark, reading.notes)
+        if unnamed := [path for path in files if source.is_audio(path) and path not in clips]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
-            yield Remark(
+            yield source.Remark(
                 f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
             )
 
-    def _read(self, table: str, reading: Reading, stored: Mapping[str, str]) -> dict[str, ListedClip]:
+    def _read(self, table: str, reading: Reading, stored: Mapping[str, str]) -> dict[str, source.ListedClip]:
         """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
         dropped row, for one that is not right.
         """
-        clips: dict[str, ListedClip] = {}
+        clips: dict[str, source.ListedClip] = {}
         blank = 0
         columns: dict[str, None] = {}
         usual = TableSource(source="")
@@ -131,9 +116,9 @@ class TableSource(Source):
             except ValueError as error:
                 reading.refuse_row(at, str(error))
             else:
-                blank += self.split_column in row and not cell_of(row, self.split_column)
+                blank += self.split_column in row and not source.cell_of(row, self.split_column)
         if blank:
-            reading.notes.append(blank_splits(blank, self.split or "train"))
+            reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
             drawn = _draw_splits(clips)
             # How many stay in train is not said: what cannot be read is left out later.
@@ -148,8 +133,10 @@ class TableSource(Source):
             reading.notes.append(f"columns that were not read: {shortened(', '.join(unread), 200)}")
         return clips
 
-    def _add(self, clips: dict[str, ListedClip], row: Mapping[str, Any], at: str, stored: Mapping[str, str]) -> None:
-        path = cell_of(row, self.path_column)
+    def _add(
+        self, clips: dict[str, source.ListedClip], row: Mapping[str, Any], at: str, stored: Mapping[str, str]
+    ) -> None:
+        path = source.cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
@@ -157,11 +144,11 @@ class TableSource(Source):
             which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
             raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}; {which}")
         split = self._split(row, f"{at}, {self.split_column}")
-        labels = labels_of(row.get("labels") or row.get("label"), f"{at}, label")
+        labels = source.labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
-        given = cell_of(row, self.id_column)
+        given = source.cell_of(row, self.id_column)
         own = stored.get(relative) or stored.get(unicodedata.normalize("NFC", relative), relative)
-        clip = clips.setdefault(own, ListedClip(path, given, split, at))
+        clip = clips.setdefault(own, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
         for language, texts in captions.items():
@@ -170,27 +157,29 @@ class TableSource(Source):
 
     def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language: from the columns asked for, an object by language, or the usual columns."""
-        own = check_language(cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}")
+        own = check_language(
+            source.cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}"
+        )
         if self.caption_column:
             require_columns(at, list(row), [column for _, column in self._columns()])
             captions: dict[str, list[str]] = {}
             for language, column in self._columns():
-                captions.setdefault(language or own, []).extend(texts_of(row[column], f"{at}, {column}"))
+                captions.setdefault(language or own, []).extend(source.texts_of(row[column], f"{at}, {column}"))
             return {language: texts for language, texts in captions.items() if texts}
         by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
         if by_language is not None:
-            texts = {code: texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}
+            texts = {code: source.texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}
             return {code: list(own) for code, own in check_captions({c: t for c, t in texts.items() if t}, at).items()}
-        texts_of_row = captions_of(row, at)
+        texts_of_row = source.captions_of(row, at)
         return {own: texts_of_row} if texts_of_row else {}
 
     def _split(self, row: Mapping[str, Any], at: str) -> str:
         """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""
-        given = cell_of(row, self.split_column)
+        given = source.cell_of(row, self.split_column)
         try:
             return check_split(given or self.split or "train", at)
         except ValueError as error:
-            meant = SPLIT_OF.get(given.casefold())
+            meant = source.SPLIT_OF.get(given.casefold())
             raise ValueError(f"{error}" + (f" (did you mean {meant}?)" if meant else "")) from None
 
     def _unread(self, columns: Collection[str]) -> list[str]:
@@ -228,7 +217,7 @@ class TableSource(Source):
         return columns
 
     def id_of(self, row: Any) -> str | None:
-        given, path = cell_of(row, self.id_column), cell_of(row, self.path_column)
+        given, path = source.cell_of(row, self.id_column), source.cell_of(row, self.path_column)
         return given or (_relative(path) if path else super().id_of(row))
 
 
@@ -244,9 +233,9 @@ def _relative(path: str) -> str:
     return posixpath.normpath(path.replace("\\", "/"))
 
 
-def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
+def _ids(clips: Mapping[str, source.ListedClip]) -> dict[str, str]:
     """The id of each path: its own, else the path without its audio suffix, or with it where two would be called alike."""
-    short = {path: clip.given_id or without_suffix(_relative(clip.place)) for path, clip in clips.items()}
+    short = {path: clip.given_id or source.without_suffix(_relative(clip.place)) for path, clip in clips.items()}
     count = Counter(short.values())
     return {
         path: name if clips[path].given_id or count[name] == 1 else _relative(clips[path].place)
@@ -254,7 +243,7 @@ def _ids(clips: Mapping[str, ListedClip]) -> dict[str, str]:
     }
 
 
-def _draw_splits(clips: Mapping[str, ListedClip]) -> Counter[str]:
+def _draw_splits(clips: Mapping[str, source.ListedClip]) -> Counter[str]:
     """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split."""
     tenth = len(clips) // 10
     order = np.argsort(

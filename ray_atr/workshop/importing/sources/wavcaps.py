@@ -14,21 +14,12 @@ from typing import IO, Any, ClassVar
 import ijson
 from ijson.common import ObjectBuilder
 
+from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.sampling import uniform
 from ray_atr.data.schema import check_split
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
-from ray_atr.workshop.importing.sources.source import (
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    entry_of,
-    is_audio,
-    list_files,
-    stem,
-)
 
 SUBSETS = {"audioset": "AudioSet_SL", "bbc": "BBC_Sound_Effects", "freesound": "FreeSound", "soundbible": "SoundBible"}
 """A word that names a subset in paths and exclusion lists, and the name of its folder."""
@@ -38,7 +29,7 @@ DEEPEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class WavCaps(Source):
+class WavCaps(source.Source):
     """WavCaps: JSON captions and FLAC files, without the clips that exclusion lists name."""
 
     name: ClassVar[str] = "wavcaps"
@@ -55,16 +46,16 @@ class WavCaps(Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         excluded = _read_exclusions(self.exclude)
         audio: dict[str, dict[str, str]] = {subset: {} for subset in SUBSETS}
-        for path in list_files(audio_folder):
+        for path in source.list_files(audio_folder):
             subset = _subset(path.rpartition("/")[0])
-            if is_audio(path) and subset:
-                audio[subset][stem(path)] = path
-        tables = [path for path in list_files(folder) if path.endswith(".json") and _subset(path)]
+            if source.is_audio(path) and subset:
+                audio[subset][source.stem(path)] = path
+        tables = [path for path in source.list_files(folder) if path.endswith(".json") and _subset(path)]
         tables = [path for path in tables if not any(word in path.lower() for word in ("blacklist", "exclu"))]
         if not tables:
             raise ValueError(f"{folder}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
@@ -73,14 +64,14 @@ class WavCaps(Source):
             for at, item in read_data(folder, path):
                 if "id" not in item or not str(item.get("caption") or "").strip():
                     raise ValueError(f"{at}: id or caption is missing; it has {', '.join(item)}")
-                name = stem(str(item["id"]))
+                name = source.stem(str(item["id"]))
                 if name in excluded.get(subset, set()) or name in excluded.get("", set()):
                     continue
                 clip_id = f"{subset}/{name}"
                 split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
                 file_name = audio[subset].get(name)
-                place = AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
-                yield entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
+                place = source.AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
+                yield source.entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
 
 
 def _subset(path: str) -> str:
@@ -134,5 +125,5 @@ def _read_exclusions(files: tuple[str, ...]) -> dict[str, set[str]]:
     excluded: dict[str, set[str]] = {}
     for file in files:
         for name, ids in read_id_lists(file).items():
-            excluded.setdefault(_subset(name), set()).update(map(stem, ids))
+            excluded.setdefault(_subset(name), set()).update(map(source.stem, ids))
     return excluded

@@ -16,26 +16,15 @@ from typing import IO, ClassVar
 from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
 from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import parse_json
-from ray_atr.workshop.importing.sources.source import (
-    SPLIT_OF,
-    Absent,
-    AudioLocation,
-    Entry,
-    Source,
-    captions_of,
-    is_audio,
-    labels_of,
-    list_files,
-    texts_of,
-)
 
-IN_NAME = re.compile(rf"({'|'.join(SPLIT_OF)})(?![a-z])")
+IN_NAME = re.compile(rf"({'|'.join(source.SPLIT_OF)})(?![a-z])")
 LARGEST_TEXT = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebDataset(Source):
+class WebDataset(source.Source):
     """Uncompressed tars of audio with a .json (text, caption or captions by language) or .txt for each clip."""
 
     name: ClassVar[str] = "webdataset"
@@ -49,9 +38,9 @@ class WebDataset(Source):
         object.__setattr__(self, "language", check_language(self.language, "language"))
         check_split(self.split)
 
-    def entries(self) -> Iterator[Entry | Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
-        files = list_files(folder)
+        files = source.list_files(folder)
         packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
         if packed:
             advice = "a compressed tar cannot be read in parts; unpack it to .tar first"
@@ -65,19 +54,19 @@ class WebDataset(Source):
 
     def _split_of(self, path: str) -> str:
         found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
-        return SPLIT_OF[found[1]] if found else self.split
+        return source.SPLIT_OF[found[1]] if found else self.split
 
-    def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[Entry | Absent]:
+    def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[source.Entry | source.Absent]:
         try:
             with tarfile.open(fileobj=file, mode="r:") as members:
                 files = filter(tarfile.TarInfo.isfile, members)
                 for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
                     place, texts = _read_members(key, of_clip, members, tar)
                     if place is None:
-                        yield Absent(key, split, f"{tar} has no audio for it")
+                        yield source.Absent(key, split, f"{tar} has no audio for it")
                         continue
                     captions, labels = self._words(texts, f"{tar}, {key}")
-                    yield Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
+                    yield source.Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
         except tarfile.TarError as error:
             raise ValueError(f"{tar}: not a whole tar file ({error})") from None
 
@@ -90,10 +79,10 @@ class WebDataset(Source):
         row = parse_json(text["json"], f"{at}.json") if "json" in text else {}
         if not isinstance(row, dict):
             raise ValueError(f"{at}.json: a JSON object is expected")
-        labels = labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
+        labels = source.labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
         if isinstance(row.get("captions"), dict):
             return check_captions(row["captions"], f"{at}.json"), labels
-        found = captions_of(row, f"{at}.json") or texts_of(row.get("text"), f"{at}.json, text")
+        found = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
         if not found:
             found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
         if not found:
@@ -104,7 +93,7 @@ class WebDataset(Source):
 
 def _read_members(
     key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
-) -> tuple[AudioLocation | None, dict[str, bytes]]:
+) -> tuple[source.AudioLocation | None, dict[str, bytes]]:
     """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
     is too long, or a name that leads away.
     """
@@ -113,10 +102,10 @@ def _read_members(
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise refuse(f"{tar}, member", member.name, "names inside the tar's own folder")
         suffix = _key(member.name)[1]
-        if is_audio(member.name):
+        if source.is_audio(member.name):
             if place is not None:
                 raise ValueError(f"{tar}: {key} has two audio files")
-            place = AudioLocation(tar, "span", member.offset_data, member.size)
+            place = source.AudioLocation(tar, "span", member.offset_data, member.size)
         elif suffix in ("json", "txt"):
             if member.size > LARGEST_TEXT:
                 raise ValueError(f"{tar}, {member.name}: {member.size} bytes of text; at most {LARGEST_TEXT}")

@@ -2,6 +2,6 @@
 
 from mlflow.models import set_model
 
-from ray_atr.sweep.tracking.model import RetrieverModel
+from ray_atr.models.mlflow_model import RetrieverModel
 
 set_model(RetrieverModel())

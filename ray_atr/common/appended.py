@@ -11,16 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ray_atr.common.storage.atomic import disk_errors, sync_folder
-from ray_atr.common.storage.digests import (
-    DamagedFileError,
-    is_sealed,
-    read_bytes,
-    rows_of,
-    seal,
-    write_lines,
-)
-from ray_atr.common.storage.locations import Location, file_exists, storage_errors
+from ray_atr.common import digests
+from ray_atr.common.atomic import disk_errors, sync_folder
+from ray_atr.common.locations import Location, file_exists, storage_errors
 
 BLOCK = 1 << 16
 """Bytes that are read at once from the end of a file."""
@@ -29,14 +22,14 @@ BLOCK = 1 << 16
 def append_line(file: Location, row: Mapping[str, Any]) -> None:
     """Add a line to a file in a folder that exists, and make the file if it is not there. StorageError if that fails."""
     if not isinstance(file, Path):
-        write_lines(file, [*read_appended(file), row])
+        digests.write_lines(file, [*read_appended(file), row])
         return
     with storage_errors(file), disk_errors(file):
         is_new = not file.exists()
         with file.open("x+b" if is_new else "r+b") as opened:
             opened.seek(_whole_bytes(opened))
             opened.truncate()
-            opened.write((seal(row) + "\n").encode())
+            opened.write((digests.seal(row) + "\n").encode())
             opened.flush()
             os.fsync(opened.fileno())
         if is_new:
@@ -50,11 +43,11 @@ def read_appended(file: Location) -> list[dict[str, Any]]:
     """
     if not file_exists(file):
         return []
-    whole, line_break, rest = read_bytes(file).rpartition(b"\n")
-    if is_sealed(rest) and not rest.endswith((b'"', b"}")):
+    whole, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
+    if digests.is_sealed(rest) and not rest.endswith((b'"', b"}")):
         # A kill cuts a line off before its digest, or within what follows it; it puts nothing behind it.
-        raise DamagedFileError(file)
-    return list(rows_of(whole + line_break, file))
+        raise digests.DamagedFileError(file)
+    return list(digests.rows_of(whole + line_break, file))
 
 
 def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
@@ -73,8 +66,8 @@ def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
             opened.seek(start)
             later, *lines = (opened.read(end - start) + later).split(b"\n")
             for line in reversed(lines):
-                yield from rows_of(line, file)
-        yield from rows_of(later, file)
+                yield from digests.rows_of(line, file)
+        yield from digests.rows_of(later, file)
 
 
 def _whole_bytes(opened: IO[bytes]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge.ask import Ask, multiplier, potentials, reliability
-from ray_atr.objectives.knowledge.knowledge import Granularity, Queued, Retrieved, Sides
+from ray_atr.objectives.knowledge.knowledge import Granularity, Knowledge, Queued, Retrieved, Sides
 from ray_atr.objectives.pairs.learned import NOTHING_LEARNED, Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison
 from ray_atr.training.knowledge_base.searcher import Searcher
-from ray_atr.training.knowledge_base.snapshot import Snapshot
+from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version, versions_in
 
 QUERIES_AT_A_TIME = 64
 """So that a base of a million entries needs 2 GiB, in float64, and not 16."""
@@ -184,9 +185,22 @@ class Case:
     multiplier: float
 
 
+def last_base(trial: Path, knowledge: Knowledge) -> tuple[Snapshot, Ask] | None:
+    """The base of ASK that a trial's own folder holds, and its settings; None if it holds none, or another's."""
+    base = trial / "knowledge"
+    if not isinstance(knowledge, Ask) or not (versions := versions_in(base)):
+        return None
+    return load_version(base, versions[-1]), knowledge
+
+
 @torch.no_grad()
 def explain(
-    snapshot: Snapshot, knowledge: Ask, queries: Sequence[str], audio: Tensor, text: Tensor, clip_ids: Sequence[str]
+    snapshot: Snapshot,
+    knowledge: Ask,
+    queries: Sequence[str],
+    audio: Tensor,
+    text: Tensor,
+    clip_ids: Sequence[str],
 ) -> list[Case]:
     """What ASK's reliability makes of queries (Fu et al. 2025, Table 6).
 

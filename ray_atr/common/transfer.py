@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_atr.common.storage.atomic import files_aside, new_folder
-from ray_atr.common.storage.digests import read_text, write_text
-from ray_atr.common.storage.locations import Location, StorageError, entries_in, file_exists, safe_name, with_retries
+from ray_atr.common.atomic import files_aside, new_folder
+from ray_atr.common.digests import read_text, write_text
+from ray_atr.common.locations import Location, StorageError, entries_in, file_exists, safe_name, with_retries
 
 if TYPE_CHECKING:
     from upath import UPath

@@ -21,9 +21,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from upath import UPath
 
+from ray_atr.common.atomic import atomic_file
 from ray_atr.common.redaction import redact
 from ray_atr.common.settings import local_path, refuse
-from ray_atr.common.storage.atomic import atomic_file
 
 Location: TypeAlias = Path | UPath
 Result = TypeVar("Result")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
+from ray_atr.cli.tuned_methods import CorrespondenceSweep
+from ray_atr.common.override import combinations
 from ray_atr.common.settings import refuse, require_known
-from ray_atr.common.space import Point, combinations
-from ray_atr.papers.tuned_methods import CorrespondenceSweep
+
+if TYPE_CHECKING:
+    from ray_atr.sweep.space import Point
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ lease of the one writer of a run or a data set, told to people; `caches.lock_of`
 cache; and what is written aside is locked by its writer, so that only what a dead one left is removed.
 """
 
-from ray_atr.common.storage.appended import append_line, newest_lines, read_appended
-from ray_atr.common.storage.atomic import atomic_file, disk_errors, remove_folder, sync_folder
-from ray_atr.common.storage.digests import (
+from ray_atr.common.appended import append_line, newest_lines, read_appended
+from ray_atr.common.atomic import atomic_file, disk_errors, remove_folder, sync_folder
+from ray_atr.common.digests import (
     DamagedFileError,
     lost_seal,
     read_bytes,
@@ -18,7 +18,7 @@ from ray_atr.common.storage.digests import (
     write_lines,
     write_text,
 )
-from ray_atr.common.storage.locations import (
+from ray_atr.common.locations import (
     Location,
     StorageError,
     entries_in,
@@ -34,5 +34,5 @@ from ray_atr.common.storage.locations import (
     safe_name,
     whole_file,
 )
-from ray_atr.common.storage.lock import hold
-from ray_atr.common.storage.transfer import atomic_folder, fetched, sent
+from ray_atr.common.lock import hold
+from ray_atr.common.transfer import atomic_folder, fetched, sent

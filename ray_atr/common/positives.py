@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.data.sampling import number_of
+from ray_atr.common.sampling import number_of
 
 POSITIVES = ("captions", "labels", "identity")
 

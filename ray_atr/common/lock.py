@@ -21,8 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ray_atr.common.storage.digests import read_json, write_json
-from ray_atr.common.storage.locations import Location, StorageError, file_exists, storage_errors
+from ray_atr.common.digests import read_json, write_json
+from ray_atr.common.locations import Location, StorageError, file_exists, storage_errors
 
 LOCK_FILE = "lock"
 HOLDER_FILE = "lock.json"

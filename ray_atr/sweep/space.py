@@ -11,7 +11,6 @@ variant has is refused.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import random
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ray_atr.common.override import as_typed, describe, flatten, override
+from ray_atr.common.override import as_typed, combinations, describe, flatten, override
 from ray_atr.common.settings import nearest, refuse
 
 Point = dict[str, Any]
@@ -363,11 +362,6 @@ class _Case(NamedTuple):
 
     def agrees_with(self, point: Mapping[str, Any]) -> bool:
         return all(point.get(path, value) == value for path, value in self.point.items())
-
-
-def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
-    """Every combination of the values of the paths, the last changing fastest."""
-    return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
 
 
 def path_of(entry: str) -> str:

@@ -22,9 +22,9 @@ from typing import Any
 
 import xxhash
 
+from ray_atr.common.atomic import atomic_file
+from ray_atr.common.locations import Location, storage_errors, whole_file, with_retries
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage.atomic import atomic_file
-from ray_atr.common.storage.locations import Location, storage_errors, whole_file, with_retries
 
 DIGESTS_FILE = "digests.json"
 DIGEST = "digest"

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ray_atr.common.storage.atomic import remove_folder, remove_leftovers_below
+from ray_atr.common.atomic import remove_folder, remove_leftovers_below
 
 KINDS = ("features", "vectors", "tokenizers", "indexes")
 MANIFEST_FILES = ("manifest.json", "index.json")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ray_atr.cli.experiment_options import NOISE_HELP, ComparisonSweep
 from ray_atr.cli.parse import option
+from ray_atr.common.override import combinations
 from ray_atr.common.settings import counted, refuse, require_known
-from ray_atr.common.space import Point, Space, combinations
 from ray_atr.common.storage import Location, file_exists, locate, read_json, write_json
 from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, ON_ANY_DATA, PAIR
 
 if TYPE_CHECKING:
     from ray_atr.sweep import Goal
+    from ray_atr.sweep.space import Point
     from ray_atr.training.run_folder import RunFolder
 
 TUNED_FILE = "tuned.json"
@@ -100,6 +101,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     from ray_atr.common.runtime import advising, code_version, home
     from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
     from ray_atr.sweep.describe import describe_plan
+    from ray_atr.sweep.space import Space
     from ray_atr.training.languages import with_languages
     from ray_atr.training.run_folder import RunFolder
 

@@ -1,0 +1,45 @@
+"""A module as an ONNX graph in one file."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ray_atr.common.settings import require_extra
+
+EXTRA = "onnx"
+
+
+def require_onnx(asked: str) -> None:
+    """ValueError unless the libraries are there that write graphs and run them."""
+    require_extra("onnxscript", EXTRA, asked)
+    require_extra("onnxruntime", EXTRA, asked)
+
+
+def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
+    """Write a graph whose named axes are free, weights inside."""
+    dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
+    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    try:
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                graph,
+                example,
+                str(file),
+                input_names=list(axes),
+                output_names=["vectors"],
+                dynamic_shapes=dynamic,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
