@@ -25,7 +25,10 @@ from numpy.typing import NDArray
 
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
+from ray_atr.metrics.bootstrap import bootstrap_runs
+from ray_atr.metrics.metric import QueryGroup
 from ray_atr.metrics.nothing import FALSE_SHARE
+from ray_atr.metrics.samples import Sample
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.languages.templates import caption
@@ -139,9 +142,10 @@ def nothing_of_parts(
 
 def shown(values: NDArray[np.floating | np.bool_]) -> str:
     """The mean over classes with its 95% interval."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (2000, len(values)))
-    low, high = np.quantile(values[drawn].mean(axis=1), (0.025, 0.975))
-    return f"{values.mean():.3f} ({low:.3f}, {high:.3f})"
+    classes = np.arange(len(values))
+    sample = Sample(classes, classes, {"mean": values.astype(np.float64)}, {})
+    found = next(iter(bootstrap_runs([{QueryGroup("queries", "classes"): sample}]).values()))
+    return f"{found.value:.3f} ({found.low:.3f}, {found.high:.3f})"
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ def test_a_comparison_interrupted_before_its_first_trial_is_resumed_whole(
     monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
     place = str(home / "run")
     told = ["--tracking.mlflow", "false", *COMPARISONS_CUT_SHORT[comparison], "--seeds", "0", "1", "--out", place]
-    for arguments in (told, ["--resume", place]):
+    for arguments in (told, ["--resume", place, "--recipe", "quickstart"]):
         with pytest.raises(SystemExit) as exit_:
             main("sweep", comparison, arguments=arguments)
         assert exit_.value.code == 130
@@ -286,6 +286,9 @@ def test_a_comparison_interrupted_before_its_first_trial_is_resumed_whole(
     assert first.search.points == second.search.points
     assert first.fixed == second.fixed
     assert described["space"] == describe_plan(first)["space"]
+    error = error_of(f"sweep {comparison}", ["--resume", place, "--recipe", "vectors"], capsys)
+    assert f"--recipe: got 'vectors'; allowed quickstart with --resume: {place} holds its settings" in error
+    assert len(swept) == 2
 
 
 def test_a_run_folder_without_points_is_refused_and_stays_as_it_is(
@@ -332,6 +335,9 @@ def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pyt
     before = sorted(path.name for path in run.path.rglob("*"))
     error = error_of("sweep noise", ["--resume", str(run.path), "--train.epochs", "3"], capsys)
     assert "the run of another experiment; train.epochs is 10 there and 3 here" in error
+    # A folder of before, which does not say its recipe.
+    error = error_of("sweep noise", ["--resume", str(run.path), "--recipe", "quickstart"], capsys)
+    assert "--recipe: got 'quickstart'; allowed nothing with --resume" in error
     error = error_of("train", ["--resume", str(run.path)], capsys)
     assert "a run of sweep_noise, not of train" in error
     error = error_of("sweep noise", ["--out", str(run.path)], capsys)

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.common.language_codes import require_language
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
 from ray_atr.deploy.index.options import IndexEncoding
@@ -126,9 +125,8 @@ def _query(given: QueryIndex) -> None:
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
     texts = [given.text] if given.from_ is None else _lines(given.from_)
-    known = index.retriever.languages
-    if given.language is not None and known and require_language(given.language).code not in known:
-        print(f"note: the model was trained in {', '.join(known)} alone", file=sys.stderr)
+    if given.like is None and (warning := index.warning_of_language(given.language)):
+        print(f"note: {warning}", file=sys.stderr)
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]
     else:

@@ -18,7 +18,7 @@ from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
-from ray_atr.common.storage import locate
+from ray_atr.common.storage import DamagedFileError, locate
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
@@ -72,7 +72,7 @@ def run_plan(
     if options.estimate:
         print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
         return
-    run = kept or _create(name, experiment, plan, options.out)
+    run = kept or _create(name, experiment, plan, options.out, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=kept is None, say=say)
 
@@ -93,6 +93,10 @@ def planned(
     else:
         if options.config is not None:
             raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
+        # Folders of before do not say it: their settings may be the recipe's or another's.
+        if options.recipe is not None and options.recipe != (was := kept.info.get("recipe")):
+            allowed = f"{was} with --resume" if was else "nothing with --resume"
+            raise refuse("--recipe", options.recipe, f"{allowed}: {kept.path} holds its settings")
         own, explicit = split_settings(settings, varied_in(kept))
         experiment = resumed_experiment(kept, own)
         fixed = resumed_settings(kept, explicit)
@@ -138,19 +142,27 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
-    """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe.
-
-    The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it, unless a recipe is named.
-    """
-    values = {} if options.config is None else read_config(options.config)
-    is_synthetic = {**values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
-    recipe = options.recipe or ("quickstart" if is_synthetic else "from_scratch")
+    """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe."""
+    values, recipe = _config_of(options), recipe_of(options, settings)
     if recipe not in RECIPES:
         raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
     try:
         return override(RECIPES[recipe](), values)
     except ValueError as error:
         raise ValueError(f"--config: {options.config}: {error}") from None
+
+
+def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> str:
+    """The recipe that is named, else the one that the data ask for.
+
+    The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it.
+    """
+    is_synthetic = {**_config_of(options), **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
+    return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
+
+
+def _config_of(options: ExperimentOptions) -> Mapping[str, str]:
+    return {} if options.config is None else read_config(options.config)
 
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
@@ -195,7 +207,13 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     run = RunFolder.open(place)
     if run.info["name"] != name:
         raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
-    if problems := run.problems():
+    try:
+        problems = run.problems()
+    except DamagedFileError:
+        raise  # it says the remedy
+    except ValueError as error:  # a record that cannot be read
+        problems = [str(error)]
+    if problems:
         is_of_trial = problems[0].startswith(str(run.path / "trials"))
         remedy = "restore it from a copy" + (", or remove the trial's folder: it is then trained anew" * is_of_trial)
         raise ValueError(f"{problems[0]}; {remedy}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
@@ -236,14 +254,13 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
     return kept
 
 
-def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None) -> RunFolder:
+def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None, recipe: str) -> RunFolder:
     folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
-    return RunFolder.create(
-        folder, experiment, {"name": name, **describe_plan(plan), "code": code_version(), "command": command}
-    )
+    info = {"name": name, "recipe": recipe, **describe_plan(plan), "code": code_version(), "command": command}
+    return RunFolder.create(folder, experiment, info)
 
 
 def _finish(

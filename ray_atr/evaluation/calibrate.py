@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ray_atr.common.settings import counted, refuse
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.calibration import (
     Calibration,
@@ -73,10 +74,19 @@ def cross_fitted(
     prior: float | None = None,
     seed: int = 0,
 ) -> dict[str, CalibrationScore]:
-    """What calibrations are worth that are fitted on half of the clips of scores [M, N] and measured on the other half."""
+    """What calibrations are worth that are fitted on half of the clips of scores [M, N] and measured on the other half.
+    ValueError for fewer than four clips, and if a half has none with captions in one of the languages.
+    """
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(seed).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
+    for language, given in relevance.items():
+        clips = np.unique(given.clip.numpy())
+        if len(halves[0]) < 2 or not all(np.isin(half, clips).any() for half in halves):
+            few = f"{counted(len(clips), 'clip')} with {language} captions of {counted(num_clips, 'clip')}"
+            raise refuse(
+                "--calibrate", few, "a split of more: it is fitted on one half of them and measured on the other"
+            )
     of_halves: dict[str, list[CalibrationScore]] = {}
     for fitted, held in (halves, halves[::-1]):
         calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior, seed=seed)

@@ -441,12 +441,19 @@ class Retriever(nn.Module):
             for number, text in enumerate(texts):
                 if isinstance(text, str) and not text.strip():
                     raise refuse(f"text {number}", text, "a text with words")
-            asked = {require_language(code).code for code in ([language] if isinstance(language, str) else language)}
-            if self.languages and (unseen := sorted(asked.difference(self.languages))):
-                message = f"no captions in {', '.join(unseen)} in training, which had {', '.join(self.languages)}"
+            if message := self.warning_of_languages([language] if isinstance(language, str) else language):
                 # Of the caller's line: torch's wrapper stands between.
-                warnings.warn(f"{message}: the vectors may mean little", stacklevel=3)
+                warnings.warn(message, stacklevel=3)
         return self.vectors(self.embed_sentences(texts, language, batch_size=batch_size))
+
+    def warning_of_languages(self, languages: Sequence[str]) -> str:
+        """What to say of texts in languages that it is known not to have been trained on; empty if there is nothing to say."""
+        asked = {require_language(code).code for code in languages}
+        unseen = sorted(asked.difference(self.languages or asked))
+        if not unseen:
+            return ""
+        trained = ", ".join(self.languages)
+        return f"no captions in {', '.join(unseen)} in training, which had {trained}: the vectors may mean little"
 
     @torch.inference_mode()
     def embed_sentences(

@@ -30,7 +30,7 @@ from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
-from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence, wrong_shares
+from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
 from ray_atr.training.languages import check_languages, with_languages
@@ -214,10 +214,10 @@ def check_wrong_share(experiment: Experiment) -> None:
     clip. A number is never checked.
     """
     data, trained = experiment.data, experiment.trained_languages
-    wrong_shares(data.wrong_share, data.languages, trained)
     said = audit_of_wrong_share(data.wrong_share)
     if said is None:
         return
+    said.shares(data.languages, trained)
     path, number = f"data.wrong_share: {said.file}", "; or the share as a number"
     if data.noise.is_injected:
         allowed = f"no data.noise, whose wrong captions no audit has judged{number}"

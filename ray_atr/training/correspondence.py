@@ -102,6 +102,13 @@ class AuditedShare(NamedTuple):
         found = self.facts["wrong_share_by_language"].get(language)
         return None if found is None else float(found["share"])
 
+    def shares(self, languages: Sequence[str], trained: Sequence[str]) -> list[float]:
+        """The share of each language, NaN where it was not audited. ValueError, naming the file, if a trained one was not."""
+        if missing := [language for language in trained if self.of(language) is None]:
+            lacking = f"no share of {', '.join(missing)}"
+            raise refuse(f"data.wrong_share: {self.file}", lacking, "an audit of the trained languages")
+        return [math.nan if (one := self.of(language)) is None else one for language in languages]
+
 
 def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
     """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
@@ -124,14 +131,7 @@ def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence
     if given == "auto":
         return None
     said = audit_of_wrong_share(given)
-    if said is None:
-        return [float(given)] * len(languages)
-    found = [said.of(language) for language in languages]
-    if missing := [language for language in trained if said.of(language) is None]:
-        raise refuse(
-            f"data.wrong_share: {said.file}", f"no share of {', '.join(missing)}", "an audit of the trained languages"
-        )
-    return [math.nan if one is None else one for one in found]
+    return [float(given)] * len(languages) if said is None else said.shares(languages, trained)
 
 
 @torch.no_grad()

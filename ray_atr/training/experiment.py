@@ -60,7 +60,8 @@ class DataSettings(Settings):
     )
     positives: str = setting(
         "captions",
-        "which clips of a batch are not negatives of each other: same English caption text, same labels, or only itself",
+        "which clips of a batch are not negatives of each other: same caption text in English (without English in the first of "
+        "data.languages; a clip that lacks it is alone), same labels, or only itself",
         choices=POSITIVES,
     )
     captions_per_epoch: str = setting(

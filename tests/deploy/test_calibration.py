@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from ray_atr.common.storage import DamagedFileError
+from ray_atr.evaluation.calibrate import cross_fitted
 from ray_atr.metrics.calibration import (
     CALIBRATION_FILE,
     Calibration,
     expected_calibration_error,
     fit_calibration,
 )
-from ray_atr.metrics.relevance import relevance_by_label
+from ray_atr.metrics.relevance import Relevance, relevance_by_label
 
 CLASSES, CLIPS = 20, 400
 
@@ -118,3 +119,11 @@ def test_pairs_that_teach_nothing_are_refused():
         fit_calibration({"eng": torch.zeros(3, 3)}, {"eng": RELEVANCE})
     with pytest.raises(ValueError, match="prior"):
         fit_calibration({"eng": scores}, {"eng": RELEVANCE}, prior=1.0)
+
+
+@pytest.mark.parametrize(("clips", "texts"), [(1, 1), (3, 3), (5, 2), (8, 1)])
+def test_too_few_clips_for_two_halves_are_refused(clips: int, texts: int) -> None:
+    relevance = Relevance(torch.arange(texts), torch.arange(texts), texts, clips)
+    scores = {"deu": np.random.default_rng(0).standard_normal((texts, clips))}
+    with pytest.raises(ValueError, match=rf"--calibrate: got '{texts} clips? with deu captions of {clips} clip"):
+        cross_fitted(scores, {"deu": relevance})

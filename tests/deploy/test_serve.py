@@ -93,6 +93,49 @@ def test_it_answers_what_the_index_answers(index: Index, port: int) -> None:
     assert set(described["paths"]) == {"/search", "/similar", "/tag", "/audio", "/health"}
 
 
+def test_a_part_of_a_sound_is_sent_where_one_is_asked_for(port: int) -> None:
+    def ask(**headers: str) -> tuple[int, str | None, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("GET", "/audio?path=tone%201.wav", headers=named)
+        answer = connection.getresponse()
+        assert answer.headers["Accept-Ranges"] == "bytes"
+        return answer.status, answer.headers["Content-Range"], answer.read()
+
+    status, place, whole = ask()
+    size = len(whole)
+    assert (status, place) == (200, None)
+    parts = {
+        "bytes=0-3": (0, 3), "bytes=4-": (4, size - 1), "bytes=-5": (size - 5, size - 1), "Bytes = 2 - 2": (2, 2),
+        f"bytes=10-{size + 99}": (10, size - 1), f"bytes=-{2 * size}": (0, size - 1),
+    }  # fmt: skip
+    for asked, (first, last) in parts.items():
+        assert ask(Range=asked) == (206, f"bytes {first}-{last}/{size}", whole[first : last + 1])
+    # Several, none, of another kind, from the end backwards, or of another state of the sound: all is sent.
+    for asked in ("bytes=0-1,4-5", "bytes=-", "bytes=a-b", "lines=0-1", "bytes=5-2", "bytes"):
+        assert ask(Range=asked) == (200, None, whole)
+    assert ask(Range="bytes=0-1", If_Range='"old"') == (200, None, whole)
+    for asked in (f"bytes={size}-", "bytes=-0"):
+        status, place, said = ask(Range=asked)
+        assert (status, place) == (416, f"bytes */{size}")
+        assert b"Range: got" in said
+
+
+def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(
+    index: Index, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
+    warning = "no captions in swe in training, which had eng, fra: the vectors may mean little"
+    asks: list[tuple[str, str, dict[str, Any]]] = [
+        ("GET", "/search", {"text": "en hund"}),
+        ("POST", "/tag", {"label": "en hund", "body": tone(2, 2)}),
+    ]
+    for method, path, given in asks:
+        assert call(port, method, path, **given, language="sv")[1]["warning"] == warning
+        assert "warning" not in call(port, method, path, **given, language="fra")[1]
+        assert "warning" not in call(port, method, path, **given)[1]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "parameters", "body", "status", "message"),
     [
@@ -280,7 +323,9 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 400])
-def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
+def test_the_page_is_used_by_keyboard(index: Index, port: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
+
     async def use() -> None:
         async with opened(f"http://127.0.0.1:{port}/?text=un%20son%20aigu") as page:
             await page.size(width, 800)
@@ -304,6 +349,8 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
             await page.until(
                 "document.querySelector('audio') === null && note.textContent.startsWith('10 found like ')"
             )
+            await page.run("form.elements.language.value = 'swe'; form.requestSubmit(); 0")
+            await page.until("note.textContent.includes('no captions in swe in training')")
             await page.run("form.elements.text.value = ' '; form.requestSubmit(); 0")
             await page.until("note.textContent.includes('not blank')")
             assert await page.run("nothing.hidden")  # no calibration says what nothing is

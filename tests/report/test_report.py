@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -24,6 +25,7 @@ from ray_atr.evaluation.report.tables import recall_table
 from ray_atr.evaluation.report.write import main_tables
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.papers.layouts import paper_layouts
+from tests.support.browser import CHROMIUM, opened
 from tests.support.fake_runs import metrics, write, write_run
 
 NOISE_SPACE = {
@@ -125,6 +127,23 @@ def test_the_page_is_self_contained_and_complete(noise_report):
     assert paths.figures[0].name == "noise.png"
     for path in paths.figures:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_on_a_phone_a_figure_scrolls_in_its_box_and_the_page_does_not(noise_report):
+    async def look(width):
+        async with opened(noise_report.page.as_uri()) as page:
+            await page.size(width, 800)
+            whole = await page.run("document.documentElement.scrollWidth")
+            sizes = "[document.querySelector('figure img').clientWidth, document.querySelector('figure').clientWidth]"
+            return whole, *await page.run(sizes)
+
+    whole, picture, box = asyncio.run(look(390))
+    assert whole <= 390
+    assert box < 390
+    assert picture >= 600
+    whole, picture, box = asyncio.run(look(1280))
+    assert picture <= box < whole <= 1280
 
 
 def test_csv_reads_back(noise_run, noise_report):

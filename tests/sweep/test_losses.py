@@ -128,6 +128,13 @@ def test_a_trial_that_lost_something_is_named(run: Path, damage: Callable[[Path]
     assert str(error.value).startswith(named)
 
 
+@pytest.mark.parametrize("name", ["trial.json", "result.json"])
+def test_a_trial_whose_record_cannot_be_read_is_named_with_the_remedy(run: Path, name: str) -> None:
+    (first_trial(run) / name).write_text("")
+    with pytest.raises(ValueError, match=rf"{name}: not JSON .*; restore it from a copy, or remove the trial's folder"):
+        open_run(str(run), "noise")
+
+
 @pytest.mark.parametrize("status", ["pending", "running", "stopped"])
 def test_what_a_kill_leaves_is_whole(tmp_path: Path, status: str) -> None:
     """A folder before its description, a result before its status, and epochs that the checkpoint reports again."""

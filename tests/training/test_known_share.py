@@ -29,7 +29,7 @@ from ray_atr.objectives.correspondence import (
 from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.pairs import PartialLearningToMatch
 from ray_atr.objectives.pairs.pair_loss import PairLoss
-from ray_atr.training import checks
+from ray_atr.training import checks, correspondence
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
 from ray_atr.training.correspondence import wrong_shares
@@ -174,6 +174,16 @@ def test_the_share_of_each_trained_language_is_asked_for(home: Path, tmp_path: P
             wrong_shares(given, trained, trained)
     with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
         DataSettings(wrong_share=1.5)
+
+
+def test_an_audit_is_read_once_before_the_start(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    spied(monkeypatch, correspondence, "read_json", lambda _, file: read.append(file))
+    settings = {"objective__scheme": "kcl", "data__wrong_share": given("audit", home)}
+    checks.check_wrong_share(tiny(home / "tones", **settings))
+    assert len(read) == 1
+    with pytest.raises(ValueError, match=r"audit\.json: got 'no share of deu'"):
+        checks.check_wrong_share(tiny(home / "tones", **settings, data__languages=("eng", "deu")))
 
 
 def test_soundscapes_that_are_not_made_yet_have_the_captions_that_they_will_have() -> None:

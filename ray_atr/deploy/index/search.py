@@ -191,7 +191,7 @@ class Search(ABC):
             raise refuse("at_least", at_least, made)
         if calibration is None and or_nothing:
             raise refuse("or_nothing", or_nothing, made)
-        queries = self._text_retriever(code).encode_text(list(texts), code or ENGLISH).numpy()
+        queries = self._encode(texts, code).numpy()
         found = self.matches(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
@@ -234,7 +234,7 @@ class Search(ABC):
         ['a dog', 'rain']
         """
         code = self._language(language)
-        texts = self._text_retriever(code).encode_text(list(labels), code or ENGLISH)
+        texts = self._encode(labels, code)
         score = self.retriever.similarity(texts, self._sound_vector(clip, sample_rate))[:, 0].numpy()
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
@@ -261,6 +261,20 @@ class Search(ABC):
                 allowed = f"{known}: this index was made of vectors, and its model hears nothing"
             raise refuse("sound", "audio", allowed)
         return retriever.encode_audio([clip], sample_rate)
+
+    def warning_of_language(self, language: str | None) -> str:
+        """What to say of a text's language that the model is known not to have learned; empty if there is nothing to say.
+
+        >>> index.warning_of_language(None)
+        ''
+        """
+        code = self._language(language)
+        return "" if code is None else self._text_retriever(code).warning_of_languages([code])
+
+    def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
+        retriever = self._text_retriever(code)
+        # A text tower that is not told the language reads all alike: of one that is not known there is nothing to warn.
+        return retriever.encode_text(list(texts), code or (*retriever.languages, ENGLISH)[0])
 
     def _language(self, language: str | None) -> str | None:
         if language is not None:

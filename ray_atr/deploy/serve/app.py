@@ -32,7 +32,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.search import Match, Search, check_text, check_top
 from ray_atr.deploy.serve.batching import Batcher, BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
-from ray_atr.deploy.serve.sounds import decode_upload, stretch
+from ray_atr.deploy.serve.sounds import asked_part, decode_upload, stretch
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class _Served:
         )
         check_text(question.text)
         check_top(question.top)
-        return _matches(await self.batcher.ask(question))
+        return _matches(await self.batcher.ask(question), self.index.warning_of_language(question.language))
 
     def _answer_all(self, questions: Sequence[_Question]) -> list[list[Match] | Exception]:
         answers: dict[int, list[Match] | Exception] = {}
@@ -192,13 +192,24 @@ class _Served:
         tags = await self._listen(
             lambda: self.index.tag(*decode_upload(data, self.limits), labels, asked.get("language") or None)
         )
-        return JSONResponse({"tags": tags}, headers=HEADERS)
+        warning = self.index.warning_of_language(asked.get("language") or None)
+        return JSONResponse({"tags": tags, **_warned(warning)}, headers=HEADERS)
 
     async def audio(self, request: Request) -> Response:
         asked = _only(request, "path", "start")
         path, start = asked.get("path", ""), _number(asked, "start", float, 0.0)
         content = await self._listen(lambda: stretch(self.index.sound(path), path, start, self.limits.heard_seconds))
-        return Response(content, media_type="audio/wav", headers=HEADERS)
+        size, headers = len(content), {**HEADERS, "Accept-Ranges": "bytes"}
+        # No validator is sent, so one that is asked for is another's: then all is sent.
+        asked_for = None if "if-range" in request.headers else request.headers.get("range")
+        try:
+            part = asked_part(asked_for, size)
+        except ValueError as error:
+            return _error(416, str(error), {**headers, "Content-Range": f"bytes */{size}"})
+        if part is None:
+            return Response(content, media_type="audio/wav", headers=headers)
+        headers["Content-Range"] = f"bytes {part[0]}-{part[1]}/{size}"
+        return Response(content[part[0] : part[1] + 1], 206, media_type="audio/wav", headers=headers)
 
     async def _listen(self, work: Callable[[], Any]) -> Any:
         """Work with a sound, in a thread, a few at a time. BusyError if too many wait."""
@@ -241,8 +252,12 @@ async def _answered(handler: Handler, request: Request) -> Response:
         return _error(400, "body: the client went away")
 
 
-def _matches(found: Sequence[Match]) -> Response:
-    return JSONResponse({"matches": [dataclasses.asdict(one) for one in found]}, headers=HEADERS)
+def _matches(found: Sequence[Match], warning: str = "") -> Response:
+    return JSONResponse({"matches": [dataclasses.asdict(one) for one in found], **_warned(warning)}, headers=HEADERS)
+
+
+def _warned(warning: str) -> dict[str, str]:
+    return {"warning": warning} if warning else {}
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import numpy as np
@@ -45,3 +46,25 @@ def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, np.clip(samples, -1, 1), rate, format="WAV", subtype="PCM_16")
     return buffer.getvalue()
+
+
+def asked_part(asked: str | None, size: int) -> tuple[int, int] | None:
+    """First and last byte of what a `Range` header asks for; None where all is to be sent: no header, one that is not
+    understood, or several ranges, which a server may leave alone (RFC 9110, 14.2). ValueError where there is no such part.
+
+    Starlette does this for files alone, and a stretch of a sound is none.
+
+    >>> asked_part("bytes=2-", 10), asked_part("bytes=-3", 10), asked_part("bytes=0-1,4-5", 10)
+    ((2, 9), (7, 9), None)
+    """
+    found = re.fullmatch(r"bytes\s*=\s*([0-9]*)\s*-\s*([0-9]*)", (asked or "").strip(), re.IGNORECASE)
+    if found is None or not any(found.groups()):
+        return None
+    first, last = (int(part) if part else None for part in found.groups())
+    if first is None:
+        first, last = max(0, size - (last or 0)), size - 1
+    elif last is not None and last < first:
+        return None  # no range at all
+    if first >= size:
+        raise refuse("Range", asked, f"a part of the {size:,} bytes")
+    return first, size - 1 if last is None else min(last, size - 1)

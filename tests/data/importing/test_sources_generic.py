@@ -490,6 +490,22 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     assert "4 rows of tables were dropped" in manifest.notes
 
 
+def test_a_row_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "set")
+    (root / "captions.csv").write_text("path\tname\tdeutsch\na.wav\t\t\n", encoding="utf-8")
+    blank = TableSource(source=str(root), caption_column=("name", "deu=deutsch"))
+    with pytest.raises(ValueError, match=r"line 2: no caption in name, deutsch; --drop-bad-rows leaves such rows out"):
+        entries_of(blank)
+    (root / "captions.csv").write_text('path,caption,clip_id\n"a\tb.wav",x,\n"a\tc.wav",y,c\na.wav,z,"a\tb"\n')
+    with pytest.raises(
+        ValueError, match=r"line 2, path: got 'a\\tb.wav'; allowed printable text, or an id in column cl"
+    ):
+        entries_of(TableSource(source=str(root)))
+    found = list(TableSource(source=str(root), drop_bad_rows=True).entries())
+    assert [one.clip_id.rsplit(", ", 1)[1] for one in found if isinstance(one, Skipped)] == ["line 2", "line 4"]
+    assert [one.clip_id for one in found if isinstance(one, Absent)] == ["c"]
+
+
 def test_ids_keep_the_extension_where_two_clips_would_share_one(tmp_path: Path) -> None:
     rows = [{"path": path, "caption": path} for path in ("a.wav", "a.flac", "sub/b.flac")]
     root = make_folder(tmp_path / "set", rows=rows)

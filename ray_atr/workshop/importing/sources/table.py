@@ -140,6 +140,10 @@ class TableSource(source.Source):
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
+        if not captions and self.caption_column:
+            where = shortened(", ".join(column for _, column in self._columns()))
+            remedy = "" if self.drop_bad_rows else "; --drop-bad-rows leaves such rows out"
+            raise ValueError(f"{at}: no caption in {where}{remedy}")
         if not captions:
             which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
             raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}; {which}")
@@ -147,6 +151,11 @@ class TableSource(source.Source):
         labels = source.labels_of(row.get("labels") or row.get("label"), f"{at}, label")
         relative = _relative(path)
         given = source.cell_of(row, self.id_column)
+        if not (given or relative).isprintable():
+            column, allowed = (
+                (self.id_column, "") if given else (self.path_column, f", or an id in column {self.id_column}")
+            )
+            raise refuse(f"{at}, {column}", given or relative, f"printable text{allowed}")
         own = stored.get(relative) or stored.get(unicodedata.normalize("NFC", relative), relative)
         clip = clips.setdefault(own, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
@@ -213,7 +222,7 @@ class TableSource(source.Source):
         columns = []
         for entry in entries:
             language, equals, column = entry.partition("=")
-            columns.append((check_language(language, "caption_column"), column) if equals else ("", entry))
+            columns.append((check_language(language, "--caption-column"), column) if equals else ("", entry))
         return columns
 
     def id_of(self, row: Any) -> str | None:
