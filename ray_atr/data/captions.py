@@ -83,8 +83,10 @@ class TrainingCaptions:
         """
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
-            most = np.maximum(self.has_caption[rows].any(axis=2).sum(axis=1), 1)
-            slots = sampling.integers(ids, 0, most, self.seed, "caption", epoch)
+            has = self.has_caption[rows].any(axis=2)
+            choice = sampling.integers(ids, 0, np.maximum(has.sum(axis=1), 1), self.seed, "caption", epoch)
+            # An index may leave out any of a clip's captions: the choice is among those that are left.
+            slots = (has.cumsum(axis=1) > choice[:, None]).argmax(axis=1)
         owners, theirs = (part[rows, slots] for part in self.assigned)
         mask = self.has_caption[rows, slots]
         texts = [[""] * len(self.languages) for _ in rows]

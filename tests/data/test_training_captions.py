@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,18 @@ def test_what_a_clip_wears_depends_on_seed_epoch_and_clip_alone(features: Featur
     order = np.array([5, 2, 7])
     assert TrainingCaptions(features, LANGUAGES, noise, seed=1).batch(order, 3).texts == [whole[row] for row in order]
     assert TrainingCaptions(features, LANGUAGES, noise, seed=2).batch(ROWS, 3).texts != whole
+
+
+def test_an_index_may_leave_out_any_of_a_clips_captions(features: FeatureSet, tmp_path: Path) -> None:
+    """-1 is none: what is drawn is one of those that are left, wherever they stand."""
+    index = np.arange(24).reshape(8, 3)
+    index[2], index[3] = [-1, 7, -1], [-1, 10, 11]
+    np.save(tmp_path / "index.npy", index)
+    captions = TrainingCaptions(features, LANGUAGES, Noise(index=str(tmp_path / "index.npy")), seed=0)
+    batches = [captions.batch(ROWS, epoch) for epoch in range(12)]
+    assert {batch.texts[2][0] for batch in batches} == {"Sentence 1 of 2"}
+    assert {batch.texts[3][0] for batch in batches} == {"Sentence 1 of 3", "Sentence 2 of 3"}
+    assert all(batch.mask[:, 0].all() for batch in batches)
 
 
 def test_noise_exchanges_captions_of_all_languages_together(features: FeatureSet) -> None:

@@ -4,7 +4,7 @@
 
 Prints a line every 20 seconds and at the end: trials that have ended, kills, and of the driver its memory, open files and
 processes below it; then what is left on the disk and in the process table. The exit code is 1 if a trial is missing, an epoch
-is there twice or not at all, or something is left over.
+is there twice or not at all, something is left over, or no trial's process was killed: few trials end before the first kill.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ def main() -> int:
         print(
             f"exit code {code}; {len(wrong)} trials wrong; {len(left)} processes and {len(hidden)} files aside left over"
         )
+        if not watch.killed:
+            print("no trial's process was killed: more --trials, or fewer --driver-kills")
         if code:
             print(run.said[-3000:])
-    return int(bool(code or wrong or left or hidden))
+    return int(bool(code or wrong or left or hidden or not watch.killed))
 
 
 class Watch:

@@ -68,6 +68,22 @@ def test_absent_captions_are_neither_queries_nor_candidates(problem: tuple) -> N
         assert result[name] == pytest.approx(everywhere[name])
 
 
+def test_distances_are_of_the_captions_that_are_there(problem: tuple) -> None:
+    """Clip 0 has none in Japanese, and clip 2 lacks an English one that it has in Japanese; what is absent may hold anything."""
+    audio, text, clip = problem
+    present = {"eng": np.ones(75, dtype=bool), "jpn": np.ones(75, dtype=bool)}
+    present["eng"][[6, 50]], present["jpn"][[0, 1, 2, 40]] = False, False
+    spoilt = {k: np.where(present[k][:, None], text[k], np.nan) for k in present}
+    result = evaluate_languages(audio, spoilt, clip, present=present)
+    for k, mask in present.items():
+        clips = unit(audio)[np.unique(clip[mask])]
+        assert result[f"embedding/{k}/modality_gap"] == pytest.approx(modality_gap(clips, unit(text[k][mask])))
+    both = present["eng"] & present["jpn"]
+    paired = np.stack([unit(text["eng"][both]), unit(text["jpn"][both])], axis=1)
+    assert result["embedding/jpn/language_gap"] == pytest.approx(language_gap(paired)[1])
+    assert result["embedding/jpn/language_distance"] == pytest.approx(language_distance(paired)[1])
+
+
 def test_one_language_has_no_variance_and_no_english_no_gap(problem: tuple) -> None:
     audio, text, clip = problem
     result = evaluate_languages(audio, {"fra": text["fra"]}, clip)

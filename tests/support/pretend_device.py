@@ -6,7 +6,7 @@ with pretend_device():
 
 A `PretendTensor` says that it is on cuda:0 and holds a tensor of the CPU, which computes. As on a GPU, an operation on it and
 on a tensor of the CPU fails unless the latter is a single number, an index, or what is copied; NumPy cannot read it; torch's
-collectives take nothing else. Kernels, streams, bfloat16, NCCL and memory are not pretended: results are the CPU's.
+collectives and messages take nothing else. Kernels, streams, bfloat16, NCCL and memory are not pretended: results are the CPU's.
 
 Within, `"cuda"` is called `"meta"` before torch would look for a driver (`_CudaIsMeta`), since torch computes no gradient for
 the tensors of a device that it lacks and does for those of `meta`. What is made on or moved to `meta` is made on the CPU and
@@ -25,6 +25,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import distributed_c10d
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -219,13 +220,29 @@ def _collective(own: Callable[..., Any]) -> Callable[..., Any]:
     """A collective of torch on gloo, with what stands inside of the pretended tensors; others are refused, as by NCCL."""
 
     def run(*arguments: Any, **options: Any) -> Any:
-        if not all(isinstance(one, PretendTensor) for one in _tensors((*arguments, *options.values()))):
-            raise RuntimeError("No backend type associated with device type cpu")
+        _require_pretended(arguments, options)
         return own(*map(_inner, arguments), **{name: _inner(value) for name, value in options.items()})
 
     return run
 
 
+def _message(own: Callable[..., Any]) -> Callable[..., Any]:
+    """A message of torch from one rank to another; the CPU's tensors are refused, as by NCCL."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        _require_pretended(arguments, options)
+        # The dispatch finds what stands inside.
+        return own(*arguments, **options)
+
+    return run
+
+
+def _require_pretended(arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    if not all(isinstance(one, PretendTensor) for one in _tensors((*arguments, *options.values()))):
+        raise RuntimeError("No backend type associated with device type cpu")
+
+
+MESSAGES = ("isend", "irecv", "send", "recv")
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 
 
@@ -295,6 +312,11 @@ def pretend_device() -> Iterator[torch.device]:
         stack.enter_context(mock.patch.object(torch.accelerator, "is_available", return_value=False))
         for name in COLLECTIVES:
             stack.enter_context(mock.patch.object(distributed, name, _collective(getattr(distributed, name))))
+        for name in MESSAGES:
+            message = _message(getattr(distributed, name))
+            # torch looks a batch's messages up where they are defined.
+            for module in (distributed, distributed_c10d):
+                stack.enter_context(mock.patch.object(module, name, message))
         stack.enter_context(mock.patch.object(torch, "load", _load(torch.load)))
         stack.enter_context(mock.patch.object(threading.Thread, "run", run_with_modes))
         stack.enter_context(_MetaIsPretended())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import write_clips
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
@@ -18,6 +20,7 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.audio import SmallCnnTower
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.vectors import TextVectorsTower
+from ray_atr.objectives.pairs.ring import Ring
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
@@ -122,18 +125,33 @@ def test_two_workers_send_each_other_nothing_of_the_cpu(tmp_path: Path) -> None:
         assert there == pytest.approx(here, rel=NEAR, abs=NEAR), name
 
 
-def refused(rank: int, size: int, folder: Path) -> str:
+def sent(rank: int, size: int, folder: Path) -> tuple[list[str], list[tuple[bool, list[float]]]]:
+    """What is said to a sum, to blocks that pass around, and to messages, of the CPU's tensors; then the GPU's blocks."""
+    ring = Ring(Ranks.here(), (slice(0, 1), slice(1, 2)))
+    attempts: list[Callable[[], Any]] = [
+        lambda: torch.distributed.all_reduce(torch.zeros(1)),
+        lambda: list(ring.around(torch.zeros(1))),
+        lambda: (torch.distributed.isend if rank else torch.distributed.irecv)(torch.zeros(1), 1 - rank),
+        lambda: (torch.distributed.send if rank else torch.distributed.recv)(torch.zeros(1), 1 - rank),
+    ]
+    said = []
     with pretend_device():
-        try:
-            torch.distributed.all_reduce(torch.zeros(2))
-        except RuntimeError as error:
-            return str(error)
-    return ""
+        for attempt in attempts:
+            try:
+                attempt()
+            except RuntimeError as error:
+                said.append(str(error))
+            else:
+                said.append("sent")
+        blocks = list(ring.around(torch.full((1,), float(rank), device="cuda")))
+    return said, [(isinstance(block, PretendTensor), block.tolist()) for _, block in blocks]
 
 
-def test_a_collective_of_the_cpus_tensors_is_refused(tmp_path: Path) -> None:
-    for found in run_processes(refused, WORKERS, tmp_path):
-        assert "No backend type associated with device type cpu" in found
+def test_what_the_cpu_holds_is_sent_to_nobody_and_what_the_gpu_holds_is(tmp_path: Path) -> None:
+    for rank, (said, blocks) in enumerate(run_processes(sent, WORKERS, tmp_path)):
+        assert len(said) == 4
+        assert all("No backend type associated with device type cpu" in one for one in said), said
+        assert blocks == [(True, [float(rank)]), (True, [float(1 - rank)])]
 
 
 def test_clips_of_several_windows_are_heard_there(tmp_path: Path) -> None:

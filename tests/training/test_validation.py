@@ -139,6 +139,25 @@ def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: P
             assert got[f"{direction}/eng/{metric}"] == pytest.approx(value)
 
 
+@pytest.mark.parametrize("interaction", ["global", "late"])
+def test_a_language_that_some_clips_lack_is_asked_of_the_others(interaction: str, tmp_path: Path) -> None:
+    """As where it is the only language, and nothing is absent."""
+    french = [[f"son {index}", f"bruit {index}"][: 0 if index in (0, 3) else 1 + index % 2] for index in range(10)]
+    clips = [
+        tone_clip(split, index, {"eng": [f"tone {index}", f"sound {index}"], **({"fra": own} if own else {})})
+        for split in ("train", "val")
+        for index, own in enumerate(french)
+    ]
+    write_clips(tmp_path / "data", clips, name="some", licence="none")
+    experiment = tiny(tmp_path / "data", model__interaction=interaction)
+    retriever, features = start(experiment, tmp_path, "val")
+    got = evaluate(retriever, features, experiment)
+    alone = evaluate(retriever, features, override(experiment, {"data.languages": "fra"}))
+    asked = {name: value for name, value in alone.items() if name.language == "fra"}
+    assert asked[Metric("text_to_audio", "fra", "queries")] == 12
+    assert {name: got[name] for name in asked} == pytest.approx(asked, abs=1e-6)
+
+
 def test_a_trial_keeps_whether_each_test_query_found_its_own(tmp_path: Path) -> None:
     experiment = tiny(make_data(tmp_path / "data"), train__epochs=1)
     reports: list[dict[str, float]] = []
