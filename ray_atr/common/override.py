@@ -133,6 +133,9 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
         new = _variant(field, current, value, path)
     else:
         new = _coerce(_hints(tree.__class__)[name], value, path, field)
+    if new is current or (type(new) is type(current) and isinstance(new, str | bool | int | float) and new == current):
+        # Most of a stored experiment is as it was: a copy would have every setting beside it checked again.
+        return tree
     try:
         return dataclasses.replace(tree, **{name: new})
     except ValueError as error:

@@ -193,8 +193,7 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
         return True
     if not math.isfinite(value):
         return False
-    bounds = ((holds, metadata.get(name)) for name, holds in BOUNDS.items())
-    return all(bound is None or holds(value, bound) for holds, bound in bounds)
+    return all((bound := metadata.get(name)) is None or holds(value, bound) for name, holds in BOUNDS.items())
 
 
 def wing(module: str) -> Any:
