@@ -32,6 +32,7 @@ from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_s
 from ray_atr.models.retriever import Retriever
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
+from tests.support.fork_server import run_program
 from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 
@@ -343,7 +344,8 @@ def test_pandas_is_not_imported_for_a_query(place: Path, tmp_path: Path) -> None
         "import sys; from ray_atr.deploy.index.opened import Index;"
         "assert Index.open('index').search('a tone', top=2) and 'pandas' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    asked = run_program(code, cwd=tmp_path, forgets=("ray_atr", "pandas"))
+    assert asked.returncode == 0, asked.stderr
 
 
 def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.knowledge_base import refresher
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import (
     BackgroundRefresher,
@@ -148,25 +147,22 @@ class TwoParts(BackgroundRefresher):
     def __init__(self, folder: Path) -> None:
         settings = SnapshotSettings(prototypes=5)
         shards = LocalShards([BaseShard(Turn(), settings, folder, BasePart(number, 2)) for number in range(2)])
-        super().__init__(shards, settings, folder)
+        super().__init__(shards, settings, folder, pause=0.0)
 
     def get(self, version: int) -> Snapshot:
         return load_version(self.folder, version)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_base_builds_again_whatever_version_a_kill_took(
-    tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts: int) -> None:
     """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
-    # A version that a full disk stops is tried again, here at once.
-    monkeypatch.setattr(refresher, "PAUSE", 0.0)
     state = {"version": 2, "next_version": 3, "pending": []}
 
     def base_of(folder: Path) -> InProcessRefresher | TwoParts:
         if parts == 2:
             return TwoParts(folder)
-        return InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), folder)
+        # A version that a full disk stops is tried again, here at once.
+        return InProcessRefresher(Turn(), SnapshotSettings(prototypes=5), folder, pause=0.0)
 
     def publish(base: InProcessRefresher | TwoParts, *versions: int) -> None:
         for version in versions:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +102,19 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
+
+
+@pytest.fixture(scope="module")
+def trained(world: World) -> Callable[[str], Estimator]:
+    """The estimator of a method that has seen three epochs, made once, to be copied."""
+
+    @functools.cache
+    def of(name: str) -> Estimator:
+        estimator = method(name).estimator(world.pairs())
+        world.train(estimator, 3)
+        return estimator
+
+    return of
 
 
 def method(name: str, **settings: Any) -> Correspondence:
@@ -197,12 +213,10 @@ def test_what_needs_more_than_there_is_is_refused_by_name(world: World) -> None:
     ],
 )
 def test_every_scheme_pair_loss_and_knowledge_trains_beside_it(
-    name: str, scheme: str, pair: str, knowledge: str, world: World
+    name: str, scheme: str, pair: str, knowledge: str, world: World, trained: Callable[[str], Estimator]
 ) -> None:
     objective = override(Objective(), {"scheme": scheme, "pair": pair, "knowledge": knowledge, "correspondence": name})
     assert override(Objective(), flatten(objective)) == objective
-    estimator = objective.correspondence.estimator(world.pairs())
-    world.train(estimator, 3)
     rows = torch.arange(8)
     mask = torch.ones(8, K, dtype=torch.bool)
     mask[2, 1] = False
@@ -212,10 +226,13 @@ def test_every_scheme_pair_loss_and_knowledge_trains_beside_it(
     retrieved = None
     if objective.knowledge.needs_retrieval:
         retrieved = _as_float(retrieved_for(objective))
-    # Neighbours of an earlier width are of another model.
-    fresh = objective.correspondence.estimator(world.pairs())
-    fresh.begin_epoch(0)
-    weigh_pairs = (fresh if name in ("neighbours", "consensus") else estimator).for_batch(rows, 0 * rows)
+    if name in ("neighbours", "consensus"):
+        # Neighbours of an earlier width are of another model.
+        estimator = objective.correspondence.estimator(world.pairs())
+        estimator.begin_epoch(0)
+    else:
+        estimator = copy.deepcopy(trained(name))
+    weigh_pairs = estimator.for_batch(rows, 0 * rows)
     learned = LearnedParameters(objective.pair.learns(), 6).values()
     terms = objective(embeddings, learned=learned, draw=draw, retrieved=retrieved, weigh_pairs=weigh_pairs)
     terms.loss.backward()

@@ -70,7 +70,7 @@ def tiny(data: Path, **changes: Any) -> Experiment:
             "model.text.width": 16,
             "model.text.num_layers": 1,
             "model.text.vocab_size": 300,
-            "train.epochs": 3,
+            "train.epochs": 2,
             "train.batch_size": 8,
             "train.learning_rate": 0.003,
             "tracking.mlflow": False,

@@ -32,7 +32,7 @@ from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny
 from tests.support.whole_product import IS_WHOLE
 
-PHASES = ((4, 4), (2, 3), (3, 1000))
+PHASES = ((4, 2), (2, 2), (3, 1000))
 """Workers, and steps after which the notice comes; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
     "shared plan": {"objective": "m_ltm", "scaling__share_losses_from": 2},

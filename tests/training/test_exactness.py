@@ -201,7 +201,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("objective", "settings", "kill_after_steps"),
-    [("cacl", {}, 2), ("cacl", {}, 7), ("ask", ASK, 5), ("ask", WRITE_THROUGH, 7), ("contrastive", DROPOUT, 5)],
+    [("cacl", {}, 2), ("cacl", {}, 5), ("ask", ASK, 4), ("ask", WRITE_THROUGH, 5), ("contrastive", DROPOUT, 4)],
 )
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     home: Path,

@@ -62,29 +62,20 @@ CASES: dict[str, dict[str, Any]] = {
         "train__batches_per_step": 2,
         "train__clip_norm": 0.01,
     },
-    "chunks and a learned temperature": {
-        "objective": "kcl",
-        "model__learn_temperature": True,
-        "train__language_chunk": 1,
-        "model__text__num_layers": 2,
-    },
     # The workers have two and three chunks of texts, so that one makes an empty call, and each tower has two layers: what is
     # computed again asks for both layers' weights, in the same order on both.
-    "embedding chunks": {
+    "embedding chunks, around, rates by layer": {
         "objective": "kcl",
         **CED,
         "train__embedding_chunk": 3,
         "model__text__num_layers": 2,
-    },
-    "around, rates by layer": {
-        **CED,
-        "objective": "cacl",
-        "train__embedding_chunk": 3,
         "scaling__share_losses_from": 2,
         "model__audio__adapt__layer_decay": 0.5,
     },
-    "batch norms and sgd": {
-        "objective": "m_ltm",
+    "batch norms and sgd, language chunks and a learned temperature": {
+        "objective": "kcl",
+        "model__learn_temperature": True,
+        "train__language_chunk": 1,
         "model__audio": "resnet38",
         "model__audio__width_divisor": 16,
         "model__audio__trains_batch_norms": True,
@@ -101,11 +92,25 @@ if IS_WHOLE:
     CASES |= {
         "ml_clap": {"objective__scheme": "ml_clap"},
         "several batches": {"objective": "cacl", "train__batches_per_step": 2, "train__clip_norm": 0.01},
+        "chunks and a learned temperature": {
+            "objective": "kcl",
+            "model__learn_temperature": True,
+            "train__language_chunk": 1,
+            "model__text__num_layers": 2,
+        },
+        "embedding chunks": {
+            "objective": "kcl",
+            **CED,
+            "train__embedding_chunk": 3,
+            "model__text__num_layers": 2,
+        },
         "around": {**CED, "objective": "cacl", "train__embedding_chunk": 3, "scaling__share_losses_from": 2},
         "checkpointed layers": {"objective": "cacl", **CED, "model__audio__adapt__layer_decay": 0.5},
         "kcl": {"objective": "kcl", "model__learn_temperature": True},
         "batch norms": {
-            name: value for name, value in CASES["batch norms and sgd"].items() if name.startswith("model")
+            "model__audio": "resnet38",
+            "model__audio__width_divisor": 16,
+            "model__audio__trains_batch_norms": True,
         },
         "lora": {"objective": "cacl", "model__text__adapt__lora_rank": 2},
         "late": {"objective": "cacl", "model__interaction": "late"},
@@ -173,7 +178,7 @@ def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, t
                     assert difference < 1e-6, (name, kind, key, difference)
 
 
-PHASES = ((2, 2), (1, 2), (2, 2), (3, 1000))
+PHASES = ((2, 1), (1, 1), (2, 2), (3, 1000))
 """Workers, and steps after which a notice makes a checkpoint and all are lost; 3 workers share a batch of 8 unevenly."""
 OF_PLANS: dict[str, Any] = {
     "objective": "kcl",
@@ -247,7 +252,7 @@ def test_two_then_one_then_two_then_three_workers_give_the_run_of_whole_towers(h
         files = [Path("best") / "model.safetensors"]
         if "train__keep_trajectory" in RUNS[name]:
             files += [path.relative_to(one) for path in (one / "trajectory").iterdir()]
-            assert len(files) == 4
+            assert len(files) == 3
         for file in files:
             for key, value in load_file(one / file).items():
                 difference = (load_file(several / file)[key] - value).double().norm()
@@ -492,7 +497,7 @@ def test_two_then_one_then_three_workers_on_ray_give_the_losses_of_a_run_that_wa
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"scaling__cpus_per_worker": 0.5, "scaling__ray_data": False, "scaling__max_failures": 0}
-    base = tiny(home / "tones", scaling__shard_towers=True, train__batch_size=6, **settings)
+    base = tiny(home / "tones", scaling__shard_towers=True, train__batch_size=6, train__epochs=3, **settings)
     prepared, reports = prepared_for(base, home), list[Mapping[str, Any]]()
     whole = override(base, {"scaling.shard_towers": False})
     train_trial(whole, prepared, tmp_path / "whole", reports.append, use_ray_data=False)

@@ -81,7 +81,7 @@ def test_a_run_is_the_same_as_with_validation_between_epochs(
 
 
 def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path: Path) -> None:
-    experiment = tiny(home / "tones")
+    experiment = tiny(home / "tones", train__epochs=3)
     seen: list[tuple[str, int]] = []
 
     class Watched(LateValidator):
