@@ -317,6 +317,13 @@ def test_a_language_that_the_data_lacks_is_named_with_the_remedy(
     assert "--data.languages eng,fra" in error
 
 
+def test_a_split_that_the_data_lack_names_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_data(home / "tones")
+    error = error_of("train", ["--data.source", str(home / "tones"), "--data.train_split", "trian"], capsys)
+    assert "data.train_split: got 'trian'" in error
+    assert "(did you mean train?)" in error
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_run_folder_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home.chmod(0o500)

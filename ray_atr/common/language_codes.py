@@ -57,7 +57,7 @@ def require_language(code: str, path: str = "language") -> Language:
     allowed = ", ".join(LANGUAGES) + " or another code of ISO 639, such as swe or kor"
     if meant := _by_name(str(code).strip()):
         raise refuse(path, code, allowed, f" (did you mean {meant}?)")
-    raise refuse(path, code, allowed, nearest(str(code).casefold(), LANGUAGES))
+    raise refuse(path, code, allowed, nearest(str(code), LANGUAGES))
 
 
 def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:

@@ -26,15 +26,17 @@ REMOVED = {"neighbour_votes": "leave_one_out"}
 
 
 def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
-    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio).
+    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio, whatever
+    the case of letters).
 
     Of a name that was removed it is what takes its place.
     """
     allowed = list(allowed)
     if (instead := REMOVED.get(name)) in allowed:
         return f" ({name} was removed; {instead} takes its place)"
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=similarity)
-    return f" (did you mean {close[0]}?)" if close else ""
+    folded = {one.casefold(): one for one in reversed(allowed)}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
+    return f" (did you mean {folded[close[0]]}?)" if close else ""
 
 
 def refuse(path: str, got: object, allowed: str, hint: str = "") -> ValueError:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
 from ray_atr.common.sampling import permutation
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import is_local, locate
 from ray_atr.data.features import FeatureSet, read_block
 from ray_atr.data.padding import padded
@@ -64,6 +64,8 @@ def check_batch_size(num_clips: int, batch_size: int, num_workers: int, *, evenl
     """ValueError if a global batch cannot be filled from the clips or divided among the workers. `evenly` is asked of a
     fixed number of workers; if it changes, a share may have one clip more than another.
     """
+    if num_clips < 2:
+        raise refuse("data.train_split", counted(num_clips, "clip"), "2 clips or more: a batch compares them")
     if batch_size > num_clips:
         raise refuse("train.batch_size", batch_size, f"at most {num_clips}, the number of training clips")
     if evenly and batch_size % max(num_workers, 1):

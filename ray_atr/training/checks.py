@@ -53,7 +53,7 @@ def check_experiment(experiment: Experiment) -> None:
         if not splits.get(split):
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
             has = ", ".join(splits) + (alone if len(splits) <= 1 else "")
-            raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}")
+            raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}{nearest(split, splits)}")
     check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)

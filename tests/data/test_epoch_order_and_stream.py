@@ -53,6 +53,8 @@ def test_an_evaluation_drops_and_repeats_nothing() -> None:
 def test_a_batch_that_cannot_be_filled_or_divided_is_refused(batch_size: int, workers: int, words: str) -> None:
     with pytest.raises(ValueError, match=f"train.batch_size: got {batch_size}; allowed .*{words}"):
         check_batch_size(23, batch_size, workers)
+    with pytest.raises(ValueError, match=r"data.train_split: got '1 clip'; allowed 2 clips or more"):
+        check_batch_size(1, batch_size, workers)
 
 
 def places(batches: list[FeatureBatch]) -> list[tuple[int, int, list[int]]]:

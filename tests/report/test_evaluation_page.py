@@ -244,6 +244,14 @@ def test_a_query_that_no_font_can_write_is_shown_by_its_name() -> None:
             assert shown == ["rain on a roof", expected]
 
 
+@pytest.mark.parametrize("queries", [1, 2, 12])
+def test_the_colour_bar_of_few_ranks_has_its_whole_label(queries: int) -> None:
+    figure = rank_heat_map(np.ones((queries, 2)), ["eng", "fra"], ["rain"] * queries)
+    figure.draw_without_rendering()
+    label = figure.axes[1].yaxis.label.get_window_extent()
+    assert figure.bbox.y0 <= label.y0 < label.y1 <= figure.bbox.y1
+
+
 def test_heat_map_prints_ranks_from_one() -> None:
     figure = rank_heat_map(np.array([[0, 956], [4.5, 2]]), ["eng", "fra"], ["a", "b" * 99], num_candidates=957)
     assert [text.get_text() for text in figure.axes[0].texts] == ["1", "957", "5.5", "3"]

@@ -99,7 +99,9 @@ def rank_heat_map(
     values = as_floats("ranks", ranks).cpu().double().numpy() + 1
     if values.shape != (len(queries), len(languages)) or not len(queries):
         raise refuse("ranks.shape", tuple(values.shape), f"[{len(queries)} queries, {len(languages)} languages]")
-    figure = Figure(figsize=(4.2 + 0.62 * len(languages), 1.3 + 0.34 * len(queries)), layout="constrained")
+    # However few queries there are, the colour bar's label is as long.
+    height = max(2.9, 1.3 + 0.34 * len(queries))
+    figure = Figure(figsize=(4.2 + 0.62 * len(languages), height), layout="constrained")
     axes = figure.add_subplot()
     top = max(num_candidates or 0, values.max(), 10)
     image = axes.imshow(values, norm=LogNorm(1, top), cmap="Blues", aspect="auto")

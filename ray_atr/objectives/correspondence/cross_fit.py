@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.progress import CountProgress, silent
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import (
     Floats,
@@ -131,8 +131,10 @@ def cross_fit(
     Raises ValueError if there are fewer clips with captions than two folds need.
     """
     captioned = np.unique(pairs.clip)
+    if len(captioned) < 4:
+        raise refuse("split", f"{counted(len(captioned), 'clip')} with captions", "4 or more, for two folds")
     if len(captioned) < 2 * folds:
-        raise refuse("folds", folds, f"at most half of the {len(captioned)} clips that have captions")
+        raise refuse("folds", folds, f"at most {len(captioned) // 2}, half of the {len(captioned)} clips with captions")
     names, language = np.unique(pairs.language, return_inverse=True)
     audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]

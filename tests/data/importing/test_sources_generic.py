@@ -490,6 +490,13 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     assert "4 rows of tables were dropped" in manifest.notes
 
 
+def test_a_column_in_other_letters_is_meant(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "set")
+    (root / "captions.csv").write_text("PATH,caption\na.wav,x\n")
+    with pytest.raises(ValueError, match=r"column path is missing; it has PATH, caption \(did you mean PATH\?\)"):
+        entries_of(TableSource(source=str(root)))
+
+
 def test_a_row_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "set")
     (root / "captions.csv").write_text("path\tname\tdeutsch\na.wav\t\t\n", encoding="utf-8")

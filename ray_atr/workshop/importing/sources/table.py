@@ -202,9 +202,7 @@ class TableSource(source.Source):
         if not self.caption_column:
             known |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
         absent = [column for column in (*options, "label", "caption") if column not in columns]
-        return [
-            column + nearest(column.casefold(), absent, 0.7) for column in columns if column and column not in known
-        ]
+        return [column + nearest(column, absent, 0.7) for column in columns if column and column not in known]
 
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
