@@ -24,23 +24,11 @@ from ray_atr.common.sampling import permutation
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.sharding import gathered
-from ray_atr.objectives import Embeddings, Objective, metric_scalars
-from ray_atr.objectives.schemes import (
-    alignment_direction_error,
-    data_distribution_error,
-    log10_weight_error_bound,
-    weight_distance,
-)
+from ray_atr.objectives import Embeddings, Objective, metric_scalars, schemes
+from ray_atr.training import drift
 from ray_atr.training.base_encoding import BLOCK, BaseSource, SourceEncoder, concatenated
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState
-from ray_atr.training.drift import (
-    drift_of_part,
-    drift_of_parts,
-    neighbour_label_share,
-    out_of_batch_influence,
-    prototype_collapse,
-)
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.memory import SnapshotMemory
@@ -111,7 +99,7 @@ class EpochEnd:
         ids = self.data.features.clip_ids
         in_batch = memory.is_in_batch([ids[row] for row in last.global_batch.rows.tolist()])
         influence = partial(
-            out_of_batch_influence, objective, result.embeddings, memory.latest, learned=learned, draw=draw
+            drift.out_of_batch_influence, objective, result.embeddings, memory.latest, learned=learned, draw=draw
         )
         found = {**memory.stats(last.step + 1), "out_of_batch_influence": influence(in_batch=in_batch)}
         if getattr(memory.latest, "coarse", None) is not None:
@@ -143,12 +131,12 @@ class DriftProbe:
         assert snapshot is not None, "measured after a step"
         measured = self._drift(snapshot, retriever, group)
         if snapshot.num_prototypes:
-            measured["prototype_cosine_audio"] = prototype_collapse(as_tensor(snapshot.coarse_audio))
-            measured["prototype_cosine_text"] = prototype_collapse(as_tensor(snapshot.coarse_text[0]))
+            measured["prototype_cosine_audio"] = drift.prototype_collapse(as_tensor(snapshot.coarse_audio))
+            measured["prototype_cosine_text"] = drift.prototype_collapse(as_tensor(snapshot.coarse_text[0]))
         if memory.positions is not None:
             neighbours = torch.cat([memory.positions.fine_audio, memory.positions.fine_text], dim=1)
             of_entries = [self._labels_of[name] for name in snapshot.names]
-            measured["neighbour_label_share"] = neighbour_label_share(neighbours, labels, of_entries)
+            measured["neighbour_label_share"] = drift.neighbour_label_share(neighbours, labels, of_entries)
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
@@ -176,8 +164,8 @@ class DriftProbe:
             ("drift_text", entries.text[0], snapshot.text[0]),
         ):
             queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
-            own_part = drift_of_part(queries, torch.from_numpy(current), _rows(stale, places))
-            measured[name] = drift_of_parts(group.gather_objects(own_part))
+            own_part = drift.drift_of_part(queries, torch.from_numpy(current), _rows(stale, places))
+            measured[name] = drift.drift_of_parts(group.gather_objects(own_part))
         return measured
 
 
@@ -196,9 +184,9 @@ def scheme_errors(
     audio, text = _embedded(retriever, texts, batch)
     draw, mask = batch.global_batch.draw, batch.global_batch.mask
     embeddings = Embeddings(audio=group.gather(audio), text=group.gather(text), mask=mask)
-    error = data_distribution_error(embeddings, objective.scheme, draw, temperature_of(retriever, objective))
+    error = schemes.data_distribution_error(embeddings, objective.scheme, draw, temperature_of(retriever, objective))
     return {
-        "alignment_direction_error": float(alignment_direction_error(embeddings, objective.scheme, draw)),
+        "alignment_direction_error": float(schemes.alignment_direction_error(embeddings, objective.scheme, draw)),
         "data_distribution_error": float(error),
     }
 
@@ -228,7 +216,7 @@ def weight_errors(
     learning_rate = max(float(group["initial_lr"]) for group in state.optimizer.param_groups)
     epoch_ago = progress.unvalidated or (progress.history[-1] if progress.history else {})
     mine = {name: value.detach().cpu() for name, value in retriever.state_dict().items()}
-    distance = weight_distance(mine, other)
+    distance = schemes.weight_distance(mine, other)
     theirs = copy.deepcopy(retriever)
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)
@@ -244,7 +232,7 @@ def weight_errors(
         weights += here.probability(pair)
     growth = 1 + learning_rate * weighted / max(weights, 1e-12)
     earlier, apart = epoch_ago.get("train/weight_distance", 0.0), learning_rate * distribution_error * largest
-    bound = log10_weight_error_bound(earlier, growth, data.steps_per_epoch, apart)
+    bound = schemes.log10_weight_error_bound(earlier, growth, data.steps_per_epoch, apart)
     values = {"weight_distance": distance, "weight_error_growth": growth}
     return values if math.isinf(bound) else {**values, "weight_distance_bound_log10": bound}
 

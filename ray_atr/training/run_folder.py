@@ -10,7 +10,7 @@
     RUN/report/                          tables, figures, page
 
 It is on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` take the place of
-`last` (storage/transfer.py). Every file appears whole, and the one that says that the others are there is written
+`last` (common/transfer.py). Every file appears whole, and the one that says that the others are there is written
 last. Every JSON object ends with a digest, by which damaged bytes are known. One process at a time writes it. A trial with a
 `result.json` is finished and is never run again.
 """

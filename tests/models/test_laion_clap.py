@@ -15,7 +15,7 @@ from transformers import ClapConfig, ClapFeatureExtractor, ClapModel, PreTrained
 
 from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
-from ray_atr.models import laion_clap, weights
+from ray_atr.models import weights
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import Htsat
 from ray_atr.models.weights import read_checkpoint
@@ -140,8 +140,7 @@ def test_its_values_are_read_once(folders: Folders, monkeypatch: pytest.MonkeyPa
         read.append(is_mapped)
         return read_checkpoint(file, path, is_mapped=is_mapped)
 
-    for module in (laion_clap, weights):
-        monkeypatch.setattr(module, "read_checkpoint", counted)
+    monkeypatch.setattr(weights, "read_checkpoint", counted)
     weights._mapped.cache_clear()
     Retriever.from_pretrained(folders.laion)
     assert sorted(read) == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,15 @@ def run_of_two_epochs(home: Path, name: str, **changes: Any) -> RunFolder:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(home: Path) -> None:
+def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(
+    home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = run_of_two_epochs(home, "recorded", scaling__workers=0)
     # Found when the trial runs, like any mistake that cannot be seen before. The others run after it.
     points = [{"seed": 1, "train.learning_rate": 1e30}, *POINTS]
     listener = Listener()
     on_interrupt = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(logging.getLogger("ray.tune.execution.tune_controller"), "handlers", [caplog.handler])
     result = sweep(run, points, home, listeners=[listener], concurrency=1, say=lambda message: None)
     assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)
@@ -59,6 +63,8 @@ def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(h
     assert failed["status"] == FAILED
     assert "NaN or infinite" in failed["error"]
     assert ("failed", failed["error"]) in listener.events
+    # Tune would add forty lines of Ray's insides.
+    assert not caplog.records
     again = Listener()
     assert sweep(run, points, home, listeners=[again], say=lambda message: None).finished == result.finished
     assert again.events == []
