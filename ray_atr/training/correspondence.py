@@ -25,7 +25,7 @@ from ray_atr.data.features import FRAMES, open_features
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
-from ray_atr.objectives.correspondence.clean_share import CleanShares, PairVectors
+from ray_atr.objectives.correspondence.clean_share import SAMPLE, CleanShares, PairVectors
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.teacher import TEACHERS
@@ -36,8 +36,8 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import saved_retriever
 
 logger = logging.getLogger(__name__)
-SAMPLE, CLIPS = 2048, 64
-"""Clips by which the share of true pairs is estimated, and how many are encoded at a time."""
+CLIPS = 64
+"""Clips that are encoded at a time."""
 LEAST_DEVIATION = 1e-6
 """Of a statistic over the clips; one that is the same in all says nothing."""
 CAPTIONS = 4096

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
-from ray_atr.objectives.correspondence.clean_share import TRIES, CleanShares, PairVectors
-from ray_atr.objectives.correspondence.noise_rate import p_values
+from ray_atr.objectives.correspondence.clean_share import FOLDS, MISPAIRS, TRIES, CleanShares, PairVectors, true_share
+from ray_atr.objectives.correspondence.cross_fit import cross_fitted_p_values
+from ray_atr.objectives.correspondence.noise_rate import likeliest_wrong_share, p_values, wrong_share
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
 
@@ -64,6 +66,34 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more_and_keeps_w
     alone.estimate([pairs_of(0.0, 0.6)], seed=0)
     assert torch.equal(alone.shares, whole.shares)
     assert alone.is_final
+
+
+@pytest.mark.parametrize(("wrong", "moved"), [(0.2, 1.2), (0.8, 1.2), (0.6, 2.0), (0.8, 3.0)])
+def test_right_pairs_that_fit_no_better_than_random_ones_are_counted_by_the_others(wrong: float, moved: float) -> None:
+    """Of simulated pairs, whose right ones are moved by so many deviations; the bound counts some of them as wrong."""
+    random = np.random.default_rng(0)
+    is_wrong = random.random(40_000) < wrong
+    p_value = ndtr(random.standard_normal(40_000) - np.where(is_wrong, 0.0, moved))
+    assert likeliest_wrong_share(p_value) == pytest.approx(is_wrong.mean(), abs=0.01)
+    if moved < 2:
+        assert wrong_share(p_value).share > is_wrong.mean() + 0.02
+
+
+def test_the_likeliest_share_is_never_less_for_right_pairs_that_nothing_is_known_of() -> None:
+    random = np.random.default_rng(0)
+    wrong, unknown = random.random(12_000), random.random(1_000)
+    p_value = np.concatenate([wrong, unknown, ndtr(random.standard_normal(7_000) - 3)])
+    assert 0.6 < likeliest_wrong_share(p_value) < 0.66
+    assert likeliest_wrong_share(wrong) > 0.97
+
+
+def test_a_training_takes_the_likeliest_share_and_not_the_bound() -> None:
+    pairs = pairs_of(0.6, spread=1.5).in_language(0)
+    p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, 0)
+    share = true_share(pairs, 0).share
+    assert share == pytest.approx(1 - likeliest_wrong_share(p_value))
+    assert share > 1 - wrong_share(p_value).share + 0.01
+    assert share == pytest.approx(0.4, abs=0.05)
 
 
 def test_a_mispair_of_the_same_score_counts_against_a_pair() -> None:

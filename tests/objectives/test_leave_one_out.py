@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
-from ray_atr.objectives.correspondence.clean_share import PairVectors
+from ray_atr.objectives.correspondence.clean_share import PairVectors, true_share
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.left_out import leave_out
@@ -92,6 +92,16 @@ def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float
         assert roc_auc_score(truth, found.clean_probability) > least
     else:
         assert (found.clean_probability > 0.5).mean() > 0.97
+
+
+def test_the_share_and_what_was_found_are_those_of_folds_and_a_known_share_is_kept() -> None:
+    audio, text, given, _ = noisy_set(600, 0.8)
+    pairs = Pairs(audio, text, np.arange(600), np.full(600, ""), given.astype(str))
+    for share in (None, 0.3):
+        found, told = leave_out(audio, text, np.arange(600), given, share=share, seed=0), true_share(pairs, 0, share)
+        assert found is not None
+        assert (found.share, found.found) == pytest.approx((told.share, told.found))
+    assert told.share == pytest.approx(0.3)
 
 
 def test_captions_of_one_clip_are_left_out_together() -> None:

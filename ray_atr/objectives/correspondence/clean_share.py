@@ -3,10 +3,10 @@
 Before the first epoch the clips of a sample and their captions are read: by the first weights of the towers, which were never
 trained on the pairs, and, where clips are recordings, by statistics of these and the words of the captions, which know
 something before any tower does. A regression on the clips of other folds scores each pair (`cross_fit`), and the share is read
-off the p-values (`noise_rate`), as `ray-atr audit` reads it. Of the two readings each language takes the one that finds more of
-its true pairs, as `leave_one_out` does. If too few of them are found, the towers are asked again before each of the next
-epochs; until then the estimate counts only as far as it is founded. A founded one is final: a model that is trained on memorises
-wrong pairs, and would count them as true.
+off the p-values (`noise_rate`): the likeliest one, where `ray-atr audit` states a bound. Of the two readings each language takes
+the one that finds more of its true pairs, as `leave_one_out` does. If too few of them are found, the towers are asked again
+before each of the next epochs; until then the estimate counts only as far as it is founded. A founded one is final: a model that
+is trained on memorises wrong pairs, and would count them as true.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.objectives.correspondence.cross_fit import Pairs, cross_fitted_p_values
-from ray_atr.objectives.correspondence.noise_rate import found_share, wrong_share
+from ray_atr.objectives.correspondence.noise_rate import found_share, likeliest_wrong_share
 from ray_atr.objectives.correspondence.ridge import Integers
 from ray_atr.objectives.pairs import CleanShare
 from ray_atr.objectives.pairs.pair_loss import FOUNDED
 
 FOLDS = 10
 MISPAIRS = 20_000
+SAMPLE = 2048
+"""Clips by which the share is estimated."""
 TRIES = 4
 """Epochs before which an estimate is made. Later ones would be of a model that has memorised."""
 
@@ -91,16 +93,16 @@ class CleanShares:
         self.is_final = bool(state["is_final"])
 
 
-def true_share(pairs: Pairs, seed: int) -> CleanShare:
-    """The share of true pairs, as a regression on other clips tells it, and the share of these that it finds.
+def true_share(pairs: Pairs, seed: int, known: float | None = None) -> CleanShare:
+    """The share of true pairs, `known` or as a regression on other clips tells it, and the share of these that it finds.
 
     Of too few clips, or captions that all say the same, nothing is found.
     """
     p_value = np.full(1, np.nan)
     if len(pairs.audio) >= 2 * FOLDS:
         p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, seed)
-    known = p_value[~np.isnan(p_value)]
-    if not len(known):
-        return CleanShare(1.0, 0.0)
-    share = wrong_share(known).share
-    return CleanShare(1 - share, found_share(known, share))
+    told = p_value[~np.isnan(p_value)]
+    if not len(told):
+        return CleanShare(1.0 if known is None else known, 0.0)
+    wrong = likeliest_wrong_share(told) if known is None else 1 - known
+    return CleanShare(1 - wrong, found_share(told, wrong))

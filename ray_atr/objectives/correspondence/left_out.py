@@ -9,8 +9,9 @@ Of N clips and their captions in one language, as vectors of encoders that do no
     b_i      share r_i / (share r_i + 1 - share): Bayes' rule, if the caption of a wrong pair is a random one
     next     the clip's caption becomes b_i t(y_i) + (1 - b_i) / 2 sum over c of p_i(c) t(c)
 
-tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is given, or read off the
-p-values against captions of other clips in the first round (`noise_rate`). With several captions a clip's target is their
+tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is given, or that of
+`clean_share`, which also says how many were found: of left-out predictions neither can be told, since a mispair's caption is
+among those that were learned from, and a pair's own is not. With several captions a clip's target is their
 mean, and all of them are left out together. In the last line the predicted captions count by half, so that doubtful clips
 count less. The decomposition of the clips is made once: a round costs a product of matrices. Relabelling by what the model
 predicts is in Reed et al. 2015, "Training deep neural networks on noisy labels with bootstrapping"; that the model which predicts
@@ -25,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from ray_atr.objectives.correspondence.clean_share import SAMPLE, true_share
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
-from ray_atr.objectives.correspondence.noise_rate import found_share, p_values, wrong_share
+from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
     TINY,
@@ -100,18 +102,14 @@ def leave_out(
     ridge = Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
     row = place[clip[own]]
-    others = mispairs(row, of_key[own], len(keys), random)
+    pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
+    sample = np.flatnonzero(np.isin(clip, random.permutation(clips)[:SAMPLE]))
+    told = true_share(pairs.subset(sample), seed, share)
+    right = max(LEAST_SHARE, told.share)
     targets = captions[own]
-    true_share, found = share or 0.0, 0.0
-    for step in range(ROUNDS):
+    for _ in range(ROUNDS):
         predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
-        if step == 0:
-            p_value = left_out_p_values(predicted, scaled[own], row, others)
-            wrong = wrong_share(p_value).share if share is None else 1 - share
-            true_share, found = max(LEAST_SHARE, 1 - wrong), found_share(p_value, wrong)
-        tau, mean, probability = weighed(
-            predicted, scaled[own], row, scaled[first[bank]], log_prior, competing, true_share
-        )
+        tau, mean, probability = weighed(predicted, scaled[own], row, scaled[first[bank]], log_prior, competing, right)
         clean = probability[:, None]
         targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), captions.shape[1]))
@@ -119,17 +117,16 @@ def leave_out(
     everything[is_fitted] = predicted
     everything /= tau
     totals, _ = competition(everything, scaled[first[bank]], log_prior, competing)
-    clean = clean_probability(everything, scaled, clip, totals, true_share)
+    clean = clean_probability(everything, scaled, clip, totals, right)
     doubted = np.sort(random.permutation(np.flatnonzero(clean < 0.5))[:FITTED])
-    pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
     return LeftOut(
         clean,
         everything,
         scaled,
         np.log(prior)[of_key],
         totals,
-        true_share,
-        found,
+        right,
+        told.found,
         random_share(pairs.subset(doubted), seed),
     )
 

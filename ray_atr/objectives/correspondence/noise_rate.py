@@ -4,7 +4,8 @@ A wrong pair that was drawn at random scores as a random mispair does. So the p-
 score at least as high, is uniform if the pair is wrong and small if it is right (a conformal p-value; Bates et al. 2023,
 "Testing for outliers with conformal p-values"), and twice the share of p-values above 1/2 is the share of wrong pairs (Storey
 2002). Right pairs that fit no better than a random one count as wrong, so it is an upper bound with what chance adds. A wrong
-caption that nearly fits scores as a right one: no bound holds for such pairs.
+caption that nearly fits scores as a right one: no bound holds for such pairs. An audit states the bound; trainings take the
+likeliest share.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 Floats = NDArray[np.float64]
 LAMBDA = 0.5
@@ -21,6 +23,13 @@ SOLVED = 3
 """Times that the share of wrong pairs is read off p-values and these are corrected by it."""
 QUANTILE = 1.645
 """Standard errors from an estimate to the end of its one-sided 95% interval."""
+
+
+CUTS = (0.05, 0.2, 0.5)
+"""Between which p-values are counted. More below .05, and how far beyond it right pairs are would count."""
+MOVED = np.linspace(1.0, 4.5, 71)
+"""Tried means of right pairs. Those that are hardly moved look like wrong ones, and the share could be anything."""
+SHARES, TINY = 1001, 1e-12
 
 
 class WrongShare(NamedTuple):
@@ -85,6 +94,23 @@ def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> Wrong
         min(1.0, float(max(0.0, n)) / (1 - LAMBDA) / len(p_value)) for n in (large, large - error, most)
     )
     return WrongShare(share, least, most, together)
+
+
+def likeliest_wrong_share(p_value: Floats) -> float:
+    """The likeliest share of wrong pairs by p-values [M], if right pairs' normal quantiles are those of wrong ones, moved.
+
+    z = -ndtri(p) is standard normal of a wrong pair. Of a right one it is taken to have mean mu: the share and mu are those under
+    which the numbers of p-values between CUTS are the likeliest. `wrong_share` counts every right pair that fits no better than
+    half of the mispairs as wrong; here the others tell how many such pairs there are. Where right pairs differ more than a normal
+    distribution does, or are moved less than the least of MOVED, some are still counted as wrong.
+    """
+    ends = np.array([0.0, *CUTS, 1.0])
+    counts = np.histogram(p_value, ends)[0]
+    right = np.diff(ndtr(ndtri(ends) + MOVED[:, None]), axis=1)
+    wrong = np.linspace(0, 1, SHARES)[:, None, None]
+    density = wrong * np.diff(ends) + (1 - wrong) * right
+    likelihood = (counts * np.log(np.maximum(density, TINY))).sum(axis=2)
+    return float(wrong[np.unravel_index(likelihood.argmax(), likelihood.shape)[0], 0, 0])
 
 
 def found_share(p_value: Floats, wrong: float) -> float:
