@@ -175,6 +175,8 @@ def test_weights_say_how_often_an_epoch_has_a_part(sets: Path, joined: Manifest)
     assert len(frozenset.union(*seen)) > round(0.5 * num["sea"]), (
         "an epoch that has a half of a part has another half each time"
     )
+    other = data_of(sets / "home", joined, data__weights="sea=0.5,forest=2", train__epochs=3, seed=1)
+    assert {*np.concatenate(data._order(0).rows)} != {*np.concatenate(other._order(0).rows)}
 
 
 @pytest.mark.parametrize("workers", [2, 4])
