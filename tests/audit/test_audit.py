@@ -243,6 +243,15 @@ def test_the_kept_set_is_the_largest_in_which_too_many_wrong_pairs_are_unlikely(
         assert kept[:largest].all()
     # One in fifty: all may stay.
     assert largest == len(p_value)
+    few = np.sort(np.concatenate([np.linspace(0.01, 0.99, 20), np.linspace(1e-6, 1e-3, 60)]))
+    for rate in (0.05, 0.1, 0.15, 0.2, 0.25):
+        largest = 0
+        for number, t in enumerate(few, start=1):
+            allowed = int(rate * number + 1e-9) - int(((few > 0.5) & (few <= t)).sum())
+            low = min(t, 0.5)
+            if allowed >= 0 and nbinom.sf(allowed, 10 + 1, 1 - low / (low + 0.5)) <= 0.03:
+                largest = number
+        assert certified(few, rate, wrong_share(few)).sum() == largest, rate
 
 
 def test_kept_pairs_keep_their_promise_where_those_of_a_clip_are_wrong_together() -> None:
@@ -320,6 +329,13 @@ def test_segments_are_found_apart_and_do_not_overlap() -> None:
     found = find_shifts(own, {1: shifted, -1: np.full(60, 0.98)})
     assert {(s.first, s.last, s.offset) for s in found} == {(10, 19, 1), (40, 49, 1)}
     assert find_shifts(np.full(60, 0.02), {1: np.full(60, 0.98)}) == []
+    # Blocks that share a row are no two blocks: the weaker one begins where the other ends.
+    own[20:25], other = 0.98, np.full(60, 0.98)
+    other[19:25] = 0.02
+    assert {(s.first, s.last, s.offset) for s in find_shifts(own, {1: shifted, -1: other})} == {
+        (10, 19, 1),
+        (40, 49, 1),
+    }
     assert isinstance(found[0], Shift)
 
 
@@ -331,6 +347,21 @@ def test_heads_that_tell_nothing_say_so_and_name_no_block(of_clean_pairs: Audit)
     assert blind.found_share < 0.4
     assert blind.shifts == []
     assert of_clean_pairs.found_share > 0.7
+
+
+def test_the_caption_that_fits_better_is_of_the_same_language() -> None:
+    """Though those of the other language are the same vectors, without the half of them that is wrong."""
+    spoken, clean = clustered(shuffled(0.5)), clustered()
+    both = Pairs(
+        audio=spoken.audio,
+        text=np.concatenate([spoken.text, clean.text]),
+        clip=np.tile(np.arange(N), 2),
+        language=np.repeat(["eng", "fra"], N),
+        key=np.concatenate([spoken.key, clean.key]),
+    )
+    found = audit_pairs(both, SETTINGS)
+    assert (both.language[found.preferred] == both.language).all()
+    assert (found.preferred != np.arange(2 * N)).any()
 
 
 def test_a_clip_s_equal_captions_are_no_mispairs_and_the_result_repeats(of_clean_pairs: Audit) -> None:

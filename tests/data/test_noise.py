@@ -8,7 +8,15 @@ import pytest
 from scipy import stats
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES
-from ray_atr.data.noise import INDEX_FILE, NOISE_KINDS, Noise, assign_captions, caption_owners, write_index
+from ray_atr.data.noise import (
+    INDEX_FILE,
+    NOISE_KINDS,
+    Noise,
+    assign_captions,
+    caption_owners,
+    nearest_texts,
+    write_index,
+)
 
 IDS = [f"clip-{i:05d}" for i in range(5000)]
 OWN = np.arange(len(IDS))
@@ -134,6 +142,11 @@ def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> N
     assert all(texts[row].casefold() != texts[owner[row]].casefold() for row in moved)
     with pytest.raises(ValueError, match=r"noise.kind: got 'near'; allowed on clips whose captions"):
         caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1)
+
+
+def test_the_nearest_text_is_never_one_of_the_same_words() -> None:
+    texts = ["a dog barks", "A dog barks", "a dog howls", "rain falls"]
+    assert nearest_texts(texts, 1)[:, 0].tolist() == [2, 2, 0, 0]
 
 
 COUNTS = np.array([[3, 3], [1, 1], [2, 1], [3, 0], [2, 2], [1, 1]] * 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +116,27 @@ def test_a_caption_of_the_same_words_is_a_true_one(features: FeatureSet) -> None
     swapped.owner[0], swapped.owner[1] = 1, 0
     captions.assigned = swapped
     assert captions.clean_share(("eng",)) == 1
+
+
+def test_labels_go_with_the_sentence(features: FeatureSet) -> None:
+    """Clip 0, which is low, has a sentence of clip 3, which is high."""
+    captions = TrainingCaptions(features, ("eng",), Noise(), 0, "labels")
+    owner = captions.assigned.owner.copy()
+    owner[0] = 3
+    captions.assigned = captions.assigned._replace(owner=owner)
+    groups = captions.batch(ROWS, 0).groups
+    assert groups[0] == groups[3] == groups[5] != groups[2]
+
+
+def test_a_sentence_is_true_by_its_own_words(features: FeatureSet) -> None:
+    """Clips 0 and 2 have the second sentence of clip 1, which is one of clip 0's; clip 2's is the first one."""
+    said = {0: ["a", "b"], 1: ["c", "a"], 2: ["c", "e"]}
+    captions = TrainingCaptions(features, ("eng",), Noise(), 0)
+    owner, slot = (part.copy() for part in captions.assigned)
+    owner[[0, 2], 0], slot[[0, 2], 0] = 1, 1
+    captions.assigned = captions.assigned._replace(owner=owner, slot=slot)
+    captions.features = SimpleNamespace(captions_in=lambda code, rows: [said[row] for row in rows])  # type: ignore[assignment]
+    assert captions.truth[[0, 2], 0, 0].tolist() == [True, False]
 
 
 def test_positives_are_clips_of_the_same_words_labels_or_the_clip_alone(features: FeatureSet) -> None:

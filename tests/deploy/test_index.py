@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -89,6 +90,17 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
     for text, found in zip(texts, together, strict=True):
         alone = index.search(text, top=4)
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
+
+
+def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
+    index = Index.open(place / "index")
+    own = [row for row in rows_of(place / "index") if row["path"] == "tone 1.wav"]
+    assert len(own) > 1
+    for row in own:
+        assert np.array_equal(index.window("tone 1.wav", row["start"]), np.float32(row["vector"]))
+    for before, row in itertools.pairwise(own):
+        just_before = float(np.nextafter(row["start"], 0))
+        assert np.array_equal(index.window("tone 1.wav", just_before), np.float32(before["vector"]))
 
 
 def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,6 +300,13 @@ def test_another_models_queries_are_refused(place: Path, tmp_path: Path) -> None
     longer = save_retriever(tmp_path / "longer", clip_seconds=0.5)
     with pytest.raises(ValueError, match="allowed the model"):
         Index.open(place / "index", retriever=longer).search("a low tone")
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_of_equal_rows_the_earlier_comes_first(distance: str) -> None:
+    rows = np.tile(np.eye(4, dtype=np.float16), (40, 1))
+    _, found = nearest_rows(build_structure(rows, distance), rows, np.eye(4, dtype=np.float32), 40, distance)
+    assert found.tolist() == [list(range(row, 160, 4)) for row in range(4)]
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

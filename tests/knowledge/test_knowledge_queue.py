@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from ray_atr.objectives import Embeddings
+from ray_atr.training.knowledge_base.memory import MomentumMemory, SupportMemory
 from ray_atr.training.knowledge_base.queue import Identity, Queue
 
 
@@ -87,6 +89,28 @@ def test_a_neighbour_has_no_part_in_its_group_by_a_caption_that_is_not_its_own()
     old = {name: value for name, value in queue.state_dict().items() if name != "is_clean"}
     other.load_state_dict(old)
     assert bool(other.is_clean.all())
+
+
+def test_a_text_that_is_not_there_is_no_neighbour_however_far_the_others_are():
+    """Its place holds zeros, which are nearer than a text that points the other way."""
+    queue, rows = Queue(3, 2, 2), torch.eye(2)
+    mask = torch.tensor([[True, False], [True, True]])
+    queue.push(whose([1, 2]), rows, rows[:, None].expand(2, 2, 2), mask)
+    found = queue.nearest(whose([7]), rows[:1], -torch.ones(1, 2, 2)).fine.by_text
+    assert found.valid[0, 1].all()
+    assert torch.equal(found.text[0, 1, 0], rows[1])
+
+
+def test_memories_keep_which_texts_were_there_and_which_pairs_are_clean():
+    mask, is_clean = torch.tensor([[True, False], [True, True]]), torch.tensor([True, False])
+    embeddings = Embeddings(audio=torch.eye(2), text=torch.ones(2, 2, 2), mask=mask)
+    support = SupportMemory(Queue(4, 2, 2))
+    momentum = MomentumMemory(torch.nn.Linear(2, 2), Queue(4, 2, 2), 0.9)
+    support._whose, momentum._keys = whose([1, 2]), (whose([1, 2]), embeddings.audio, embeddings.text)
+    for memory in (support, momentum):
+        memory.after_batch(embeddings, ["1", "2"], lambda: is_clean)
+        assert torch.equal(memory.queue.mask[:2], mask)
+    assert torch.equal(support.queue.is_clean[:2], is_clean)
 
 
 def test_keys_of_a_clips_own_and_of_its_positives_are_no_negatives():

@@ -40,6 +40,13 @@ def compared(first: dict[str, Retrieval], second: dict[str, Retrieval], **option
     return compare_runs([retrieval_samples(first)], [retrieval_samples(second)], **options)
 
 
+def test_units_of_two_kinds_are_drawn_apart() -> None:
+    """Clips and classes are as many here: drawn alike, the errors of both would move together."""
+    (weight,) = _weights([np.arange(50), np.arange(50, 100)], 20, 0)
+    assert (weight[:, :50].sum(axis=1) == 50).all()
+    assert not (weight[:, :50] == weight[:, 50:]).all(axis=1).any()
+
+
 def test_weights_act_as_copies_of_the_clips() -> None:
     rng = np.random.default_rng(1)
     clip = rng.integers(0, 8, size=30)

@@ -13,7 +13,7 @@ from sklearn.metrics import label_ranking_average_precision_score
 from ray_atr.metrics import ranks, retrieval_metrics, retrieve
 from ray_atr.metrics.measures import measure
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
-from ray_atr.metrics.relevance import relevance_by_clip, relevance_by_label
+from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
 
 
@@ -183,6 +183,20 @@ def test_a_thousand_captions_of_a_clip_are_not_compared_one_by_one(monkeypatch: 
     count_ranks(captions, torch.eye(2, 8), relevance_by_clip(torch.arange(2000) // 1000, 2000, 2))
     # Each caption with the two clips; one by one a thousand captions of two clips would be compared with two thousand.
     assert compared <= 2 * 2000
+
+
+def test_chance_is_the_share_of_relevant_candidates() -> None:
+    """Clip 0 has two captions of three; a caption has one clip of four."""
+    got = retrieve(np.eye(4), np.eye(4)[[0, 0, 1]], np.array([0, 0, 1]))
+    assert got.audio_to_text.chance.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert got.text_to_audio.chance.tolist() == [0.25] * 3
+
+
+def test_a_query_is_of_its_own_clip_in_whatever_order_the_pairs_come() -> None:
+    relevance = Relevance(text=torch.tensor([2, 0, 1]), clip=torch.tensor([2, 1, 0]), num_texts=3, num_clips=3)
+    got = score(count_ranks(np.eye(3), np.eye(3), relevance), relevance)
+    assert got.text_to_audio.query.tolist() == [0, 1, 2]
+    assert got.text_to_audio.clip.tolist() == [1, 0, 2]
 
 
 def test_class_labels_make_all_clips_of_a_class_relevant() -> None:

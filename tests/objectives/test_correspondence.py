@@ -192,6 +192,34 @@ def test_comparisons_of_texts_that_were_compared_with_no_audio_are_left_alone(wo
     assert method("oracle").estimator(world.pairs()).for_batch(rows, 0 * rows)(case) is case
 
 
+def test_texts_of_which_one_was_compared_with_no_audio_are_left_alone(world: World) -> None:
+    """A weight of one side alone would be no number."""
+    rows = torch.arange(8)
+    weigh_pairs = method("oracle").estimator(world.pairs()).for_batch(rows, 0 * rows)
+    weigh_pairs(world.comparison(rows, 0 * rows, 0))
+    case = dataclasses.replace(world.comparison(rows, 0 * rows, 1), u_language=torch.zeros(8, dtype=torch.int64))
+    assert weigh_pairs(case) is case
+
+
+def test_a_pair_as_likely_true_as_not_is_clean_and_an_epoch_forgets_the_scores_of_the_last(world: World) -> None:
+    estimator, rows = method("oracle").estimator(world.pairs()), torch.arange(3)
+    estimator.begin_epoch(0)
+    estimator.epoch_probabilities[:3, 0, 0] = torch.tensor([0.5, 0.49, torch.nan])
+    estimator.ranking_scores.fill_(1)
+    assert estimator.is_clean(rows, 0 * rows).tolist() == [True, False, True]
+    estimator.begin_epoch(1)
+    assert estimator.ranking_scores.isnan().all()
+    assert estimator.is_clean(rows, 0 * rows).all()
+
+
+def test_columns_of_soft_targets_count_each_clip_by_its_weight() -> None:
+    targets = torch.tensor([[0.6, 0.4], [0.3, 0.7]])
+    weight = torch.tensor([1.0, 0.25])
+    found = Comparison(torch.eye(2), torch.eye(2), targets=targets, sample_weight=weight).column_targets()
+    expected = [[0.6 / 0.675, 0.075 / 0.675], [0.4 / 0.575, 0.175 / 0.575]]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
 def test_what_needs_more_than_there_is_is_refused_by_name(world: World) -> None:
     with pytest.raises(
         ValueError, match=r"objective.correspondence: got 'oracle'; allowed on data whose noise is known"

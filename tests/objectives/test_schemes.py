@@ -79,6 +79,30 @@ def test_missing_languages_take_no_part() -> None:
     assert preset("contrastive")(e).loss.item() == pytest.approx(per_language[0])
 
 
+def test_a_clip_without_a_text_takes_no_part_in_what_is_drawn() -> None:
+    """Clip 5 has none at all, clip 2 no English: `ml_clap` leaves out the first, the texts' part of `cacl` both."""
+    mask = full()
+    mask[5], mask[2, 0] = False, False
+    e, draw = embeddings(mask), torch.tensor([1, 3, 1, 2, 2, -1, 1])
+    rows = torch.tensor([0, 1, 2, 3, 4, 6])
+    drawn = e.text[rows, draw[rows]]
+    assert preset("ml_clap")(e, draw=draw).loss.item() == pytest.approx(symmetric(e.audio[rows], drawn))
+    both = rows[rows != 2]
+    parts = [
+        symmetric(e.audio[both], e.text[both, 0]),
+        symmetric(e.audio[rows], drawn),
+        symmetric(e.text[both, 0], e.text[both, draw[both]]),
+    ]
+    assert preset("cacl")(e, draw=draw).loss.item() == pytest.approx(sum(parts) / 3)
+
+
+def test_languages_of_a_mixture_are_drawn_apart() -> None:
+    ids = [f"clip{i}" for i in range(400)]
+    drawn = RandomMixture().draw(0, 0, ids, torch.ones(400, 3, dtype=torch.bool))
+    both, second, third = (((drawn & bits) == bits).double().mean().item() for bits in (0b110, 0b010, 0b100))
+    assert both == pytest.approx(second * third, abs=0.08)
+
+
 def test_what_is_masked_out_may_hold_anything_and_gets_no_gradient() -> None:
     mask = full()
     mask[2, 1] = False
@@ -212,6 +236,8 @@ def test_positives_follow_the_rows() -> None:
     rows = torch.arange(1, B)
     expected = Contrastive()(Comparison(e.audio[rows], e.text[rows, 0], positives=positives[1:, 1:])).loss
     torch.testing.assert_close(Contrastive()(loss.comparison).loss, expected)
+    numbered = Embeddings(audio=e.audio, text=e.text, mask=mask, groups=groups[:, None])
+    torch.testing.assert_close(Contrastive()(English().pairs(numbered, None)[0].comparison).loss, expected)
 
 
 def test_a_missing_draw_is_refused_by_name() -> None:

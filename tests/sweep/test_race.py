@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
-from ray_atr.sweep.race import ASSUMED_DEVIATION, ASSUMED_SEEDS, Scores, look, run_race
+from ray_atr.sweep.race import ASSUMED_DEVIATION, ASSUMED_SEEDS, LEVEL, Scores, look, run_race
 
 CLIPS = 400
 Sweep = dict[str, Scores]
@@ -84,6 +84,23 @@ def test_the_interval_is_of_all_points_at_once_and_assumes_a_deviation_of_five_p
     assert found.at_least == pytest.approx(gained.mean() - half, rel=1e-6)
 
 
+def test_seeds_are_taken_to_differ_as_they_do_on_average_over_all_pairs() -> None:
+    """Of three points one differs much more over its two seeds: the interval of the other two has the mean of the three pairs."""
+    better = np.random.default_rng(5).random(CLIPS) < 0.9
+    base = {"a": better * 1.0, "b": better * (np.arange(CLIPS) % 4 == 0), "c": better * (np.arange(CLIPS) % 2 == 0)}
+    shift = {"a": 0.0, "b": 0.0, "c": 0.1}
+    scores = {name: np.stack([one + shift[name], one - shift[name]]) for name, one in base.items()}
+    found = look(scores, 3, 0.0125)["b"]
+    gained = base["a"] - base["b"]
+    pooled = 2 * (2 * 0.1**2) / 3
+    freedom = ASSUMED_SEEDS + 2
+    of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + 2 * pooled) / freedom
+    z, t = (stats.studentized_range.isf(0.0125, 3, one) / math.sqrt(2) for one in (1e6, freedom))
+    half = math.sqrt(z**2 * gained.var(ddof=1) / CLIPS + t**2 * of_pairs / 2)
+    assert found.rival == "a"
+    assert found.at_least == pytest.approx(gained.mean() - half, rel=1e-3)
+
+
 def test_a_look_waits_for_the_seed_of_every_point_that_is_left() -> None:
     sweep = simulated([0.0, 0.4, 0.4], 3, 0.01, np.random.default_rng(3))
     late: Sweep = {**sweep, "point 2": {}}
@@ -109,6 +126,23 @@ def test_what_finishes_later_changes_no_look_that_was_taken() -> None:
             for name, scores in sweep.items()
         }
         assert run_race(left, range(5), before=so_far) == whole
+
+
+def test_every_look_is_at_the_level_of_all_points_that_began() -> None:
+    """Else a race would grow surer of what is left by what it dropped."""
+    sweep = simulated([0.0, 0.05, 0.12, 0.15, 0.3, 0.3], 4, 0.02, np.random.default_rng(0))
+    dropped = run_race(sweep, range(4))
+    later = {name: one for name, one in dropped.items() if one.seeds > 1}
+    assert later
+    for name, one in later.items():
+        gone = {other for other, found in dropped.items() if found.seeds < one.seeds}
+        scores = {
+            other: np.stack([of_seed[seed] for seed in range(one.seeds)])
+            for other, of_seed in sweep.items()
+            if other not in gone
+        }
+        assert look(scores, len(sweep), LEVEL / 2**one.seeds)[name] == one
+        assert look(scores, len(scores), LEVEL / 2**one.seeds)[name].at_least > one.at_least
 
 
 def test_a_handful_of_clips_drops_nothing() -> None:

@@ -42,6 +42,7 @@ AUTO = {path: value for path, value in OPEN.items() if value == "auto"}
         (GPU_NODE, 1, {"scaling.cpus_per_worker": 8.0}, 2, True, "auto: 4 GPUs"),
         (TWO_CPU_NODES, 1, {}, 2, True, "auto: 2 nodes"),
         (TWO_CPU_NODES, 6, {}, 1, True, "auto: 2 nodes"),
+        (TWO_CPU_NODES, 1, {"scaling.cpus_per_worker": 2.0}, 2, True, "auto: 2 nodes"),
         (GROWING, 1, {}, 8, True, "auto: 8 GPUs, a cluster that grows"),
     ],
 )

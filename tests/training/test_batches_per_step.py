@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def gradients(home: Path, folder: Path, **changes: Any) -> list[torch.Tensor]:
+def gradients(
+    home: Path, folder: Path, report: Callable[[Any], None] = lambda row: None, **changes: Any
+) -> list[torch.Tensor]:
     """The gradient of all weights at each step of the optimiser, in an epoch of three batches."""
     found: list[torch.Tensor] = []
 
@@ -42,7 +45,7 @@ def gradients(home: Path, folder: Path, **changes: Any) -> list[torch.Tensor]:
     experiment = tiny(home / "tones", train__epochs=1, **{**BARELY, **changes})
     hook = register_optimizer_step_pre_hook(keep)
     try:
-        train_trial(experiment, prepared_for(experiment, home), folder, lambda row: None, use_ray_data=False)
+        train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
     finally:
         hook.remove()
     return found
@@ -54,6 +57,23 @@ def test_a_step_has_the_mean_gradient_of_its_batches_and_the_last_of_those_left(
     torch.testing.assert_close(both, (first + second) / 2, rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(last, third, rtol=1e-4, atol=1e-7)
     assert not torch.allclose(first, second, rtol=1e-2)
+
+
+def test_a_last_step_of_fewer_batches_has_their_mean_and_norms_are_of_the_mean_so_far(
+    home: Path, tmp_path: Path
+) -> None:
+    """Six batches of four clips, one by one, or four and two; the weights do not move."""
+    rows: list[Any] = []
+    alone = gradients(home, tmp_path / "one", train__batch_size=4)
+    together = gradients(home, tmp_path / "four", rows.append, train__batch_size=4, train__batches_per_step=4)
+    assert (len(alone), len(together)) == (6, 2)
+    torch.testing.assert_close(together[1], (alone[4] + alone[5]) / 2, rtol=1e-4, atol=1e-7)
+    so_far = [
+        sum(alone[first : last + 1]) / (last + 1 - first)
+        for first, last in ((0, 0), (0, 1), (0, 2), (0, 3), (4, 4), (4, 5))
+    ]
+    norms = [float(torch.as_tensor(one).norm()) for one in so_far]
+    assert rows[0]["train/gradient_norm"] == pytest.approx(sum(norms) / 6, rel=1e-4)
 
 
 @pytest.mark.parametrize(("batches", "steps"), [(1, 3), (2, 2)])

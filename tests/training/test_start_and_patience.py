@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.models.retriever import Retriever
-from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checkpoint import Progress, load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
@@ -148,3 +148,14 @@ def test_patience_waits_for_the_next_validation(home: Path, tmp_path: Path, monk
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, 10), 9]
     assert (reports[-1]["best_epoch"], reports[-1]["out_of_patience"]) == (6, True)
+
+
+def test_of_equal_validations_the_first_is_the_best() -> None:
+    progress = Progress()
+    assert [progress.is_best(value, epoch) for epoch, value in enumerate((0.5, 0.5, 0.4, 0.6), start=1)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert (progress.best_epoch, progress.best_value) == (4, 0.6)

@@ -175,6 +175,10 @@ def test_weights_say_how_often_an_epoch_has_a_part(sets: Path, joined: Manifest)
     assert len(frozenset.union(*seen)) > round(0.5 * num["sea"]), (
         "an epoch that has a half of a part has another half each time"
     )
+    # And every seed has one of its own.
+    by_seed = [data_of(sets / "home", joined, data__weights="sea=0.5,forest=2", seed=seed) for seed in range(1, 5)]
+    drawn = {data.features.clip_ids[row] for data in by_seed for rows in data._order(0).rows for row in rows}
+    assert sum(part_of(name) == "sea" for name in drawn) > round(0.5 * num["sea"])
 
 
 @pytest.mark.parametrize("workers", [2, 4])
