@@ -14,8 +14,9 @@ Where a class is always called by the same wrong name, the regression learns tha
 takes for wrong show this: a regression on these alone predicts their captions (`random_share`). Then every pair of the
 language is kept.
 
-Of the two readings the one is taken that finds more of the true pairs. Where neither finds half, towers that are trained are
-read again before each of the next epochs, and small loss is used until a quarter is found.
+Of the two readings the one is taken that finds more of the true pairs. Where neither finds a quarter, small loss is used, and
+towers that are trained are read again before each of the next epochs. A regression that is relied on is not made again: towers
+that have trained on the pairs know the wrong ones too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.pair_loss import FOUNDED
 
 LEAST_FOUND = 0.25
 """Share of the true pairs, as estimated, below which a regression is not relied on."""
@@ -137,7 +137,7 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             if name not in ("found", "random"):
                 self.tables[name] = table.to(self.device)
         self.left_out = self.tables["left_out"]
-        self.is_final = bool((found["found"] >= FOUNDED).all())
+        self.is_final = bool((found["found"] >= LEAST_FOUND).all())
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
