@@ -7,9 +7,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ray_atr.cli.parse import option
+from ray_atr.cli.parse import option, read_config
 from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
 from ray_atr.training.recipes import RECIPES
@@ -46,6 +47,11 @@ class ExperimentOptions:
         False, "print the time, disk and memory that it will take, from some steps of each kind of trial, and end"
     )
     quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
+
+    @cached_property
+    def config_values(self) -> Mapping[str, Any]:
+        """The settings of the configuration file, by path; it is read once, so that it may be a named pipe."""
+        return {} if self.config is None else read_config(self.config)
 
     @property
     def write(self) -> Say:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
-from ray_atr.cli.parse import read_config
 from ray_atr.common.override import flatten, override
 from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
@@ -143,11 +142,11 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
     """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe."""
-    values, recipe = _config_of(options), recipe_of(options, settings)
+    recipe = recipe_of(options, settings)
     if recipe not in RECIPES:
         raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
     try:
-        return override(RECIPES[recipe](), values)
+        return override(RECIPES[recipe](), options.config_values)
     except ValueError as error:
         raise ValueError(f"--config: {options.config}: {error}") from None
 
@@ -157,12 +156,8 @@ def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = N
 
     The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it.
     """
-    is_synthetic = {**_config_of(options), **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
+    is_synthetic = {**options.config_values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
-
-
-def _config_of(options: ExperimentOptions) -> Mapping[str, str]:
-    return {} if options.config is None else read_config(options.config)
 
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:

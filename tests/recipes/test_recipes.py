@@ -11,7 +11,7 @@ import torch
 
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.running import start_of
+from ray_atr.cli.running import recipe_of, start_of
 from ray_atr.common.override import flatten, override
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.retriever import Retriever
@@ -256,5 +256,10 @@ def test_data_of_ones_own_starts_from_scratch_unless_a_recipe_is_named(tmp_path:
     assert start_of(ExperimentOptions(), own) == RECIPES["from_scratch"]()
     assert start_of(ExperimentOptions(recipe="quickstart"), own) == RECIPES["quickstart"]()
     (tmp_path / "config.yaml").write_text(f"data.source: {tmp_path}\n")
-    found = start_of(ExperimentOptions(config=str(tmp_path / "config.yaml")), {})
+    options = ExperimentOptions(config=str(tmp_path / "config.yaml"))
+    found = start_of(options, {})
     assert found == override(RECIPES["from_scratch"](), own)
+    # The file is read once: a pipe has nothing more to say.
+    (tmp_path / "config.yaml").unlink()
+    assert recipe_of(options, {}) == "from_scratch"
+    assert start_of(options, {}) == found

@@ -23,12 +23,10 @@ SOLVED = 3
 """Times that the share of wrong pairs is read off p-values and these are corrected by it."""
 QUANTILE = 1.645
 """Standard errors from an estimate to the end of its one-sided 95% interval."""
-
-
 CUTS = (0.05, 0.2, 0.5)
-"""Between which p-values are counted. More below .05, and how far beyond it right pairs are would count."""
+"""Between which p-values are counted. None is below .05: the distances of right pairs from each other would count there."""
 MOVED = np.linspace(1.0, 4.5, 71)
-"""Tried means of right pairs. Those that are hardly moved look like wrong ones, and the share could be anything."""
+"""Tried means of right pairs' quantiles. Right pairs that are hardly moved look like wrong ones: the share could be anything."""
 SHARES, TINY = 1001, 1e-12
 
 
