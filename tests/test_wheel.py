@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,16 +83,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel, inside somebody's own repository."""
-    home = tmp_path_factory.mktemp("somebody")
-    run(["git", "init", "-q", home])
-    made(["uv", "venv", "-q", "--python", PYTHON, home / "venv"], "an environment cannot be made here")
-    made(
-        ["uv", "pip", "install", "-q", "--python", home / "venv", wheel],
-        "what the wheel needs cannot be installed here",
-    )
-    return home
+def bare(wheel: Path) -> Iterator[Path]:
+    """A virtual environment with the wheel, inside somebody's own repository.
+
+    On the disk of uv's cache, whose files it shares there: in pytest's folder, which is in memory, its 6 GB are memory that the
+    tests after it lack, and pytest keeps the folders of three runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="somebody", dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
+        home = Path(folder)
+        run(["git", "init", "-q", home])
+        made(["uv", "venv", "-q", "--python", PYTHON, home / "venv"], "an environment cannot be made here")
+        made(
+            ["uv", "pip", "install", "-q", "--python", home / "venv", wheel],
+            "what the wheel needs cannot be installed here",
+        )
+        yield home
 
 
 def by_user(bare: Path, *words: str) -> str:
