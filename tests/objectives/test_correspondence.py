@@ -429,6 +429,7 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
         ids=in_utf8([world.ids[row] for row in entries]),
         audio=world.audio[entries].numpy(),
         text=world.text[entries, 0, 0][None].numpy(),
+        text_mask=np.ones((1, len(entries)), dtype=bool),
     )
     settings = method("neighbours", temperature=0.2, anchors=6)
     estimator = settings.estimator(world.pairs(snapshot=lambda: snapshot))
@@ -448,8 +449,11 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
 
 
 def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_believe(world: World) -> None:
+    has_text = np.arange(N)[None] % 3 > 0
     snapshots = [
-        SimpleNamespace(ids=in_utf8(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy())
+        SimpleNamespace(
+            ids=in_utf8(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy(), text_mask=has_text
+        )
         for audio in (world.audio, world.audio.roll(1, 1))
     ]
     current = [snapshots[0]]
@@ -461,7 +465,10 @@ def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_bel
     assert estimator.stored(current[0]) is not first  # type: ignore[attr-defined]
     estimator.tables["clean_probabilities"][::2] = 0.1
     estimator.begin_epoch(1)
-    assert all(row % 2 == 1 for row in estimator.stored(current[0]).rows.tolist())  # type: ignore[attr-defined]
+    rows = estimator.stored(current[0]).rows.tolist()  # type: ignore[attr-defined]
+    assert all(row % 2 == 1 for row in rows)
+    # Nor at entries without a text.
+    assert all(row % 3 > 0 for row in rows)
 
 
 def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) -> None:
