@@ -31,7 +31,7 @@ from ray_atr.objectives.correspondence import (
     TeacherEmbeddings,
     TrainingPairs,
 )
-from ray_atr.objectives.correspondence.correspondence import PairIndex
+from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex
 from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, probability_ranks
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
@@ -210,6 +210,27 @@ def test_a_pair_as_likely_true_as_not_is_clean_and_an_epoch_forgets_the_scores_o
     estimator.begin_epoch(1)
     assert estimator.ranking_scores.isnan().all()
     assert estimator.is_clean(rows, 0 * rows).all()
+
+
+def test_a_positive_is_as_good_as_the_own_partner_to_the_clean_probability() -> None:
+    targets = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.0, 0.1, 0.9]])
+    comparison = Comparison(torch.eye(3), torch.eye(3), groups=torch.tensor([1, 1, 2]))
+    found = PairEstimate(torch.tensor([0.5, 1.0, 1.0]), targets).clean_probability(comparison)
+    torch.testing.assert_close(found, torch.tensor([0.35, 0.7, 0.9]))
+
+
+def test_a_pair_that_was_not_met_has_the_mean_of_its_language(world: World) -> None:
+    estimator = method("small_loss").estimator(world.pairs())
+    world.train(estimator, 1)
+    scores, missing = estimator.tables["scores"], torch.arange(0, N, 5)
+    scores[missing, 0, 1] = torch.nan
+    estimator.begin_epoch(2)
+    clean = estimator.tables["clean_probabilities"]
+    for language in range(K):
+        known = ~scores[:, :, language].isnan()
+        mean = clean[:, :, language][known].mean()
+        assert 0.1 < float(mean) < 0.95
+        torch.testing.assert_close(clean[:, :, language][~known], mean.expand(int((~known).sum())))
 
 
 def test_columns_of_soft_targets_count_each_clip_by_its_weight() -> None:
