@@ -112,7 +112,13 @@ def print_applied(applied: Applied, console: Console) -> None:
     left_out = (
         f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
     )
-    print_plain(console, [f"{found}; {left_out}", f"written to {applied.manifest.folder}"])
+    lines = [f"{found}; {left_out}"]
+    if applied.unaligned:
+        more = counted(applied.unaligned, "further caption is", "further captions are")
+        lines.append(f"{more} left out: caption j has to be one sentence in every language, without a gap before it")
+    if applied.unaudited:
+        lines.append(f"not audited, and kept as they are: captions in {', '.join(applied.unaudited)}")
+    print_plain(console, [*lines, f"written to {applied.manifest.folder}"])
 
 
 def audit_lines(folder: Path) -> list[str]:

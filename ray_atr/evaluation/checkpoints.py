@@ -115,8 +115,8 @@ class Checkpoint:
             return manifest.name == "soundscapes"
         try:
             return read_manifest(source).hash == manifest.hash
-        except ValueError:
-            # The training data may have been moved away since.
+        except (ValueError, OSError):
+            # The training data may have been moved away since, or be in a store that is not reached from here.
             return False
 
 

@@ -131,8 +131,13 @@ class DriftProbe:
         assert snapshot is not None, "measured after a step"
         measured = self._drift(snapshot, retriever, group)
         if snapshot.num_prototypes:
-            measured["prototype_cosine_audio"] = drift.prototype_collapse(as_tensor(snapshot.coarse_audio))
-            measured["prototype_cosine_text"] = drift.prototype_collapse(as_tensor(snapshot.coarse_text[0]))
+            # A prototype that has no member of a modality has a row of zeros there.
+            audio, text = (
+                snapshot.coarse_audio[snapshot.coarse_audio_mask],
+                snapshot.coarse_text[0][snapshot.coarse_mask[0]],
+            )
+            measured["prototype_cosine_audio"] = drift.prototype_collapse(as_tensor(audio))
+            measured["prototype_cosine_text"] = drift.prototype_collapse(as_tensor(text))
         if memory.positions is not None:
             neighbours = torch.cat([memory.positions.fine_audio, memory.positions.fine_text], dim=1)
             of_entries = [self._labels_of[name] for name in snapshot.names]
@@ -140,9 +145,10 @@ class DriftProbe:
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
-        """RDM of both modalities; nothing if none of the source's clips is in the snapshot yet.
+        """RDM of both modalities; nothing of one of which none of the queries is in the snapshot yet.
 
-        Each worker encodes entries that its snapshot holds: no process needs all of them.
+        Each worker encodes entries that its snapshot holds: no process needs all of them. An entry without a text has a row of
+        zeros there, and is none of the texts' base.
         """
         place_of = {name: place for place, name in enumerate(snapshot.names)}
         ids = self.source.features.clip_ids
@@ -156,15 +162,17 @@ class DriftProbe:
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
         with retriever.evaluating(), retriever.equal_calls():
             entries = concatenated([self.source.encode(retriever, part) for part in parts])
-        is_query = np.isin(mine, self.rows)
-        places = np.array([place_of[ids[row]] for row in mine], np.int64) - snapshot.rows.start
+        places = np.array([place_of[ids[row]] for row in mine], np.int64)
+        has_text = snapshot.text_mask[0, places] & self.source.has_text[0, mine]
         measured = {}
-        for name, current, stale in (
-            ("drift_audio", entries.audio, snapshot.audio),
-            ("drift_text", entries.text[0], snapshot.text[0]),
+        for name, encoded, stale, has in (
+            ("drift_audio", entries.audio, snapshot.audio, np.ones(len(mine), dtype=bool)),
+            ("drift_text", entries.text[0], snapshot.text[0], has_text),
         ):
+            current, is_query = encoded[has], np.isin(mine[has], self.rows)
             queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
-            own_part = drift.drift_of_part(queries, torch.from_numpy(current), _rows(stale, places))
+            stored = _rows(stale, places[has] - snapshot.rows.start)
+            own_part = drift.drift_of_part(queries, torch.from_numpy(current), stored)
             measured[name] = drift.drift_of_parts(group.gather_objects(own_part))
         return measured
 

@@ -195,6 +195,16 @@ def test_strata_whose_errors_do_not_rise_are_one_and_what_is_left_unheard_alone_
     assert (finite.high - finite.low) / (whole.high - whole.low) == pytest.approx(np.sqrt(340 / 399), abs=0.01)
 
 
+def test_the_interval_of_strata_has_a_degree_of_freedom_less_for_each_rate() -> None:
+    """Of two strata of one size with 1 wrong of 5 and 4 of 5, by a plain search over both rates."""
+    found = interval(np.full(2, 10**9), np.full(2, 5), np.array([1, 4]))
+    rates = np.linspace(0.001, 0.999, 999)
+    lost = [2 * (binom.logpmf(x, 5, x / 5) - binom.logpmf(x, 5, rates)) for x in (1, 4)]
+    is_allowed = lost[0][:, None] + lost[1] <= student.ppf(0.975, 10 - 2 + 1) ** 2
+    totals = (rates[:, None] + rates)[is_allowed] / 2
+    assert found == pytest.approx((0.5, totals.min(), totals.max()), abs=2e-3)
+
+
 def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     """Of known normals, 400 pairs with 80 wrong: nearly all of 200 intervals, bounds and kept sets hold what they say."""
     random = np.random.default_rng(5)
@@ -244,7 +254,7 @@ def test_the_kept_set_is_the_largest_in_which_too_many_wrong_pairs_are_unlikely(
     # One in fifty: all may stay.
     assert largest == len(p_value)
     few = np.sort(np.concatenate([np.linspace(0.01, 0.99, 20), np.linspace(1e-6, 1e-3, 60)]))
-    for rate in (0.05, 0.1, 0.15, 0.2, 0.25):
+    for rate in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
         largest = 0
         for number, t in enumerate(few, start=1):
             allowed = int(rate * number + 1e-9) - int(((few > 0.5) & (few <= t)).sum())

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from ray_atr.cli.audit import audit_lines
+from ray_atr.cli.audit import audit_lines, print_applied
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, to_clips
@@ -26,13 +27,13 @@ from ray_atr.models.retriever import build_retriever
 from ray_atr.training.checks import check_experiment
 from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate
-from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
+from ray_atr.workshop.audit.decisions import _aligned, apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.browser import CHROMIUM, opened
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 JUDGES = CrossFit()
 HERE = Encoding(ray="never")
@@ -318,13 +319,58 @@ def test_decisions_that_do_not_fit_are_refused_and_nothing_is_written(
     assert not (tmp_path / "cleaned").exists()
 
 
-def test_a_dropped_caption_keeps_the_others_aligned(tmp_path: Path) -> None:
-    from ray_atr.workshop.audit.decisions import _aligned
+def of_languages(**texts: str) -> dict[str, dict[int, str]]:
+    """Captions by language and slot; a blank is a slot whose caption was dropped."""
+    return {language: {slot: one for slot, one in enumerate(of) if one != " "} for language, of in texts.items()}
 
-    captions = {"eng": {0: "a", 2: "c"}, "fra": {0: "A", 1: "B", 2: "C"}}
-    assert _aligned(captions) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}
-    assert _aligned({"eng": {0: "a"}, "fra": {1: "B"}}) == {"eng": ["a"]}
-    assert read_decisions.__doc__
+
+def test_a_dropped_caption_keeps_the_others_aligned() -> None:
+    assert _aligned(of_languages(eng="a c", fra="ABC")) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}
+    assert _aligned(of_languages(eng="a ", fra=" B")) == {"eng": ["a"]}
+    # Those that still have all slots go on, though another language would have a gap.
+    three = of_languages(eng="a cd", fra=" BCD", deu="A CD")
+    assert _aligned(three) == {"eng": ["c", "d", "a"], "fra": ["C", "D"], "deu": ["C", "D", "A"]}
+
+
+def clip_of(clip_id: str, split: str, **captions: str) -> Clip:
+    about: dict[str, Any] = {
+        "sample_rate": 16_000,
+        "seconds": 0.6,
+        "labels": ("tone",),
+        "split": split,
+        "source": "tones",
+    }
+    about |= {"translated": tuple(captions)}
+    return Clip(clip_id=clip_id, audio=tone(0, 0), captions={code: tuple(of) for code, of in captions.items()}, **about)
+
+
+def test_what_is_left_out_besides_or_was_not_judged_is_counted_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [
+        clip_of("a", "train", eng="abc", fra="ABC", deu="x"),
+        clip_of("b", "train", eng="d"),
+        clip_of("no caption", "train"),
+        clip_of("of the test", "test"),
+    ]
+    manifest = write_clips(tmp_path / "data", clips, name="tones", licence="none")
+    (tmp_path / "audit").mkdir()
+    facts = {"data": str(manifest.folder), "data_hash": manifest.hash, "split": "train", "languages": ["eng", "fra"]}
+    (tmp_path / "audit" / "audit.json").write_text(json.dumps(facts))
+    dropped = {name: {"decision": "drop"} for name in ("a\teng\t0", "a\tfra\t1", "b\teng\t0")}
+    file = tmp_path / "decisions.json"
+    file.write_text(json.dumps({"data_hash": manifest.hash, "decisions": dropped}))
+    applied = apply_decisions(tmp_path / "audit", file, tmp_path / "cleaned")
+    after = clips_of(tmp_path / "cleaned")
+    assert list(after) == ["a", "no caption", "of the test"]
+    assert {code: list(of) for code, of in after["a"].captions.items()} == {"fra": ["A", "C"], "deu": ["x"]}
+    assert after["a"].translated == ("fra", "deu")
+    assert (applied.dropped, applied.clips_without_captions, applied.unaligned) == (3, 1, 2)
+    assert applied.unaudited == ("deu",)
+    print_applied(applied, Console())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 further captions are left out" in said
+    assert "not audited, and kept as they are: captions in deu" in said
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.storage import StorageError
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
@@ -328,6 +329,22 @@ def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
     assert page.facts["split"] == "val"
     with pytest.raises(ValueError, match="split: got 'test'; allowed splits of tones: train, val"):
         evaluate([world["loose"]], options(data=data, split="test"), out=tmp_path / "asked", **quiet)
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("s3://gone/tones: the storage cannot be used"), ValueError("no manifest")]
+)
+def test_training_data_that_is_out_of_reach_is_other_data(
+    world: dict[str, Path], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def unreachable(source: str) -> None:
+        raise error
+
+    manifest = read_manifest(world["data"])
+    monkeypatch.setattr("ray_atr.evaluation.checkpoints.read_manifest", unreachable)
+    checkpoint = find_checkpoint(world["runs"] / "seed0")
+    assert not checkpoint.is_trained_on(manifest)
+    assert checkpoint.training_data(manifest) is None
 
 
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:

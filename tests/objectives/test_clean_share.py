@@ -9,7 +9,7 @@ from scipy.special import ndtr
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, clean_share
 from ray_atr.objectives.correspondence.clean_share import FOLDS, MISPAIRS, TRIES, CleanShares, PairVectors, true_share
 from ray_atr.objectives.correspondence.cross_fit import cross_fitted_p_values
 from ray_atr.objectives.correspondence.noise_rate import likeliest_wrong_share, p_values, wrong_share
@@ -66,6 +66,19 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more_and_keeps_w
     alone.estimate([pairs_of(0.0, 0.6)], seed=0)
     assert torch.equal(alone.shares, whole.shares)
     assert alone.is_final
+
+
+def test_a_later_try_that_finds_less_changes_nothing_and_each_language_waits_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = iter([CleanShare(0.8, 0.4), CleanShare(0.6, 0.9), CleanShare(0.5, 0.1), CleanShare(0.7, 0.6)])
+    monkeypatch.setattr(clean_share, "true_share", lambda pairs, seed: next(told))
+    shares, pairs = CleanShares(2), pairs_of(0.2, 0.6)
+    for expected, is_final in (((0.8, 0.4), False), ((0.8, 0.4), False), ((0.7, 0.6), True)):
+        shares.estimate([pairs], seed=0)
+        assert shares.for_languages(torch.tensor([0])) == pytest.approx(expected)
+        assert shares.for_languages(torch.tensor([1])) == pytest.approx((0.6, 0.9))
+        assert shares.is_final == is_final
 
 
 @pytest.mark.parametrize(("wrong", "moved"), [(0.2, 1.2), (0.8, 1.2), (0.6, 2.0), (0.8, 3.0)])

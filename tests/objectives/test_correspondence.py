@@ -31,7 +31,7 @@ from ray_atr.objectives.correspondence import (
     TeacherEmbeddings,
     TrainingPairs,
 )
-from ray_atr.objectives.correspondence.correspondence import PairIndex
+from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex
 from ray_atr.objectives.correspondence.detection import clean_pairs_lost, detection, probability_ranks
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import Comparison, Contrastive
@@ -210,6 +210,27 @@ def test_a_pair_as_likely_true_as_not_is_clean_and_an_epoch_forgets_the_scores_o
     estimator.begin_epoch(1)
     assert estimator.ranking_scores.isnan().all()
     assert estimator.is_clean(rows, 0 * rows).all()
+
+
+def test_a_positive_is_as_good_as_the_own_partner_to_the_clean_probability() -> None:
+    targets = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3], [0.0, 0.1, 0.9]])
+    comparison = Comparison(torch.eye(3), torch.eye(3), groups=torch.tensor([1, 1, 2]))
+    found = PairEstimate(torch.tensor([0.5, 1.0, 1.0]), targets).clean_probability(comparison)
+    torch.testing.assert_close(found, torch.tensor([0.35, 0.7, 0.9]))
+
+
+def test_a_pair_that_was_not_met_has_the_mean_of_its_language(world: World) -> None:
+    estimator = method("small_loss").estimator(world.pairs())
+    world.train(estimator, 1)
+    scores, missing = estimator.tables["scores"], torch.arange(0, N, 5)
+    scores[missing, 0, 1] = torch.nan
+    estimator.begin_epoch(2)
+    clean = estimator.tables["clean_probabilities"]
+    for language in range(K):
+        known = ~scores[:, :, language].isnan()
+        mean = clean[:, :, language][known].mean()
+        assert 0.1 < float(mean) < 0.95
+        torch.testing.assert_close(clean[:, :, language][~known], mean.expand(int((~known).sum())))
 
 
 def test_columns_of_soft_targets_count_each_clip_by_its_weight() -> None:
@@ -429,6 +450,7 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
         ids=in_utf8([world.ids[row] for row in entries]),
         audio=world.audio[entries].numpy(),
         text=world.text[entries, 0, 0][None].numpy(),
+        text_mask=np.ones((1, len(entries)), dtype=bool),
     )
     settings = method("neighbours", temperature=0.2, anchors=6)
     estimator = settings.estimator(world.pairs(snapshot=lambda: snapshot))
@@ -448,8 +470,11 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
 
 
 def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_believe(world: World) -> None:
+    has_text = np.arange(N)[None] % 3 > 0
     snapshots = [
-        SimpleNamespace(ids=in_utf8(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy())
+        SimpleNamespace(
+            ids=in_utf8(world.ids), audio=audio.numpy(), text=world.text[:, 0, 0][None].numpy(), text_mask=has_text
+        )
         for audio in (world.audio, world.audio.roll(1, 1))
     ]
     current = [snapshots[0]]
@@ -461,7 +486,10 @@ def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_bel
     assert estimator.stored(current[0]) is not first  # type: ignore[attr-defined]
     estimator.tables["clean_probabilities"][::2] = 0.1
     estimator.begin_epoch(1)
-    assert all(row % 2 == 1 for row in estimator.stored(current[0]).rows.tolist())  # type: ignore[attr-defined]
+    rows = estimator.stored(current[0]).rows.tolist()  # type: ignore[attr-defined]
+    assert all(row % 2 == 1 for row in rows)
+    # Nor at entries without a text.
+    assert all(row % 3 > 0 for row in rows)
 
 
 def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) -> None:

@@ -135,6 +135,29 @@ def test_a_sweep_that_was_interrupted_decides_as_if_it_had_not_been(
     assert evidence_of(run) == evidence_of(whole)
 
 
+def test_the_seeds_of_a_race_keep_their_order_in_whichever_they_are_named_again(
+    run: RunFolder, trained: list[str], tmp_path: Path
+) -> None:
+    class Interrupting(SweepListener):
+        def trial_finished(self, trial: TrialFolder) -> None:
+            if len(trained) == 1:
+                raise InterruptError
+
+    def grid(*seeds: int) -> SweepPlan:
+        search = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.01,0.001)"], EXPERIMENT))
+        return SweepPlan(search, seeds, goals=(Goal(SELECT_BY),), scheduler="race")
+
+    whole = RunFolder.create(tmp_path / "whole", EXPERIMENT, {"name": "sweep"})
+    quietly(whole, grid(0, 1, 2))
+    expected = list(trained)
+    trained.clear()
+    with pytest.raises(InterruptError):
+        quietly(run, grid(0, 1, 2), listeners=[Interrupting()])
+    quietly(run, grid(2, 1, 0))
+    assert trained == expected
+    assert list(evidence_of(run).values()) == list(evidence_of(whole).values())
+
+
 def test_seeds_that_are_added_go_to_what_is_left(run: RunFolder, trained: list[str]) -> None:
     quietly(run, plan_of(1, 2))
     before = evidence_of(run)
@@ -168,6 +191,11 @@ def test_spared_trials_go_to_the_points_that_are_left(run: RunFolder, trained: l
     assert quietly(run, plan).finished == result.finished
     quietly(run, plan_of(0, 1, 2, 7, spends_spared=True))
     assert trained[9:] == ["lr=0.1 seed=7", "lr=0.01 seed=7"]
+
+
+def test_a_further_seed_is_one_that_no_point_has_had(run: RunFolder, trained: list[str]) -> None:
+    quietly(run, plan_of(7, 3, 5, spends_spared=True))
+    assert trained[-2:] == ["lr=0.1 seed=8", "lr=0.01 seed=8"]
 
 
 def test_nothing_is_spent_on_a_point_that_has_won(run: RunFolder, trained: list[str]) -> None:
@@ -217,7 +245,8 @@ def test_a_running_trial_of_a_dropped_point_ends_with_its_epoch(run: RunFolder) 
     assert running.describe()["dropped"]["rival"] == "lr=0.1"
 
 
-def test_a_failed_trial_is_not_waited_for(run: RunFolder) -> None:
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_failed_trial_is_not_waited_for(run: RunFolder, is_resumed: bool) -> None:
     plan = plan_of(0, 1)
     queue = TrialQueue(run, plan, lambda point: None)
     racing = Racing(run, plan, queue, lambda message: None)
@@ -229,7 +258,10 @@ def test_a_failed_trial_is_not_waited_for(run: RunFolder) -> None:
         racing.trial_finished(trial)
     assert "dropped" not in third.describe()
     second.update(status="failed", error="out of memory")
-    racing.trial_failed(second, "out of memory")
+    if is_resumed:
+        Racing(run, plan, TrialQueue(run, plan, lambda point: None), lambda message: None).look()
+    else:
+        racing.trial_failed(second, "out of memory")
     assert "dropped" in third.describe()
     assert "dropped" not in second.describe()
 

@@ -8,7 +8,8 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ import torch
 
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
+from ray_atr.data.shards import write_clips
 from ray_atr.models.retriever import Retriever, build_retriever
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, SnapshotSettings
 from ray_atr.training import checkpoint, setup
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.drift import prototype_collapse
 from ray_atr.training.epoch_end import DriftProbe
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -31,7 +34,7 @@ from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 from ray_atr.training.loop import train_trial
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 KNOWLEDGE = "objective.knowledge"
 SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}
@@ -203,6 +206,43 @@ def test_drift_is_zero_after_a_synchronous_refresh_rises_and_falls_again(home: P
     assert drift_of(probe, recall, retriever) > drifted
     refresh(1)
     assert drift_of(probe, recall, retriever) == pytest.approx(0, abs=1e-6)
+
+
+def test_drift_is_of_the_clips_that_the_base_holds_and_of_the_texts_that_these_have(tmp_path: Path) -> None:
+    clips = [
+        tone_clip(split, index, {"eng": [f"tone {index}"], "fra": [f"son {index}"]} if index % 3 else {"fra": ["son"]})
+        for split, count in (("train", 20), ("val", 4), ("test", 4))
+        for index in range(count)
+    ]
+    write_clips(tmp_path / "tones", clips, name="tones", licence="none")
+    experiment = tiny(tmp_path / "tones", **ASK, **{"objective.scheme": "kcl"})
+    prepared = prepared_for(experiment, tmp_path)
+    source = SourceEncoder(experiment, prepared).source
+    stale, now = (build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=seed) for seed in (0, 1))
+    held = np.array([row for row in range(20) if row % 4])[::-1]
+    old = source.encode(stale, held)
+    snapshot = build(old, SnapshotSettings(prototypes=4, separate_text_clusters=True))
+    probe, memory = DriftProbe(source, seed=0, num_clips=12), SimpleNamespace(snapshot=snapshot, positions=None)
+    found = probe.measure(cast(SnapshotMemory, memory), now, [], WorkerGroup())
+    new, asked = source.encode(now, held), set(probe.rows.tolist())
+    assert asked - set(held.tolist()), "some queries are not in the base"
+    for name, current, earlier, there in (
+        ("drift_audio", new.audio, old.audio, held),
+        ("drift_text", new.text[0], old.text[0], [row for row in held if row % 3]),
+    ):
+        places = [held.tolist().index(row) for row in there]
+        divergences = []
+        for query in (place for place in places if held[place] in asked):
+            ideal, actual = (
+                torch.tensor([[float(current[query] @ key[place]) / 0.07 for place in places]]).log_softmax(dim=1)
+                for key in (current, earlier)
+            )
+            divergences.append(float((ideal.exp() * (ideal - actual)).sum()))
+        assert found[name] == pytest.approx(np.mean(divergences), rel=1e-4)
+    # Nor are prototypes that no text is in rows of zeros to the texts.
+    assert found["prototype_cosine_text"] == pytest.approx(
+        prototype_collapse(torch.from_numpy(snapshot.coarse_text[0][snapshot.coarse_mask[0]])), abs=1e-6
+    )
 
 
 def test_a_source_is_encoded_as_its_clips_are_with_the_captions_they_wear(home: Path, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class TrainingPairs:
     truth      [N, J, K] bool: whether the caption is the clip's own; None if that is not known.
     seed       of what an estimator draws. device: where the batches are.
     teacher_embeddings  for `teacher`.
-    snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], ids [M]) or None, for `neighbours`.
+    snapshot   the knowledge base's snapshot in use (audio [M, D], text [L, M, D], text_mask [L, M], ids [M]) or None, for
+               `neighbours`.
     needs_clean_share  whether something reads the estimated share of true pairs. wrong_shares: the share of wrong pairs of
                each language, where it is known.
     """

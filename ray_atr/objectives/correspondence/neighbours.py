@@ -6,9 +6,9 @@ overlap of the two descriptions (Bhattacharyya's coefficient):
     score_i = sum_m sqrt(q_im r_im),   q_i = softmax_m <a_i, A_m> / tau,   r_i = softmax_m <t_i, T_m> / tau
 
 Anchors are the entries of the knowledge base's snapshot if the objective has one, which costs no encoding, else the
-latest embeddings of earlier batches; those of a clean probability below 0.5 are left out. BiCro takes the ratio of one
-nearest distance, REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's second network and REPAIR's
-replacement of texts.
+latest embeddings of earlier batches; those of a clean probability below 0.5 are left out, and entries without a text.
+BiCro takes the ratio of one nearest distance, REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's
+second network and REPAIR's replacement of texts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class _NeighbourEstimator(MixtureEstimator):
         if self._of_snapshot is None or self._of_snapshot[0] is not snapshot:
             rows = torch.tensor([self.row_of.get(name.decode(), -1) for name in snapshot.ids])
             is_trusted = self.trusted()[rows.clamp(min=0)].cpu() | (rows < 0)
-            chosen = is_trusted.nonzero().squeeze(1).numpy()
+            # An entry without a text has a row of zeros there.
+            has_text = torch.from_numpy(np.asarray(snapshot.text_mask[0]))
+            chosen = (is_trusted & has_text).nonzero().squeeze(1).numpy()
             # Evenly spread over the base's own order, so that every part of it is among the anchors.
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(self.settings.anchors, len(chosen))).astype(int)]
             arrays = (np.array(side[chosen], np.float32) for side in (snapshot.audio, snapshot.text[0]))

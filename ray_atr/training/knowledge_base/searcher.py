@@ -216,6 +216,7 @@ class SharedEntries(NamedTuple):
     ids: NDArray[np.bytes_]
     audio: EntriesAt
     text: list[EntriesAt]
+    text_mask: NDArray[np.bool_]
 
 
 class _PositionsOfValues:
@@ -274,7 +275,9 @@ class Searcher:
         self.fine_audio: Rows = audio
         self.fine_text: Sequence[Rows] = by_language
         self.entries: Any = snapshot
-        """All entries as arrays `audio` [N, D], `text` [L, N, D] and `ids` [N] (`in_utf8`) that can be asked for some of them."""
+        """All entries as arrays `audio` [N, D], `text` [L, N, D], `text_mask` [L, N] and `ids` [N] (`in_utf8`), which can be
+        asked for some of them.
+        """
         if not snapshot.part.is_whole:
             share = partial(ShardedRows, count=len(snapshot), exchange=Exchange(snapshot.part.of))
             keys = partial(row_keys, first=snapshot.rows.start)
@@ -282,7 +285,8 @@ class Searcher:
             of_texts = zip(by_language, snapshot.text, masks, strict=True)
             text_parts = [share(one, keys(rows, mask)) for one, rows, mask in of_texts]
             self.fine_audio, self.fine_text = audio_parts, text_parts
-            self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), [EntriesAt(rows) for rows in text_parts])
+            texts_at = [EntriesAt(rows) for rows in text_parts]
+            self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), texts_at, snapshot.text_mask)
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
         self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
         self._by_id, self._by_group = _PositionsOfValues(snapshot.ids), _PositionsOfValues(snapshot.groups)

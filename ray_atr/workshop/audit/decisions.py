@@ -37,12 +37,18 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """The cleaned data set, and how many captions were dropped and fixed, and clips left without any."""
+    """The cleaned data set, and how many captions were dropped and fixed, and clips left without any.
+
+    `unaligned`: further captions that are left out, without which caption j would not be one sentence in every language.
+    `unaudited`: languages of the split that the audit did not judge, whose captions stay as they are.
+    """
 
     manifest: Manifest
     dropped: int
     fixed: int
     clips_without_captions: int
+    unaligned: int
+    unaudited: tuple[str, ...]
 
 
 def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
@@ -95,11 +101,12 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
     the data set changed since the audit, or a decision names a caption that is not there; nothing is written then.
     """
     facts, manifest = audited(audit)
-    return _apply(manifest, facts["split"], read_decisions(decisions, manifest.hash), decisions, out)
+    return _apply(manifest, facts, read_decisions(decisions, manifest.hash), decisions, out)
 
 
 def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
-    """Write the audited data set again, the split with the captions alone of which at most `rate` are wrong (`certified`).
+    """Write the audited data set again, the split with the captions alone of which at most `rate` are wrong (`certified`);
+    captions in languages that were not audited stay.
 
     Raises ValueError if the data set changed since the audit, the rate is none, or no caption can be kept.
     """
@@ -114,7 +121,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
         raise refuse("keep", rate, "a larger share: of no set of pairs can so little be promised")
     dropped = [row for row, is_kept in zip(rows, is_certified, strict=True) if not is_kept]
     wanted = {(row["clip_id"], row["language"], int(row["caption_number"])): Decision("drop") for row in dropped}
-    return _apply(manifest, facts["split"], wanted, audit / TABLE_FILE, out, "kept")
+    return _apply(manifest, facts, wanted, audit / TABLE_FILE, out, "kept")
 
 
 def audited(audit: Path) -> tuple[Mapping[str, Any], Manifest]:
@@ -128,22 +135,29 @@ def audited(audit: Path) -> tuple[Mapping[str, Any], Manifest]:
 
 def _apply(
     manifest: Manifest,
-    audited_split: str,
+    facts: Mapping[str, Any],
     wanted: Mapping[Key, Decision],
     decisions: Path,
     out: str | Path,
     suffix: str = "audited",
 ) -> Applied:
-    """Write the data set with what was decided in a file on captions of one split."""
-    unused, num_empty = set(wanted), 0
+    """Write the data set with what was decided in a file on captions of the audited split."""
+    audited_split, languages = facts["split"], facts["languages"]
+    unused, num_empty, num_lost, in_split = set(wanted), 0, 0, Counter[str]()
 
     def clips() -> Iterator[Clip]:
-        nonlocal num_empty
+        nonlocal num_empty, num_lost
         for split in manifest.splits:
             for shard in manifest.shards_of(split):
                 for clip in itertools.chain.from_iterable(map(to_clips, read_shard(manifest, shard))):
-                    cleaned = _cleaned(clip, wanted, unused) if split == audited_split else clip
-                    if cleaned is None:
+                    if split != audited_split:
+                        yield clip
+                        continue
+                    in_split.update(clip.captions.keys())
+                    cleaned = _cleaned(clip, wanted, unused)
+                    num_lost += _count(clip) - _count(cleaned)
+                    # A clip without captions is a candidate; one that lost its last has nothing left to train on.
+                    if clip.captions and not cleaned.captions:
                         num_empty += 1
                     else:
                         yield cleaned
@@ -157,7 +171,12 @@ def _apply(
     written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
     # Every decision was of one caption.
     counts = Counter(one.decision for one in wanted.values())
-    return Applied(written, counts["drop"], counts["fix"], num_empty)
+    unaudited = tuple(sorted(in_split.keys() - set(languages)))
+    return Applied(written, counts["drop"], counts["fix"], num_empty, num_lost - counts["drop"], unaudited)
+
+
+def _count(clip: Clip) -> int:
+    return sum(map(len, clip.captions.values()))
 
 
 def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
@@ -169,8 +188,8 @@ def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) ->
             raise refuse(f"{path}: {key}, text", text, "a caption of the data set, since others have no vector")
 
 
-def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Clip | None:
-    """The clip with what was decided, which is unused no more; None if it has no caption left."""
+def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Clip:
+    """The clip with what was decided, which is unused no more."""
     captions: dict[str, dict[int, str]] = {language: {} for language in clip.captions}
     for language, texts in clip.captions.items():
         for slot, text in enumerate(texts):
@@ -180,22 +199,24 @@ def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Cl
             if decision.decision != "drop":
                 captions[language][slot] = decision.text if decision.decision == "fix" else text
     aligned = _aligned(captions)
-    return dataclasses.replace(clip, captions=aligned) if aligned else None
+    return dataclasses.replace(
+        clip, captions=aligned, translated=[language for language in clip.translated if language in aligned]
+    )
 
 
 def _aligned(captions: Mapping[str, Mapping[int, str]]) -> dict[str, list[str]]:
     """Captions by language, so that caption j stays one sentence in every language.
 
-    Slots that more languages keep come first. A slot that would still leave a gap in some language is left out of all of them.
+    The next slot is the one that most of the languages have that have all slots so far; a language that lacks it has no
+    further captions, as there would be a gap.
     """
     slots = sorted({slot for texts in captions.values() for slot in texts})
-    slots.sort(key=lambda slot: -sum(slot in texts for texts in captions.values()))
     result: dict[str, list[str]] = {language: [] for language in captions}
-    placed = 0
-    for slot in slots:
-        having = [language for language, texts in captions.items() if slot in texts]
-        if all(len(result[language]) == placed for language in having):
-            for language in having:
-                result[language].append(captions[language][slot])
-            placed += 1
+    whole = list(captions)
+    while slots and whole:
+        slot = max(slots, key=lambda one: sum(one in captions[language] for language in whole))
+        whole = [language for language in whole if slot in captions[language]]
+        for language in whole:
+            result[language].append(captions[language][slot])
+        slots.remove(slot)
     return {language: texts for language, texts in result.items() if texts}

@@ -52,7 +52,7 @@ def encoded(samples: np.ndarray, rate: int = RATE, form: str = "WAV") -> bytes:
 def clip(name: str, split: str, audio: bytes, source: str, rate: int = RATE) -> Clip:
     captions = {"eng": (f"{name} sounds",), "fra": (f"{name} sonne",)}
     about = {"sample_rate": rate, "seconds": 1.2, "captions": captions, "split": split, "source": source}
-    return Clip(clip_id=name, audio=audio, **about)
+    return Clip(clip_id=name, audio=audio, translated=("fra",) if source == "wood" else (), **about)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,10 @@ def test_its_rows_are_those_of_its_sets_under_their_names(sets: Path, joined: Ma
         assert [row["clip_id"] for row in iterate_rows(joined, split, ["clip_id"])] == [r["clip_id"] for r in expected]
         assert [set(row) for row in iterate_rows(joined, split, ["seconds"])] == [{"seconds"}] * len(expected)
     assert joined.num_captions("fra") == joined.num_rows
+    rows = [row for split in ("train", "val", "test") for row in iterate_rows(joined, split, ["clip_id", "translated"])]
+    translated = [row["clip_id"] for row in rows if row["translated"]]
+    assert joined.num_translated("fra") == len(translated)
+    assert all(clip_id.startswith("forest/") for clip_id in translated)
     assert joined.name == "sea+forest"
     # Nothing of the audio is copied.
     assert [file.name for file in (sets / "joined").iterdir()] == ["manifest.json"]
