@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
+from safetensors import SafetensorError, safe_open
 
 from ray_atr.common.atomic import atomic_file
 from ray_atr.common.locations import Location, storage_errors, whole_file, with_retries
@@ -156,11 +157,33 @@ def check_folder(folder: Path) -> None:
             raise
 
 
+def first_cut_short(folder: Path) -> Path | None:
+    """The first of a sealed folder's files that is gone or cut short; None if all are whole, or the folder has no list.
+
+    Quick, so that many folders can be asked: of weights (safetensors) only the head is read, which says how long the file is,
+    so a byte that changed is not found as `check_folder` finds it. Other files are small and are compared with their digests.
+    """
+    try:
+        names = list(digests_of(folder))
+    except DamagedFileError:
+        return folder / DIGESTS_FILE
+    for name in names:
+        try:
+            if not name.endswith(".safetensors"):
+                check_file(folder, name)
+                continue
+            with safe_open(folder / name, "numpy"):
+                pass
+        except (DamagedFileError, OSError, SafetensorError):
+            return folder / name
+    return None
+
+
 def check_file(folder: Path, name: str) -> None:
     """DamagedFileError unless a file of a sealed folder is as it was sealed; one that the list does not name passes."""
     digest = digests_of(folder).get(name)
     if digest is not None and (not (folder / name).is_file() or digest_of_file(folder / name) != digest):
-        raise DamagedFileError(folder / name)
+        raise DamagedFileError(folder / name, "restore it from a copy")  # one that is gone is damaged too
 
 
 def digests_of(folder: Path) -> dict[str, str]:

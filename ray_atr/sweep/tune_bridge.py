@@ -176,7 +176,8 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if found := DISK_ERROR.findall(text):
         reason, path = found[-1]
         return f"{path}: {reason}"
-    return f"{text.splitlines()[-1].strip()} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
+    line = text.splitlines()[-1].strip().removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
+    return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 
 
 def run_in_tune(config: dict[str, Any], run: str, home: str, shown: Sequence[str] = ()) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import tempfile
 import time
 import traceback
@@ -60,8 +61,12 @@ REMEDY = (
 )
 
 
+OF_LOST_PEERS = re.compile(r"\bgloo/|NCCL|process group|by peer|Broken pipe")
+"""What torch says of an exchange with workers that are gone: an error that follows from another one."""
+
+
 class TrialError(RuntimeError):
-    """A trial that cannot continue: a mistake in its settings, or numbers that are not finite. Not retried."""
+    """A trial that cannot continue: a mistake in its settings, numbers that are not finite, workers that died too often."""
 
 
 def run_trial(
@@ -76,13 +81,13 @@ def run_trial(
 
     With `scaling.workers` of 1 or more through a TorchTrainer, whose reports reach `callbacks` in its controller, packed,
     with the metrics `shown`; with 0 (or auto, not decided) in this process, calling `report_here(metrics)`. Raises
-    TrialError, or Ray's error when workers died more often than allowed.
+    TrialError, with the first cause, when workers died more often than allowed.
     """
     config = {"experiment": experiment, "folder": str(folder), "home": str(home), "shown": list(shown)}
     if not experiment.scaling.has_workers:
         _train_in_worker(config, report_here)
         return
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     scaling = experiment.scaling
@@ -110,7 +115,44 @@ def run_trial(
             callbacks=callbacks,
         ),
     )
-    trainer.fit()
+    try:
+        trainer.fit()
+    except WorkerGroupError as error:
+        raise TrialError(first_cause(error.worker_failures)) from error
+
+
+def first_cause(failures: Mapping[int, Exception]) -> str:
+    """What ended the workers, in a line, from the errors of those that had one, by rank.
+
+    If a worker dies, the others fail too: their exchange with it breaks. Such errors are told only where there is no other.
+    """
+    if died := {rank: how for rank, error in sorted(failures.items()) if (how := how_it_died(error))}:
+        ranks = " and ".join(map(str, died))
+        return f"worker{'s' * (len(died) > 1)} {ranks} died: {next(iter(died.values()))}"
+    told = [_last_words(error) for _, error in sorted(failures.items())]
+    own = [words for words in told if not OF_LOST_PEERS.search(words)]
+    return own[0] if own else f"a worker was lost, and Ray does not say how; another one said {told[0]}"
+
+
+def how_it_died(error: Exception) -> str | None:
+    """How a worker's process ended, if this error of Ray Train tells that it did; None for an error of its own."""
+    from ray.exceptions import OutOfMemoryError, RayActorError
+
+    failure = getattr(error, "health_check_failure", None)
+    if not isinstance(failure, RayActorError | OutOfMemoryError):
+        return None
+    said = str(failure)
+    where = f" on {found[1]}" if (found := re.search(r"\bip: ([\w.:]+)", said)) else ""
+    if isinstance(failure, OutOfMemoryError) or "running low on memory" in said:
+        return f"Ray ended its process{where}, because the memory of the node was nearly full"
+    if "node has died" in said or "node died" in said:
+        return f"its node{where} is gone"
+    return f"its process{where} was killed, as the system does where memory is full, or it crashed"
+
+
+def _last_words(error: Exception) -> str:
+    """An error as Python prints it, in a line."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
 def num_workers(scaling: ScalingSettings) -> int | tuple[int, int]:
@@ -148,6 +190,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray.train
 
     experiment, folder = config["experiment"], locate(config["folder"])
+    is_joined = has_group()
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=silent)
@@ -170,6 +213,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     except DamagedCacheError:
         raise
     except (ValueError, NonFiniteError) as error:
+        if is_joined and not has_group():
+            # Another worker died, so Ray Train has taken this one's group away to start all of them again. The next exchange
+            # is a ValueError to torch, and no mistake in the settings.
+            raise
         # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
         write_error(folder, str(error))
     except (MemoryError, RuntimeError) as error:
@@ -245,9 +292,14 @@ def worker_group(experiment: Experiment) -> WorkerGroup:
         from ray.train.torch import get_device
 
         device = get_device() if experiment.scaling.has_workers else torch.device("cuda")
-    if dist.is_available() and dist.is_initialized():
+    if has_group():
         return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
     return WorkerGroup(device=device)
+
+
+def has_group() -> bool:
+    """Whether this process is joined with the trial's other workers."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def remedy(text: str) -> str:

@@ -30,6 +30,7 @@ from typing import Any
 
 from ray_atr.common import storage
 from ray_atr.common.atomic import remove_leftovers_among
+from ray_atr.common.digests import first_cut_short
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
@@ -164,6 +165,10 @@ class TrialFolder:
         if not all(lost):
             for found in filter(None, lost):
                 return found
+        if self.is_finished and storage.is_local(self.folder):
+            cut = first_cut_short(self.folder / BEST)
+            if cut is not None:
+                return f"{cut}: missing or cut short, not the whole file as it was written"
         recorded = [row.epoch for row in rows]
         least = result.get("epochs", result.get("best_epoch", 0)) if result else described.get("epochs", 0)
         expected = list(range(1, max(len(recorded), int(least or 0)) + 1))

@@ -120,6 +120,20 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     assert "https://" not in page
 
 
+def test_the_list_to_listen_to_is_a_drawn_one_only_where_pairs_are_left_out(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path
+) -> None:
+    _, audit, _ = audited
+    assert "60 pairs of 320, drawn at random." in (audit / "listen.html").read_text(encoding="utf-8")
+    facts = json.loads((audit / "audit.json").read_text())
+    pairs = [
+        dict(zip(("clip_id", "language", "slot"), one, strict=False), row=0, text="a")
+        for one in facts["listen"]["pairs"]
+    ]
+    run._write_page(tmp_path / "listen.html", {**facts, "captions": 60}, pairs, None)
+    assert "All 60 pairs, in random order." in (tmp_path / "listen.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize(("name", "first"), [("audit.html", "keep"), ("listen.html", "right")])
 def test_the_pages_are_used_by_keyboard_and_on_a_phone(

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ray_atr.cli.running import open_run
 from ray_atr.common.atomic import remove_leftovers
+from ray_atr.common.digests import seal_folder
 from ray_atr.common.storage import atomic_file, write_json, write_lines
 from ray_atr.evaluation.report import write_report
 from ray_atr.training.run_folder import RunFolder, make_trial_id
@@ -131,7 +134,33 @@ def test_a_trial_that_lost_something_is_named(run: Path, damage: Callable[[Path]
 @pytest.mark.parametrize("name", ["trial.json", "result.json"])
 def test_a_trial_whose_record_cannot_be_read_is_named_with_the_remedy(run: Path, name: str) -> None:
     (first_trial(run) / name).write_text("")
-    with pytest.raises(ValueError, match=rf"{name}: not JSON .*; restore it from a copy, or remove the trial's folder"):
+    named = rf"{name}: not JSON .*; restore it from a copy, or remove the trial's folder"
+    with pytest.raises(ValueError, match=f"{named}: it is then trained anew"):
+        open_run(str(run), "noise")
+    with pytest.raises(ValueError, match=f"{named}: the report is then of the others"):
+        write_report(run, figures=False)
+
+
+def test_a_retriever_that_was_cut_short_is_named_before_it_is_wanted(run: Path) -> None:
+    best = first_trial(run) / "best"
+    best.mkdir()
+    save_file({"weight": np.zeros(100, np.float32)}, best / "model.safetensors")
+    (best / "retriever.json").write_text("{}")
+    seal_folder(best)
+    assert open_run(str(run), "noise").path == run
+    for name in ("model.safetensors", "retriever.json", "digests.json"):
+        whole = (best / name).read_bytes()
+        for content in (whole[:-3], b""):
+            (best / name).write_bytes(content)
+            with pytest.raises(
+                ValueError, match=f"best/{name}: missing or cut short.*restore it from a copy, or remove"
+            ):
+                open_run(str(run), "noise")
+        assert f"not whole:\n  {best / name}: missing or cut short" in write_report(run, figures=False).summary
+        (best / name).write_bytes(whole)
+    assert open_run(str(run), "noise").path == run
+    (best / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"best/model\.safetensors: missing or cut short"):
         open_run(str(run), "noise")
 
 

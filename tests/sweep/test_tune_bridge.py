@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.ray_train import REMEDY, write_error
+from ray_atr.training.ray_train import REMEDY, TrialError, write_error
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 
@@ -34,6 +35,12 @@ def test_an_error_that_nobody_foresaw_is_a_line_and_its_traceback_kept(tmp_path:
     error = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, TRACEBACK))
     assert error == f"KeyError: 3 ({tmp_path / TRACEBACK_FILE})"
     assert (tmp_path / TRACEBACK_FILE).read_text() == TRACEBACK
+
+
+def test_the_first_cause_is_told_without_the_name_of_its_class(tmp_path: Path) -> None:
+    text = TRACEBACK.replace("KeyError: 3", "".join(traceback.format_exception_only(TrialError("worker 1 died: why"))))
+    error = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, text))
+    assert error == f"worker 1 died: why ({tmp_path / TRACEBACK_FILE})"
 
 
 @pytest.mark.parametrize(

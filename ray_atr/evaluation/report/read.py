@@ -13,7 +13,7 @@ import pandas as pd
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import as_typed
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import Location
+from ray_atr.common.storage import DamagedFileError, Location
 from ray_atr.metrics.epoch_report import TIMED_PARTS, EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, MEANS, TRAINED, UNSEEN, Metric
 from ray_atr.objectives.schemes import SCHEMES
@@ -133,9 +133,15 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         data_hash = (run.info.get("data") or {}).get("hash")
         data = {"data.hash": str(data_hash)} if data_hash else {}
         for trial in run.trials():
-            content = trial.describe()
-            of_trial = {**run.settings_of(content["overrides"], experiment), **data}
-            rows.append(_row(name, of_trial, trial, content))
+            try:
+                content = trial.describe()
+                of_trial = {**run.settings_of(content["overrides"], experiment), **data}
+                rows.append(_row(name, of_trial, trial, content))
+            except DamagedFileError:
+                raise  # it says the remedy
+            except ValueError as error:  # a record that cannot be read
+                remedy = "restore it from a copy, or remove the trial's folder: the report is then of the others"
+                raise ValueError(f"{error}; {remedy}") from None
             settings.append(of_trial)
             overrides[trial.trial_id] = content["overrides"]
             if DROPPED in content:

@@ -134,7 +134,11 @@ def cross_fit(
     if len(captioned) < 4:
         raise refuse("split", f"{counted(len(captioned), 'clip')} with captions", "4 or more, for two folds")
     if len(captioned) < 2 * folds:
-        raise refuse("folds", folds, f"at most {len(captioned) // 2}, half of the {len(captioned)} clips with captions")
+        raise refuse(
+            "--cross-fit.folds",
+            folds,
+            f"at most {len(captioned) // 2}, half of the {len(captioned)} clips with captions",
+        )
     names, language = np.unique(pairs.language, return_inverse=True)
     audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]

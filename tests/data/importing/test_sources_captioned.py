@@ -122,6 +122,22 @@ def test_audiocaps_layouts_that_cannot_be_told_are_refused(tmp_path: Path) -> No
         found(AudioCaps(source=str(tmp_path), tables="v2"))
 
 
+def test_audiocaps_tables_with_other_columns_or_a_row_twice_are_refused(tmp_path: Path) -> None:
+    write_tone(tmp_path / f"Y{ID}.wav")
+    table = tmp_path / "train.csv"
+    write_csv(table, ["id", "Youtube_id", "Caption"], [1, ID, "x"])
+    with pytest.raises(ValueError, match=r"train\.csv: column youtube_id is missing; .* \(did you mean Youtube_id\?\)"):
+        found(AudioCaps(source=str(tmp_path)))
+    header = ["audiocap_id", "youtube_id", "start_time", "caption"]
+    # Two people may say the same.
+    write_csv(table, header, [7, ID, 130, "rain"], [8, ID, 130, "rain"])
+    (entry,), _ = found(AudioCaps(source=str(tmp_path)))
+    assert entry.captions["eng"] == ("rain", "rain")
+    write_csv(table, header, [7, ID, 130, "rain"], [7, ID, 130, "rain"])
+    with pytest.raises(ValueError, match=r"train\.csv, line 3: audiocap_id 7 occurs twice"):
+        found(AudioCaps(source=str(tmp_path)))
+
+
 @pytest.mark.parametrize(("tables", "counts"), [("v1", (49_838, 495, 975)), ("retrieval_split", (49_274, 494, 957))])
 def test_audiocaps_real_tables_with_little_audio(
     shared_data: Path, tmp_path: Path, tables: str, counts: tuple[int, ...]

@@ -88,10 +88,11 @@ def _find_tables(folder: Location, tables: str) -> dict[str, str]:
 def _read_clips(table: str) -> list[_YouTubeClip]:
     """The clips of a table in the order of their first rows, their captions in the order of the rows."""
     clips: dict[str, _YouTubeClip] = {}
+    rows: set[str] = set()
     is_original: bool | None = None
     for at, row in read_table(table):
         if is_original is None:
-            is_original = "youtube_id" in row or "audiocap_id" in row
+            is_original = "youtube_id" in row or "audiocap_id" in row or "file_name" not in row
             require_columns(table, list(row), ["youtube_id", "caption"] if is_original else ["file_name"])
         captions = source.captions_of(row, at)
         if not captions:
@@ -104,8 +105,12 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
             # Its captions would be put on the other segment's audio.
             raise refuse(f"{at}, start_time", row["start_time"], f"{clip.start}, as the row of {clip_id} before has it")
         clip.captions += captions
-        if row.get("audiocap_id"):
-            clip.audiocap_ids.append(str(row["audiocap_id"]))
+        if number := source.cell_of(row, "audiocap_id"):
+            if number in rows:
+                # Annotators do say the same of a clip, but each caption has its own number.
+                raise ValueError(f"{at}: audiocap_id {number} occurs twice")
+            rows.add(number)
+            clip.audiocap_ids.append(number)
     return list(clips.values())
 
 
