@@ -28,7 +28,6 @@ from scipy.special import logsumexp
 
 from ray_atr.objectives.correspondence.clean_share import SAMPLE, true_share
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
-from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
     TINY,
@@ -47,7 +46,6 @@ PREDICTED_WEIGHT = 0.5
 """The weight of the predicted caption vector of a doubtful clip."""
 FITTED, BANK, WIDTH = 20_000, 4096, 128
 """Most clips of a regression, most captions that compete, and the main directions of captions that are predicted."""
-MISPAIRS = 20_000
 LEAST_SHARE = 0.03
 ROWS_AT_A_TIME = 1024
 
@@ -140,12 +138,6 @@ def left_out_captions(ridge: Ridge, row: Integers, targets: Floats, captions: Fl
     return predicted - centre, centre, captions / deviation[:, None]
 
 
-def left_out_p_values(predicted: Floats, own: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
-    """Of the captions `own` [m, W] of the rows [m], against `others`: rows, and places of captions that are not their own."""
-    mispaired = np.einsum("mw,mw->m", predicted[others[0]], own[others[1]])
-    return p_values(np.einsum("mw,mw->m", predicted[row], own), mispaired)
-
-
 def weighed(
     predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, captions: Floats, share: float
 ) -> tuple[float, Floats, Floats]:
@@ -161,13 +153,6 @@ def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     distinct = text[first]
     _, vectors = np.linalg.eigh(distinct.T @ distinct)
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
-
-
-def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-    """Random rows, and places of captions that are not the row's own: at most MISPAIRS."""
-    rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
-    differs = ~np.isin(rows * keys + key[others], row * keys + key)
-    return rows[differs], others[differs]
 
 
 def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
