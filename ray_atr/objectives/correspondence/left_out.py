@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ray_atr.objectives.correspondence.clean_share import SAMPLE, true_share
+from ray_atr.objectives.correspondence.clean_share import SAMPLE, Told, true_share
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
@@ -56,7 +56,7 @@ class LeftOut(NamedTuple):
     clean_probability  [M]: that the pair is a true one.
     predicted  [N, W], wanted [M, W]: their product is s / tau.
     log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
-    share      the share of true pairs. found: the share of the true pairs, as estimated, with a p-value of at most 0.05.
+    told       the share of true pairs, and what of them is found.
     random     at most this share of the pairs that are more likely wrong have captions as random ones (`random_share`).
     """
 
@@ -65,8 +65,7 @@ class LeftOut(NamedTuple):
     wanted: Floats
     log_prior: Floats
     log_total: Floats
-    share: float
-    found: float
+    told: Told
     random: float
 
 
@@ -123,8 +122,7 @@ def leave_out(
         scaled,
         np.log(prior)[of_key],
         totals,
-        right,
-        told.found,
+        told,
         random_share(pairs.subset(doubted), seed),
     )
 
