@@ -25,7 +25,7 @@ from side_by_side import compared
 from ray_atr.common.override import override
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.clock import Clock
-from ray_atr.training.correspondence import read_pairs
+from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -92,7 +92,7 @@ def an_epoch(experiment: Experiment, home: Path, folder: Path) -> Callable[[Took
     batches = list(next(iter(data.epochs(0, 0, use_ray=False)))[1])
     warm_up = 4
     passed = 0
-    read_pairs(state.estimator, state.retriever, data.captions, experiment.trained_languages, group, epoch=0)
+    read_first(state.estimator, state.retriever, data.captions, experiment, group)
 
     def train(took: Took) -> None:
         nonlocal passed

@@ -50,7 +50,7 @@ def estimated(experiment: Experiment, home: Path) -> list[tuple[str, float, floa
         state = first_state(data, Path(folder))
     shares = state.estimator.clean_shares
     assert shares is not None, "the objective asks for the share"
-    estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment), 0)
+    estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment))
     found = []
     for k, language in enumerate(captions.languages):
         truth = captions.truth[:, :, k][captions.has_caption[:, :, k]].mean()

@@ -26,9 +26,10 @@ TOGETHER = 64
 
 
 def write_vectors(clotho: Path, out: Path, encode: Callable[[Sequence[str]], NDArray[np.float32]]) -> int:
-    """Write audio.npy [N, D], text.npy [4 N, D] and pairs.csv; the number of recordings N."""
+    """Write audio.npy [N, D], text.npy [M, D] of M captions and pairs.csv; the number of recordings N."""
     recordings: list[str] = []
-    captions: list[str] = []
+    # Two people may say the same: a caption has one vector.
+    captions: dict[str, int] = {}
     out.mkdir(parents=True, exist_ok=True)
     with (out / "pairs.csv").open("w", newline="", encoding="utf-8") as output:
         rows = csv.writer(output)
@@ -41,9 +42,9 @@ def write_vectors(clotho: Path, out: Path, encode: Callable[[Sequence[str]], NDA
                 recordings.append(one["caption_1"])
                 for place in range(2, 6):
                     words = one[f"caption_{place}"]
-                    rows.writerow([number, len(captions), words, "eng", split, f"{split}-{number}", ""])
-                    captions.append(words)
-    for file_name, texts in (("audio.npy", recordings), ("text.npy", captions)):
+                    row = captions.setdefault(words, len(captions))
+                    rows.writerow([number, row, words, "eng", split, f"{split}-{number}", ""])
+    for file_name, texts in (("audio.npy", recordings), ("text.npy", list(captions))):
         blocks = [encode(texts[start : start + TOGETHER]) for start in range(0, len(texts), TOGETHER)]
         np.save(out / file_name, np.concatenate(blocks))
     return len(recordings)

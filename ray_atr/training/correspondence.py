@@ -134,42 +134,52 @@ def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence
     return [float(given)] * len(languages) if said is None else said.shares(languages, trained)
 
 
+def read_first(
+    estimator: Estimator, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment, group: WorkerGroup
+) -> None:
+    """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
+    all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
+    """
+    shares = estimator.clean_shares
+    if shares is not None and not shares.is_known:
+        with retriever.evaluating(), retriever.equal_calls():
+            if group.is_first:
+                estimate_clean_shares(shares, retriever, captions, experiment)
+        # The first one's, so that no worker rounds to another share.
+        shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
+    if isinstance(estimator, LeaveOneOutEstimator):
+        read_pairs(estimator, retriever, captions, experiment.trained_languages, group)
+
+
 @torch.no_grad()
 def estimate_clean_shares(
-    shares: CleanShares, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment, epoch: int
+    shares: CleanShares, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment
 ) -> None:
     """Estimate the share of true pairs in the trained languages by what is read of a sample of clips."""
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     rows = np.sort(order[:SAMPLE])
     chosen = experiment.objective.correspondence
     reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
-    if epoch > 0 and reads == "auto":
-        # Recordings say the same again.
-        reads = "towers"
-    shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows, epoch), experiment.seed)
+    shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 
 
 @torch.no_grad()
 def read_pairs(
-    estimator: Estimator,
+    estimator: LeaveOneOutEstimator,
     retriever: Retriever,
     captions: TrainingCaptions,
     trained: Sequence[str],
     group: WorkerGroup,
-    epoch: int,
 ) -> None:
-    """Before an epoch, give an estimator that asks for them all clips and captions as vectors: the towers' outputs, what the
-    recordings and the words say, or both. The first worker does it, so that no worker rounds to another probability.
+    """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
+    The first worker does it, so that no worker rounds to another probability.
     """
-    towers = (*retriever.audio_tower.parameters(), *retriever.text_tower.parameters())
-    trains_towers = any(parameter.requires_grad for parameter in towers)
-    if not isinstance(estimator, LeaveOneOutEstimator) or not estimator.is_wanted(epoch, trains_towers=trains_towers):
-        return
-    found = (
-        estimator.estimate_from(*_readings(estimator.settings.reads, retriever, captions, trained))
-        if group.is_first
-        else {}
-    )
+    with retriever.evaluating(), retriever.equal_calls():
+        found = (
+            estimator.estimate_from(*_readings(estimator.settings.reads, retriever, captions, trained))
+            if group.is_first
+            else {}
+        )
     estimator.take(group.gather_objects(found)[0])
     is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
     if kept := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
@@ -187,18 +197,17 @@ def _readings(
     captions: TrainingCaptions,
     trained: Sequence[str],
     rows: NDArray[np.int64] | None = None,
-    epoch: int = 0,
 ) -> list[PairVectors]:
     """The clips of a training split and the captions that they have in the trained languages, as vectors by what is read.
 
-    Of the clips at `rows` [n] the captions of an epoch; None: all clips with all of their captions.
+    Of the clips at `rows` [n] the captions of the first epoch; None: all clips with all of their captions.
     """
     if rows is None:
         N, J, _ = captions.assigned.owner.shape
         rows = np.arange(N)
         batches = [captions.batch(rows, 0, np.full(N, slot)) for slot in range(J)]
     else:
-        batches = [captions.batch(rows, epoch)]
+        batches = [captions.batch(rows, 0)]
     masks = [batch.mask & np.isin(captions.languages, list(trained)) for batch in batches]
     places, texts = [], []
     for batch, mask in zip(batches, masks, strict=True):

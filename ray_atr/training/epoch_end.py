@@ -77,7 +77,8 @@ class EpochEnd:
             scalars = metric_scalars(learned.metric.detach(), learned.settings.metric)
             values |= {name: float(value) for name, value in scalars.items()}
         values |= {**self.state.estimator.end_epoch(), "learning_rate": float(self.state.scheduler.get_last_lr()[0])}
-        if len(last.languages) > 1:
+        scheme, whole = self.experiment.objective.scheme, last.global_batch
+        if len(last.languages) > 1 and bool(scheme.needed(whole.mask, whole.draw).any()):
             values |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
         step = last.step + 1
         if self.experiment.train.keep_trajectory:
@@ -94,7 +95,9 @@ class EpochEnd:
         state, objective, memory = self.state, self.experiment.objective, self.state.memory
         if not objective.knowledge.needs_retrieval:
             return {}
-        assert result.embeddings is not None, "what retrieves gathers"
+        if result.embeddings is None:
+            # What retrieves gathers, but for a batch without texts that are compared.
+            return memory.stats(last.step + 1)
         learned, draw = state.retriever.learned.values(), last.global_batch.draw
         ids = self.data.features.clip_ids
         in_batch = memory.is_in_batch([ids[row] for row in last.global_batch.rows.tolist()])

@@ -20,7 +20,7 @@ from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
 from ray_atr.training.clock import Clock
-from ray_atr.training.correspondence import estimate_clean_shares, read_pairs
+from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.epoch_end import EpochEnd
 from ray_atr.training.epoch_validation import EpochValidation, MakeValidator
@@ -136,14 +136,8 @@ def train_trial(
 def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     """Before an epoch's first step: a refresh of the knowledge base may be due, sample weights may change."""
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
-    shares, experiment = state.estimator.clean_shares, data.experiment
-    if shares is not None and shares.is_wanted(epoch):
-        with state.retriever.evaluating(), state.retriever.equal_calls():
-            if data.group.is_first:
-                estimate_clean_shares(shares, state.retriever, data.captions, experiment, epoch)
-        # The first one's, so that no worker rounds to another share.
-        shares.load_state_dict(data.group.gather_objects(shares.state_dict())[0])
-    read_pairs(state.estimator, state.retriever, data.captions, experiment.trained_languages, data.group, epoch)
+    if epoch == 0:
+        read_first(state.estimator, state.retriever, data.captions, data.experiment, data.group)
     state.estimator.begin_epoch(epoch)
 
 

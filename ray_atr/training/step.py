@@ -62,13 +62,16 @@ def training_step(
 
     `memory` is the worker's beyond the batch, asked for what it retrieves; `estimator` weighs the pairs.
     At most `language_chunk` languages, and `embedding_chunk` clips or texts, are embedded at a time; 0: all. Raises
-    NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does.
+    NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does. A batch of which no clip
+    has a text that the scheme compares has a loss of 0.
     """
     check_chunks(objective, language_chunk)
     clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
     kind = LateShare if retriever.settings.interaction == "late" else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
+    if not bool(needed.any()):
+        return nothing_compared(retriever)
     ring, homecoming = None, Homecoming()
     if goes_around(retriever, objective, len(needed), group):
         ring = replace(group.ring(len(needed)), homecoming=homecoming)
@@ -132,6 +135,14 @@ def training_step(
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
     gathered = [embeddings for _, embeddings in of_chunks if embeddings is not None]
     return StepResult(scalars, _together(gathered, needed) if gathered else None)
+
+
+def nothing_compared(module: nn.Module) -> StepResult:
+    """The step of a batch without texts to compare: gradients of 0, on one worker as on several. No tower is called."""
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return StepResult({"loss": 0.0}, None)
 
 
 def goes_around(retriever: Retriever, objective: Objective, B: int, group: WorkerGroup) -> bool:

@@ -27,7 +27,7 @@ from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
 from ray_atr.training.checks import check_metric
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.step import check_finite
+from ray_atr.training.step import check_finite, nothing_compared
 
 Captions = Sequence[Sequence[str | None]]
 """A caption of each clip in each language, [B][K]; None if a clip has none in a language."""
@@ -151,16 +151,21 @@ class _Model(nn.Module):
         draw = scheme.draw(seed, epoch, names, there)
         needed = scheme.needed(there, draw)
         optimizer.zero_grad(set_to_none=True)
-        embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), needed, _positives(captions, there))
-        terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
-        check_finite("loss", terms.loss, names, alone, terms.scalars)
-        terms.loss.backward()
+        if not bool(needed.any()):
+            scalars = nothing_compared(self).scalars
+        else:
+            embeddings = Embeddings(
+                self.audio(clips), self._texts(captions, needed), needed, _positives(captions, there)
+            )
+            terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
+            check_finite("loss", terms.loss, names, alone, terms.scalars)
+            terms.loss.backward()
+            scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
         norm = nn.utils.clip_grad_norm_(self.parameters(), clip_norm)
         check_finite("gradient norm", norm, names, alone)
         optimizer.step()
         self.learned.after_step()
-        scalars = {name: float(value) for name, value in terms.scalars.items()}
-        return {"loss": terms.loss.item(), **scalars, "gradient_norm": float(norm)}
+        return {**scalars, "gradient_norm": float(norm)}
 
     @torch.no_grad()
     def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:

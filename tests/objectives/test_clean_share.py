@@ -9,10 +9,22 @@ from scipy.special import ndtr
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, clean_share
-from ray_atr.objectives.correspondence.clean_share import FOLDS, MISPAIRS, TRIES, CleanShares, PairVectors, true_share
-from ray_atr.objectives.correspondence.cross_fit import cross_fitted_p_values
-from ray_atr.objectives.correspondence.noise_rate import likeliest_wrong_share, p_values, wrong_share
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
+from ray_atr.objectives.correspondence.clean_share import (
+    FOLDS,
+    MISPAIRS,
+    CleanShares,
+    PairVectors,
+    Told,
+    true_share,
+)
+from ray_atr.objectives.correspondence.cross_fit import Pairs, cross_fitted_p_values
+from ray_atr.objectives.correspondence.noise_rate import (
+    is_something_found,
+    likeliest_wrong_share,
+    p_values,
+    wrong_share,
+)
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
 
@@ -42,7 +54,6 @@ def pairs_of(*rates: float, spread: float = 0.4) -> PairVectors:
 def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_own() -> None:
     shares = CleanShares(len(RATES))
     shares.estimate([pairs_of(*RATES)], seed=0)
-    assert shares.is_final
     for language, rate in enumerate(RATES):
         estimate = shares.for_languages(torch.tensor([language, language]))
         assert estimate.share == pytest.approx(1 - rate, abs=0.05)
@@ -51,7 +62,7 @@ def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_
     assert shares.for_languages(torch.tensor([0, 4])).share == pytest.approx(0.6, abs=0.05)
 
 
-def test_of_two_readings_each_language_takes_the_one_that_finds_more_and_keeps_what_is_founded() -> None:
+def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     good = pairs_of(0.2, 0.6)
     random = np.random.default_rng(1).standard_normal(good.text.shape).astype(np.float32)
     is_first = good.places[2][:, None] == 0
@@ -62,23 +73,6 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more_and_keeps_w
     whole.estimate([good], seed=0)
     shares.estimate([one, two], seed=0)
     assert torch.equal(shares.shares, whole.shares)
-    # Later towers have memorised, and are asked of what was not founded alone.
-    alone.estimate([pairs_of(0.0, 0.6)], seed=0)
-    assert torch.equal(alone.shares, whole.shares)
-    assert alone.is_final
-
-
-def test_a_later_try_that_finds_less_changes_nothing_and_each_language_waits_for_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = iter([CleanShare(0.8, 0.4), CleanShare(0.6, 0.9), CleanShare(0.5, 0.1), CleanShare(0.7, 0.6)])
-    monkeypatch.setattr(clean_share, "true_share", lambda pairs, seed: next(told))
-    shares, pairs = CleanShares(2), pairs_of(0.2, 0.6)
-    for expected, is_final in (((0.8, 0.4), False), ((0.8, 0.4), False), ((0.7, 0.6), True)):
-        shares.estimate([pairs], seed=0)
-        assert shares.for_languages(torch.tensor([0])) == pytest.approx(expected)
-        assert shares.for_languages(torch.tensor([1])) == pytest.approx((0.6, 0.9))
-        assert shares.is_final == is_final
 
 
 @pytest.mark.parametrize(("wrong", "moved"), [(0.2, 1.2), (0.8, 1.2), (0.6, 2.0), (0.8, 3.0)])
@@ -114,23 +108,61 @@ def test_a_mispair_of_the_same_score_counts_against_a_pair() -> None:
     assert p_values(np.array([1.0, 2.0, 3.0]), mispairs) == pytest.approx([4 / 5, 2 / 5, 1 / 5])
 
 
-def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass_and_are_tried_again() -> None:
+def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass() -> None:
     shares = CleanShares(1)
     shares.estimate([pairs_of(0.0, spread=1e6)], seed=0)
-    assert not shares.is_final
     assert shares.of_language(0) is None
     assert shares.for_languages(torch.tensor([0])).mass > 0.9
-    assert [shares.is_wanted(epoch) for epoch in (0, TRIES - 1, TRIES)] == [True, True, False]
+
+
+def test_one_that_is_more_than_chance_goes_before_one_that_finds_more() -> None:
+    assert Told(0.2, 0.1, is_certain=True).rank > Told(0.2, 0.4, is_certain=False).rank
+
+
+@pytest.mark.parametrize(("clips", "captions", "several"), [(50, 50, 1), (60, 12, 1), (300, 300, 1), (60, 180, 3)])
+def test_random_vectors_are_relied_on_by_no_more_than_chance(clips: int, captions: int, several: int) -> None:
+    """And their mean p-value has about twice the variance of independent ones."""
+    distances, relied_on = [], 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        words = random.standard_normal((captions, 8)).astype(np.float32)
+        said = random.permutation(captions) if captions >= clips else random.integers(0, captions, clips)
+        clip = np.repeat(np.arange(clips), several)
+        audio = random.standard_normal((clips, 8)).astype(np.float32)
+        pairs = Pairs(audio, words[said], clip, np.full(len(said), ""), said.astype(str))
+        p_value = cross_fitted_p_values(pairs, FOLDS, 5_000, seed)
+        relied_on += is_something_found(p_value, clip)
+        mean = p_value.reshape(clips, several).mean(axis=1)
+        distances.append((mean.mean() - 0.5) / mean.std() * np.sqrt(clips))
+    assert relied_on <= 1
+    assert 1.1 < np.std(distances) < 2.0
+
+
+def test_the_mean_of_p_values_is_as_far_below_a_half_as_twice_the_variance_of_independent_ones_asks() -> None:
+    """3.09 deviations are a one-sided error of .001; of independent p-values 3.7 would do."""
+    even = (np.arange(1_000) + 0.5) / 1_000
+    deviation = even.std() / np.sqrt(1_000)
+    found = [is_something_found(even - distance * deviation, np.arange(1_000)) for distance in (3.7, 4.3, 4.45)]
+    assert found == [False, False, True]
+
+
+def test_what_is_relied_on_depends_on_how_many_pairs_say_it() -> None:
+    random = np.random.default_rng(0)
+    p_value = np.where(random.random(2_000) < 0.2, ndtr(random.standard_normal(2_000) - 1), random.random(2_000))
+    clip = np.arange(2_000)
+    assert is_something_found(p_value, clip)
+    assert not is_something_found(p_value[:100], clip[:100])
+    # Twenty captions of a clip that are right or wrong together are one observation.
+    assert not is_something_found(np.repeat(p_value[:100], 20), np.repeat(clip[:100], 20))
+    assert not is_something_found(1 - p_value, clip)
 
 
 def test_a_state_and_a_known_share_take_the_place_of_an_estimate() -> None:
     shares, resumed = CleanShares(2), CleanShares(2)
     shares.estimate([pairs_of(0.2, 0.6)], seed=0)
     resumed.load_state_dict(shares.state_dict())
-    assert not resumed.is_wanted(0)
     assert torch.equal(resumed.shares, shares.shares)
     known = CleanShares(2, [0.25, 0.5])
-    assert not known.is_wanted(0)
     assert known.for_languages(torch.tensor([0])) == CleanShare(0.75, 1.0)
 
 

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
-from ray_atr.objectives.correspondence.clean_share import PairVectors, true_share
+from ray_atr.objectives.correspondence.clean_share import PairVectors, Told, true_share
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.left_out import leave_out
@@ -86,7 +86,7 @@ def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float
     audio, text, given, truth = noisy_set(600, wrong)
     found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
     assert found is not None
-    assert found.share == pytest.approx(truth.mean(), abs=0.08)
+    assert found.told.share == pytest.approx(truth.mean(), abs=0.08)
     assert found.clean_probability.mean() == pytest.approx(truth.mean(), abs=0.08)
     if wrong:
         assert roc_auc_score(truth, found.clean_probability) > least
@@ -100,7 +100,7 @@ def test_the_share_and_what_was_found_are_those_of_folds_and_a_known_share_is_ke
     for share in (None, 0.3):
         found, told = leave_out(audio, text, np.arange(600), given, share=share, seed=0), true_share(pairs, 0, share)
         assert found is not None
-        assert (found.share, found.found) == pytest.approx((told.share, told.found))
+        assert found.told == told
     assert told.share == pytest.approx(0.3)
 
 
@@ -176,7 +176,7 @@ def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_s
     monkeypatch.setattr(correspondence, "_readings", lambda *of: [confused])
     frozen: Any = SimpleNamespace(audio_tower=torch.nn.Identity(), text_tower=torch.nn.Identity())
     captions: Any = SimpleNamespace(languages=["eng", "fra"])
-    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), 0)
+    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup())
     assert "captions in fra that look wrong" in caplog.text
     assert float(estimator.tables["left_out"][:, 0, 0].min()) < 0.1
     assert bool((estimator.tables["left_out"][:, 0, 1] == 1).all())
@@ -246,7 +246,6 @@ def test_partners_are_the_own_caption_and_those_that_are_predicted_in_loops(shar
 def test_each_language_is_weighed_by_itself_and_without_relabelling_only_probabilities_are_given() -> None:
     estimator, outputs, truth = estimator_of(relabels=False)
     estimator.take(estimator.estimate_from(outputs))
-    assert estimator.is_final
     found = estimator.tables["left_out"][:, 0]
     assert float(found[truth, 0].mean()) > 0.7
     assert float(found[~truth, 0].mean()) < 0.3
@@ -269,16 +268,11 @@ def test_a_known_share_of_wrong_pairs_takes_the_place_of_the_estimate() -> None:
     assert float(told.tables["left_out"][:, 0, 0].mean()) < float(estimator.tables["left_out"][:, 0, 0].mean())
 
 
-def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -> None:
+def test_towers_that_know_nothing_leave_it_to_small_loss() -> None:
     estimator, outputs, _ = estimator_of(wrong=0.2)
     random = np.random.default_rng(0).standard_normal(outputs.audio.shape)
     estimator.take(estimator.estimate_from(outputs._replace(audio=random)))
-    assert not estimator.is_final
     assert bool(estimator.tables["left_out"].isnan().all())
-    wanted = [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(5)]
-    assert wanted == [True, True, True, True, False]
-    # Frozen towers say the same again.
-    assert [estimator.is_wanted(epoch, trains_towers=False) for epoch in range(3)] == [True, False, False]
     rows = torch.arange(20)
     small_loss = CORRESPONDENCES["small_loss"]().estimator(estimator.pairs)
     for epoch in range(4):
@@ -288,17 +282,18 @@ def test_towers_that_know_nothing_leave_it_to_small_loss_and_are_asked_again() -
     assert weighed.targets is None
     torch.testing.assert_close(estimator.tables["clean_probabilities"], small_loss.tables["clean_probabilities"])
     estimator.take(estimator.estimate_from(outputs))
-    assert not any(estimator.is_wanted(epoch, trains_towers=True) for epoch in (1, 2, 3))
     _, weighed = batch_of(estimator, outputs, rows, 0 * rows)
     assert weighed.targets is not None
 
 
-@pytest.mark.parametrize(("found", "is_final"), [((0.26, 0.9), True), ((0.24, 0.9), False)])
-def test_a_regression_that_is_relied_on_is_not_made_again(found: tuple[float, float], is_final: bool) -> None:
-    # Towers that have trained on the pairs for an epoch know the wrong ones too, and seem to find more.
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_a_regression_is_relied_on_where_it_finds_more_than_chance_whatever_it_finds(
+    monkeypatch: pytest.MonkeyPatch, *, is_certain: bool
+) -> None:
     estimator, outputs, _ = estimator_of()
-    estimator.take({**estimator.estimate_from(outputs), "found": torch.tensor(found)})
-    assert estimator.is_wanted(1, trains_towers=True) is not is_final
+    monkeypatch.setattr(left_out, "true_share", lambda *of: Told(0.5, 0.1 if is_certain else 0.9, is_certain))
+    estimator.take(estimator.estimate_from(outputs))
+    assert bool(estimator.left_out.isnan().all()) is not is_certain
 
 
 def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
@@ -325,11 +320,6 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
         torch.testing.assert_close(weighed[0].targets, weighed[1].targets)
 
 
-def test_recordings_say_the_same_again_and_are_asked_once() -> None:
-    estimator, *_ = estimator_of(reads="recordings")
-    assert [estimator.is_wanted(epoch, trains_towers=True) for epoch in range(3)] == [True, False, False]
-
-
 def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:
     estimator, outputs, _ = estimator_of()
     estimator.take(estimator.estimate_from(outputs))
@@ -343,7 +333,6 @@ def test_what_was_weighed_is_in_a_checkpoint_by_clip() -> None:
     )
     torch.testing.assert_close(mirrored.sample_weight, weighed.sample_weight, rtol=0, atol=0)
     torch.testing.assert_close(mirrored.targets, weighed.targets, rtol=0, atol=0)
-    assert not resumed.is_wanted(1, trains_towers=True)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pair", list(PAIRS))

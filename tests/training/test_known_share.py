@@ -104,7 +104,12 @@ def spy_mixture(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
 
 
 def spy_regression(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
-    spied(patch, leave_one_out, "leave_out", lambda found, *of, share, seed: seen.append((len(seen) // 2, found.share)))
+    spied(
+        patch,
+        leave_one_out,
+        "leave_out",
+        lambda found, *of, share, seed: seen.append((len(seen) // 2, found.told.share)),
+    )
 
 
 PRIOR = {"objective__correspondence__prior": "estimate", "objective__correspondence__warmup_epochs": 1}
@@ -146,6 +151,7 @@ def test_the_share_arrives_as_it_is_stated(
         return spread[int(language) if language else next(calls) // 2]
 
     monkeypatch.setattr(clean_share, "cross_fitted_p_values", told)
+    monkeypatch.setattr(clean_share, "is_something_found", lambda *of: True)
     data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup())
     state = first_state(data, tmp_path)
     seen: list[tuple[int, float]] = []

@@ -179,6 +179,20 @@ def test_a_batch_of_another_shape_and_a_loss_that_is_not_finite_are_refused() ->
         ray_atr.train(*modules(), too_cold, Numbers(), batch_size=8)
 
 
+def test_a_batch_without_a_text_that_is_compared_is_gone_past() -> None:
+    class MostlyFrench(Numbers):
+        languages = ("fra", "eng")
+
+        def batch(self, rows: np.ndarray) -> tuple[torch.Tensor, list[list[str | None]]]:
+            clips, captions = super().batch(rows)
+            return clips, [[french, english] for english, french in captions]
+
+    data = MostlyFrench(missing=(0, 1, 2, 3, 4))
+    trained = ray_atr.train(*modules(), Objective(), data, epochs=2, batch_size=2, learning_rate=0.01)
+    assert len(trained.history) == 2
+    assert all(np.isfinite(row["train/loss"]) for row in trained.history)
+
+
 def test_neither_ray_nor_transformers_is_loaded_and_faiss_by_what_searches_alone() -> None:
     program = """
 import sys

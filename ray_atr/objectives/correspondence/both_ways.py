@@ -26,13 +26,11 @@ from ray_atr.objectives.correspondence.left_out import (
     clean_of,
     competition,
     left_out_captions,
-    left_out_p_values,
     likeliest,
     main_directions,
-    mispairs,
     weighed,
 )
-from ray_atr.objectives.correspondence.noise_rate import wrong_share
+from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import ROWS, TINY, Floats, Integers, Ridge
 
 FIRST_WEIGHT = 0.35
@@ -43,6 +41,7 @@ RIVALS = 1024
 """Most captions that compete: four times as many take four times as long."""
 LEAST_RIGHT = 20
 """Fewer believed pairs are no regression: then all count."""
+MISPAIRS = 20_000
 
 
 class BothWays:
@@ -129,3 +128,16 @@ class BothWays:
         totals, _ = competition(near / tau, words[competing], log_prior, self.captions[competing])
         log_ratio = np.einsum("md,md->m", near / tau, own[seen]) - totals
         return of_clips(held_out) / tau, words, clean_of(log_ratio, share)
+
+
+def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+    """Random rows, and places of captions that are not the row's own: at most MISPAIRS."""
+    rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
+    differs = ~np.isin(rows * keys + key[others], row * keys + key)
+    return rows[differs], others[differs]
+
+
+def left_out_p_values(predicted: Floats, own: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
+    """Of the captions `own` [m, W] of the rows [m], against `others`: rows, and places of captions that are not their own."""
+    mispaired = np.einsum("mw,mw->m", predicted[others[0]], own[others[1]])
+    return p_values(np.einsum("mw,mw->m", predicted[row], own), mispaired)

@@ -14,31 +14,27 @@ Where a class is always called by the same wrong name, the regression learns tha
 takes for wrong show this: a regression on these alone predicts their captions (`random_share`). Then every pair of the
 language is kept.
 
-Of the two readings the one is taken that finds more of the true pairs. Where neither finds a quarter, small loss is used, and
-towers that are trained are read again before each of the next epochs. A regression that is relied on is not made again: towers
-that have trained on the pairs know the wrong ones too.
+Of the two readings the one is taken that finds more of the true pairs, if that is more than chance (`clean_share`). In a language
+where neither is, small loss is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.correspondence.clean_share import TRIES, PairVectors
+from ray_atr.objectives.correspondence.clean_share import PairVectors
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
-
-LEAST_FOUND = 0.25
-"""Share of the true pairs, as estimated, below which a regression is not relied on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +73,12 @@ class LeaveOneOutEstimator(SmallLossEstimator):
 
     def __init__(self, pairs: TrainingPairs, settings: LeaveOneOut) -> None:
         super().__init__(pairs, settings)
-        self.is_final = False
         self.left_out = self.table("left_out", torch.nan)
         """Each pair's clean probability by the regression; NaN where there is none."""
 
-    def is_wanted(self, epoch: int, *, trains_towers: bool) -> bool:
-        """Whether the pairs are to be read before this epoch, from 0. Only towers that are trained ever say something else."""
-        changes = trains_towers and self.settings.reads != "recordings"
-        return epoch == 0 or (changes and not self.is_final and epoch < TRIES)
-
     def estimate_from(self, *readings: PairVectors) -> dict[str, Tensor]:
         """What vectors of the same captions say, for `take`: tables by name; by language, [K], how much was found and how random
-        wrong captions are. Of several readings, of each language the one that finds most of the true pairs.
+        wrong captions are. Of several readings, of each language the one that tells most.
         """
         N, J, K = self.left_out.shape
         rows, slots, languages = readings[0].places
@@ -106,9 +96,9 @@ class LeaveOneOutEstimator(SmallLossEstimator):
                 leave_out(one.audio, one.text[of], rows[of], key[of], share=share, seed=self.pairs.seed)
                 for one in readings
             ]
-            best = max((one for one in each if one is not None), key=lambda one: one.found, default=None)
-            found[k] = 0.0 if best is None else best.found
-            if best is not None and best.found >= LEAST_FOUND:
+            best = max((one for one in each if one is not None), key=lambda one: one.told.rank, default=None)
+            found[k] = 0.0 if best is None else best.told.found
+            if best is not None and best.told.is_certain:
                 taken[k] = best
         if taken:
             width = max(one.predicted.shape[1] for one in taken.values())
@@ -137,7 +127,6 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             if name not in ("found", "random"):
                 self.tables[name] = table.to(self.device)
         self.left_out = self.tables["left_out"]
-        self.is_final = bool((found["found"] >= LEAST_FOUND).all())
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
@@ -179,10 +168,3 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             equal = (caption[:, None] == caption).sum(dim=1)
             found[:, of] = (logits + tables["log_prior"][index][of]).exp() / (equal * len(present))
         return found.nan_to_num(nan=0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "is_final": self.is_final}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.is_final = bool(state["is_final"])

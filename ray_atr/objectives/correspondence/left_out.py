@@ -26,9 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ray_atr.objectives.correspondence.clean_share import SAMPLE, true_share
+from ray_atr.objectives.correspondence.clean_share import SAMPLE, Told, true_share
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
-from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
     TINY,
@@ -47,7 +46,6 @@ PREDICTED_WEIGHT = 0.5
 """The weight of the predicted caption vector of a doubtful clip."""
 FITTED, BANK, WIDTH = 20_000, 4096, 128
 """Most clips of a regression, most captions that compete, and the main directions of captions that are predicted."""
-MISPAIRS = 20_000
 LEAST_SHARE = 0.03
 ROWS_AT_A_TIME = 1024
 
@@ -58,7 +56,7 @@ class LeftOut(NamedTuple):
     clean_probability  [M]: that the pair is a true one.
     predicted  [N, W], wanted [M, W]: their product is s / tau.
     log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
-    share      the share of true pairs. found: the share of the true pairs, as estimated, with a p-value of at most 0.05.
+    told       the share of true pairs, and what of them is found.
     random     at most this share of the pairs that are more likely wrong have captions as random ones (`random_share`).
     """
 
@@ -67,8 +65,7 @@ class LeftOut(NamedTuple):
     wanted: Floats
     log_prior: Floats
     log_total: Floats
-    share: float
-    found: float
+    told: Told
     random: float
 
 
@@ -125,8 +122,7 @@ def leave_out(
         scaled,
         np.log(prior)[of_key],
         totals,
-        right,
-        told.found,
+        told,
         random_share(pairs.subset(doubted), seed),
     )
 
@@ -138,12 +134,6 @@ def left_out_captions(ridge: Ridge, row: Integers, targets: Floats, captions: Fl
     predicted = ridge.left_out(mean_caption(row, targets)[1])
     centre, deviation = predicted.mean(axis=0), deviations(captions, predicted)
     return predicted - centre, centre, captions / deviation[:, None]
-
-
-def left_out_p_values(predicted: Floats, own: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
-    """Of the captions `own` [m, W] of the rows [m], against `others`: rows, and places of captions that are not their own."""
-    mispaired = np.einsum("mw,mw->m", predicted[others[0]], own[others[1]])
-    return p_values(np.einsum("mw,mw->m", predicted[row], own), mispaired)
 
 
 def weighed(
@@ -161,13 +151,6 @@ def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     distinct = text[first]
     _, vectors = np.linalg.eigh(distinct.T @ distinct)
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
-
-
-def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:
-    """Random rows, and places of captions that are not the row's own: at most MISPAIRS."""
-    rows, others = random.choice(row, MISPAIRS), random.integers(0, len(row), MISPAIRS)
-    differs = ~np.isin(rows * keys + key[others], row * keys + key)
-    return rows[differs], others[differs]
 
 
 def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:

@@ -28,6 +28,8 @@ CUTS = (0.05, 0.2, 0.5)
 MOVED = np.linspace(1.0, 4.5, 71)
 """Tried means of right pairs' quantiles. Right pairs that are hardly moved look like wrong ones: the share could be anything."""
 SHARES, TINY = 1001, 1e-12
+SEEN_TWICE, CHANCE = 2, 1e-3
+"""Times the variance of independent p-values that those by folds have; the chance that nothing is taken for something."""
 
 
 class WrongShare(NamedTuple):
@@ -109,6 +111,19 @@ def likeliest_wrong_share(p_value: Floats) -> float:
     density = wrong * np.diff(ends) + (1 - wrong) * right
     likelihood = (counts * np.log(np.maximum(density, TINY))).sum(axis=2)
     return float(wrong[np.unravel_index(likelihood.argmax(), likelihood.shape)[0], 0, 0])
+
+
+def is_something_found(p_value: Floats, clip: NDArray[np.int64]) -> bool:
+    """Whether p-values [M] of pairs of the clips [M], by folds, are smaller on average than those of wrong pairs alone would be.
+
+    Mann and Whitney's test on the means by clip. That clips i and j are alike in sound and in words speaks for both, or against
+    both: where i is held out and where j is. So the mean has twice the variance of independent ones. NaN is left out.
+    """
+    is_told = ~np.isnan(p_value)
+    clips = np.unique(clip[is_told], return_inverse=True)[1]
+    mean = np.bincount(clips, p_value[is_told]) / np.bincount(clips)
+    deviation = max(float(mean.std()), TINY) * np.sqrt(SEEN_TWICE / len(mean))
+    return bool(ndtr((mean.mean() - 0.5) / deviation) <= CHANCE)
 
 
 def found_share(p_value: Floats, wrong: float) -> float:

@@ -40,7 +40,7 @@ class SmallLoss(Correspondence):
     prior: str = setting(
         "mixture",
         "share of the low component: mixture, as the mixture fits it (as published); estimate, the estimated share of true "
-        "pairs of the language, once it is founded",
+        "pairs of the language, if it is founded",
         choices=("mixture", "estimate"),
     )
     temperature: float = setting(

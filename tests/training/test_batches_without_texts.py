@@ -1,0 +1,71 @@
+"""A batch of which no clip has a text that the scheme compares: its loss is zero, and the training goes on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_atr.data.shards import write_clips
+from ray_atr.objectives.correspondence import Estimator
+from ray_atr.training.batch import TrainingData
+from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.loop import train_trial
+from ray_atr.training.setup import first_state
+from ray_atr.training.step import training_step
+from tests.support.tiny import prepared_for, tiny, tone_clip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 16 training clips two have an English caption, so that of batches of four two at least have none."""
+    folder = tmp_path_factory.mktemp("home")
+    french = [tone_clip("train", index, {"fra": [f"un son, numéro {index}"]}) for index in range(2, 16)]
+    both = [
+        tone_clip(split, index, {"eng": [f"tone number {index}"], "fra": [f"un son, numéro {index}"]})
+        for split, count in (("train", 2), ("val", 4), ("test", 4))
+        for index in range(count)
+    ]
+    write_clips(folder / "tones", french + both, name="tones", licence="none")
+    return folder
+
+
+def experiment(home: Path, **changes: Any) -> Experiment:
+    return tiny(home / "tones", **{"train__batch_size": 4, "objective__scheme": "english", **changes})
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": "ask", "objective__scheme": "english"}])
+def test_a_training_goes_on(home: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    chosen = experiment(home, **changes)
+    rows: list[Any] = []
+    train_trial(chosen, prepared_for(chosen, home), tmp_path, rows.append, use_ray_data=False)
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    assert len(losses) == chosen.train.epochs
+    assert all(math.isfinite(value) for row in rows for value in row.values() if isinstance(value, float))
+
+
+def test_its_gradients_are_zeros_and_no_pair_of_it_is_judged(home: Path, tmp_path: Path) -> None:
+    chosen = experiment(home, objective__correspondence="small_loss")
+    data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
+    state = first_state(data, tmp_path)
+    estimator: Estimator = state.estimator
+    found = []
+    _, batches = next(data.epochs(0, 0, use_ray=False))
+    for batch in batches:
+        state.optimizer.zero_grad(set_to_none=True)
+        result = training_step(
+            state.retriever, TextBatcher(state.retriever), chosen.objective, batch, data.group, estimator=estimator
+        )
+        found.append((bool(batch.mask[:, 0].any()), result))
+        norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in state.retriever.parameters()]
+        assert (max(norms) > 0) == (int(batch.mask[:, 0].sum()) > 1)
+        if not found[-1][0]:
+            assert all(p.grad is not None for p in state.retriever.parameters() if p.requires_grad)
+            assert result.scalars == {"loss": 0.0}
+    assert {has_text for has_text, _ in found} == {False, True}
+    estimator.flush()
+    assert int((~estimator.epoch_probabilities.isnan()).sum()) == 2
