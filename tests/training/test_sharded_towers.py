@@ -33,6 +33,7 @@ from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, save_state
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.clock import Clock
+from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -59,6 +60,9 @@ CASES: dict[str, dict[str, Any]] = {
     # A worker's share may have no text of a language.
     "ml_clap in several batches": {
         "objective__scheme": "ml_clap",
+        # Read by the first worker alone, with towers of which it holds a part.
+        "objective__correspondence": "leave_one_out",
+        "objective__correspondence__reads": "towers",
         "train__batches_per_step": 2,
         "train__clip_norm": 0.01,
     },
@@ -123,6 +127,7 @@ def two_steps(experiment: Experiment, prepared: Prepared, group: WorkerGroup, fo
     folder.mkdir(parents=True)
     data = TrainingData(experiment, prepared, replace(group, share_losses_from=experiment.scaling.losses_shared_from))
     state = first_state(data, folder, base_of)
+    read_first(state.estimator, state.retriever, data.captions, data.experiment, group)
     texts, scalars = TextBatcher(state.retriever), []
     state.retriever.train()
     _, batches = next(data.epochs(0, 0, use_ray=False))
