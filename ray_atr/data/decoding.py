@@ -116,13 +116,17 @@ def decode(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) 
 def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
     """The samples [S] of the first seconds of a clip, or of all of it if it is shorter, and its sample rate in Hz."""
     sound = open_sound(data)
-    wanted = round(seconds * sound.sample_rate)
-    kept: list[Waveform] = []
-    for block in sound.blocks():
-        kept.append(block)
-        if sum(map(len, kept)) >= wanted:
+    return first_samples(sound.blocks(), round(seconds * sound.sample_rate)), sound.sample_rate
+
+
+def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
+    """At most so many samples of a clip that comes in blocks; of the rest no block is asked for."""
+    first: list[Waveform] = []
+    for block in blocks:
+        first.append(block)
+        if sum(map(len, first)) >= most:
             break
-    return np.concatenate(kept)[:wanted], sound.sample_rate
+    return np.concatenate(first)[:most]
 
 
 def _no_audio(name: str, data: bytes, error: Exception) -> ValueError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -23,23 +25,29 @@ def require_onnx(asked: str) -> None:
 def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
     """Write a graph whose named axes are free, weights inside."""
     dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    with errors_alone("torch.onnx", "onnxscript", "onnx_ir"), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph,
+            example,
+            str(file),
+            input_names=list(axes),
+            output_names=["vectors"],
+            dynamic_shapes=dynamic,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextmanager
+def errors_alone(*loggers: str) -> Iterator[None]:
+    """Within, these loggers (the empty name is the root's) say errors alone."""
+    levels = {name: logging.getLogger(name).level for name in loggers}
     try:
         for name in levels:
             logging.getLogger(name).setLevel(logging.ERROR)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                graph,
-                example,
-                str(file),
-                input_names=list(axes),
-                output_names=["vectors"],
-                dynamic_shapes=dynamic,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
+        yield
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

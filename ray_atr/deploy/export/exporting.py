@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, locate
-from ray_atr.data.decoding import IMPORTED, Waveform, open_sound, resampled_blocks
+from ray_atr.data.decoding import IMPORTED, Waveform, first_samples, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
 from ray_atr.deploy.export.options import ExportOptions
@@ -244,14 +244,4 @@ def _waveforms(manifest: Manifest, split: str, retriever: Retriever) -> Iterator
             for clip_id, encoded in zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True):
                 sound = open_sound(encoded.as_buffer(), clip_id, IMPORTED)
                 blocks = resampled_blocks(sound.blocks(), sound.sample_rate, front_end.sample_rate)
-                yield first_samples(blocks, front_end.clip_samples)
-
-
-def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
-    """The first samples of a clip that comes in blocks."""
-    first: list[Waveform] = []
-    for block in blocks:
-        first.append(block)
-        if sum(map(len, first)) >= most:
-            break
-    return np.concatenate(first)[:most].astype(np.float32)
+                yield first_samples(blocks, front_end.clip_samples).astype(np.float32)

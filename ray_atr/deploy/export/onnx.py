@@ -5,7 +5,6 @@ Shapes: N clips or texts, S samples, T frames, F mel bands, L tokens, D embeddin
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.data.audio import PRE_EMPHASIS, FrontEnd, fft_size, mel_filters
 from ray_atr.deploy.export.sentence_transformers import metric_root
 from ray_atr.models.ced import CedTower
-from ray_atr.models.onnx_graph import require_onnx, write_graph
+from ray_atr.models.onnx_graph import errors_alone, require_onnx, write_graph
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextTower
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
@@ -193,15 +192,10 @@ def _quantise(file: Path, small: Path) -> None:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    root = logging.getLogger()
-    level = root.level
-    try:
-        # It logs advice by the root logger.
-        root.setLevel(logging.ERROR)
-        own = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
+    own = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
+    # It logs advice by the root logger.
+    with errors_alone(""):
         quantize_dynamic(file, small, per_channel=True, **own)
-    finally:
-        root.setLevel(level)
 
 
 def _tokenizer_of(tower: TextTower) -> Any:
