@@ -24,6 +24,7 @@ from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
+from ray_atr.data.noise import part_of
 from ray_atr.data.schema import SPLITS, captions_by_language
 from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, read_manifest, read_shard, write_manifest
 from ray_atr.data.vector_clip import is_vector
@@ -182,7 +183,7 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
                 within[own.split] += number != best
                 continue
             left_out[own.clip_id] = f"the recording of {kept.clip_id} ({kept.split})"
-            sides = (_part(own), own.split, _part(kept), kept.split)
+            sides = (part_of(own.clip_id), own.split, part_of(kept.clip_id), kept.split)
             leaks[sides].append(f"{own.clip_id} = {kept.clip_id}")
     notes = [
         f"{counted(len(examples), 'recording')} of {part} ({split}) also in {other} ({other_split}): "
@@ -196,10 +197,6 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
         if number
     ]
     return left_out, notes
-
-
-def _part(member: Member) -> str:
-    return member.clip_id.partition("/")[0]
 
 
 def importance(split: str) -> int:
