@@ -493,6 +493,7 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     trained, chosen = "These clips were trained on.", "The best epoch was chosen on this split"
     assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
+    assert all("No captions in training: fra." in of_split for of_split in said.values())
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:
