@@ -129,7 +129,7 @@ def test_labels_go_with_the_sentence(features: FeatureSet) -> None:
 
 
 def test_a_sentence_is_true_by_its_own_words(features: FeatureSet) -> None:
-    """Clips 0 and 2 have the second sentence of clip 1, which is one of clip 0's, case and blanks aside; clip 2's is the first one."""
+    """Clips 0 and 2 have the second sentence of clip 1, which is one of clip 0's but for case and blanks."""
     said = {0: ["A ", "b"], 1: ["c", "a"], 2: ["c", "e"]}
     captions = TrainingCaptions(features, ("eng",), Noise(), 0)
     owner, slot = (part.copy() for part in captions.assigned)
