@@ -32,7 +32,7 @@ from ray_atr.evaluation.options import Encoding
 from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
-from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.encoding.texts import TextBatcher, distinct
 
 TEXTS_IN_A_JOB = 512
 TEXTS_TOGETHER = 64
@@ -80,13 +80,14 @@ def encode(
     progress: CountProgress = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit-norm embeddings of the split's clips [N, D] and each (language, text) [M, D]; `progress(done, in all)`."""
+    once, at = distinct(sentences)
     shards = read_manifest(source.data).shards_of(source.split)
     starts = np.cumsum([0, *(shard.num_rows for shard in shards)]).tolist()
-    in_parts = range(0, len(sentences), TEXTS_IN_A_JOB)
+    in_parts = range(0, len(once), TEXTS_IN_A_JOB)
     # Of each job the kind, and the first one's row in the result.
     places = [*(("clips", start) for start in starts[:-1]), *(("texts", start) for start in in_parts)]
-    jobs: list[Job] = [*range(len(shards)), *(sentences[start : start + TEXTS_IN_A_JOB] for start in in_parts)]
-    sizes = {"clips": starts[-1], "texts": len(sentences)}
+    jobs: list[Job] = [*range(len(shards)), *(once[start : start + TEXTS_IN_A_JOB] for start in in_parts)]
+    sizes = {"clips": starts[-1], "texts": len(once)}
     embedded: dict[str, NDArray[np.float32]] = {}
     done, total = 0, sum(sizes.values())
     actors = Resources(
@@ -100,7 +101,7 @@ def encode(
         done += len(rows)
         progress(done, total)
     assert done == total, "a job is missing"
-    return embedded["clips"], embedded["texts"]
+    return embedded["clips"], embedded["texts"][at]
 
 
 @torch.no_grad()
@@ -113,7 +114,8 @@ def token_similarities(
     """
     encoder = Encoder(source)
     retriever, texts = encoder.retriever, TextBatcher(encoder.retriever)
-    parts = [sentences[start : start + TEXTS_TOGETHER] for start in range(0, len(sentences), TEXTS_TOGETHER)]
+    once, at = distinct(sentences)
+    parts = [once[start : start + TEXTS_TOGETHER] for start in range(0, len(once), TEXTS_TOGETHER)]
     rows: list[torch.Tensor] = []
     done, total = 0, int(encoder.starts[-1])
     with retriever.evaluating():
@@ -125,7 +127,7 @@ def token_similarities(
                 rows.append(torch.cat(compared, dim=1).cpu())
                 done += len(rows[-1])
                 progress(done, total)
-    return torch.cat(rows).T.contiguous().numpy()
+    return np.ascontiguousarray(torch.cat(rows).T.numpy()[at])
 
 
 class Encoder:

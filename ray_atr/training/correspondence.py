@@ -30,7 +30,7 @@ from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOut, LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_in_parts
-from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import saved_retriever
@@ -259,11 +259,11 @@ def _tower_texts(
         for of_clips, mask in zip(texts, masks, strict=True)
         for i, k in np.argwhere(mask).tolist()
     ]
-    distinct = {caption: place for place, caption in enumerate(dict.fromkeys(chosen))}
+    once, places = distinct(chosen)
     with retriever.evaluating():
-        batcher, every = TextBatcher(_of_tower(retriever, "text")), list(distinct)
-        parts = [batcher.embed(every[start : start + CAPTIONS]) for start in range(0, len(every), CAPTIONS)]
-    return np.asarray(torch.cat(parts).float().cpu().numpy()[[distinct[caption] for caption in chosen]])
+        batcher = TextBatcher(_of_tower(retriever, "text"))
+        parts = [batcher.embed(once[start : start + CAPTIONS]) for start in range(0, len(once), CAPTIONS)]
+    return np.asarray(torch.cat(parts).float().cpu().numpy()[places])
 
 
 def _of_tower(retriever: Retriever, side: str) -> Retriever:

@@ -23,7 +23,7 @@ from ray_atr.metrics.samples import Sample, retrieval_samples, to_arrays
 from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import clip_batches, embed_batches
-from ray_atr.training.encoding.texts import TextBatcher
+from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import TEST_SCORES
@@ -54,13 +54,14 @@ def embed_captions(
 ) -> Tensor:
     """Unit-norm embeddings [M, D] of the captions in one language, zeros if it lacks one; each worker embeds a share."""
     rows = np.flatnonzero(captions.present[language])
-    mine = np.array_split(rows, group.size)[group.rank]
     sentences = captions.sentences[language]
+    once, places = distinct([(sentences[row], language) for row in rows])
+    share = np.array_split(np.arange(len(once)), group.size)[group.rank]
     with texts.retriever.equal_calls():
-        own = texts.embed([(sentences[row], language) for row in mine])
+        own = texts.embed([once[place] for place in share])
     embedded = group.gather_rows(own)
     matrix = torch.zeros(len(captions), width, device=embedded.device)
-    matrix[torch.from_numpy(rows).to(matrix.device)] = embedded
+    matrix[torch.from_numpy(rows).to(matrix.device)] = embedded[torch.from_numpy(places).to(matrix.device)]
     return matrix
 
 
@@ -82,14 +83,14 @@ def retrieve_by_tokens(
         ]
     encoded = {}
     for language, sentences in captions.sentences.items():
-        rows = np.flatnonzero(captions.present[language])
+        once, places = distinct([(sentences[row], language) for row in np.flatnonzero(captions.present[language])])
         columns = []
         with retriever.equal_calls():
-            for start in range(0, len(rows), TEXTS):
-                some = texts.embed_tokens([(sentences[row], language) for row in rows[start : start + TEXTS]])
+            for start in range(0, len(once), TEXTS):
+                some = texts.embed_tokens(once[start : start + TEXTS])
                 compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
                 columns.append(torch.cat(compared))
-        scores = group.gather_rows(torch.cat(columns, dim=1)).T
+        scores = group.gather_rows(torch.cat(columns, dim=1)).T[torch.from_numpy(places).to(group.device)]
         encoded[language] = ranked_by(scores, captions, language)
     return encoded
 

@@ -200,7 +200,7 @@ def test_the_interval_of_strata_has_a_degree_of_freedom_less_for_each_rate() -> 
     found = interval(np.full(2, 10**9), np.full(2, 5), np.array([1, 4]))
     rates = np.linspace(0.001, 0.999, 999)
     lost = [2 * (binom.logpmf(x, 5, x / 5) - binom.logpmf(x, 5, rates)) for x in (1, 4)]
-    is_allowed = lost[0][:, None] + lost[1] <= student.ppf(0.975, 10 - 2 + 1) ** 2
+    is_allowed = lost[0][:, None] + lost[1] <= student.ppf(0.975, 10 - 2) ** 2
     totals = (rates[:, None] + rates)[is_allowed] / 2
     assert found == pytest.approx((0.5, totals.min(), totals.max()), abs=2e-3)
 
@@ -320,6 +320,40 @@ def test_the_chance_that_captions_of_two_clips_say_the_same_is_counted_by_langua
     assert score._same(of) == pytest.approx(same / total)
     twice = of.subset(np.repeat(np.arange(60), 2))
     assert score._same(twice) == score._same(of), "a clip that says it twice is no other clip"
+
+
+def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it() -> None:
+    """Where 40% of one language are wrong its regression is less sure: against all mispairs its wrong pairs looked right."""
+    random = np.random.default_rng(0)
+    meaning, of_language = random.normal(size=(20, 24)), random.normal(size=(2, 24, 20))
+    kind = random.integers(0, 20, 400)
+    audio = (meaning[kind] + 0.6 * random.normal(size=(400, 24))).astype(np.float32)
+    clip = np.concatenate([np.arange(400), np.flatnonzero(random.random(400) < 0.4)])
+    language = np.where(np.arange(len(clip)) < 400, 0, 1)
+    is_wrong = (language == 1) & (random.random(len(clip)) < 0.4)
+    said = np.where(is_wrong, (kind[clip] + random.integers(1, 20, len(clip))) % 20, kind[clip])
+    text = np.stack([meaning[one] @ of_language[k] for one, k in zip(said, language, strict=True)]).astype(np.float32)
+    key = np.char.add(language.astype(str), said.astype(str))
+    found = audit_pairs(
+        Pairs(audio, text, clip, np.array(["eng", "fra"])[language], key), CrossFit(folds=5, mispairs=20_000)
+    )
+    p_value, french = found.posteriors.p_value, language == 1
+    of_french = wrong_share(p_value[french], clip[french])
+    assert of_french.least < is_wrong[french].mean() < of_french.most
+    assert wrong_share(p_value[~french], clip[~french]).most < 0.03
+    kept = certified(p_value, 0.05, found.posteriors.share)
+    assert is_wrong[kept].mean() <= 0.05
+    assert kept[~is_wrong].mean() > 0.95
+
+
+def test_a_language_that_says_one_thing_alone_is_named() -> None:
+    pairs = clustered()
+    text, language = np.tile(pairs.text[:40], (2, 1)), np.repeat(["eng", "fra"], 40)
+    key = np.concatenate([pairs.key[:40], np.full(40, "du bruit")])
+    # Every clip that it could be a mispair of says it.
+    only = Pairs(pairs.audio[:40], text, np.tile(np.arange(40), 2), language, key)
+    with pytest.raises(ValueError, match="no caption in fra differs from a clip's own"):
+        audit_pairs(only, CrossFit(folds=4))
 
 
 def test_a_shifted_block_is_named() -> None:

@@ -129,8 +129,8 @@ def test_labels_go_with_the_sentence(features: FeatureSet) -> None:
 
 
 def test_a_sentence_is_true_by_its_own_words(features: FeatureSet) -> None:
-    """Clips 0 and 2 have the second sentence of clip 1, which is one of clip 0's; clip 2's is the first one."""
-    said = {0: ["a", "b"], 1: ["c", "a"], 2: ["c", "e"]}
+    """Clips 0 and 2 have the second sentence of clip 1, which is one of clip 0's but for case and blanks."""
+    said = {0: ["A ", "b"], 1: ["c", "a"], 2: ["c", "e"]}
     captions = TrainingCaptions(features, ("eng",), Noise(), 0)
     owner, slot = (part.copy() for part in captions.assigned)
     owner[[0, 2], 0], slot[[0, 2], 0] = 1, 1

@@ -17,7 +17,7 @@ from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
-from ray_atr.evaluation.encoding import EncodingSource, encode
+from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report.evaluation_content import ZeroShot
@@ -195,6 +195,18 @@ def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dic
     np.testing.assert_allclose(audio, of_files.numpy(), atol=1e-4)  # the cache's float16
     alone = Retriever.from_pretrained(world["loose"]).encode_text(["un son grave"], "fra").numpy()
     np.testing.assert_allclose(texts[1:2], alone, atol=1e-6)
+
+
+def test_equal_captions_tie_whatever_they_are_embedded_with(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_atr.evaluation.encoding.TEXTS_TOGETHER", 3)
+    source = EncodingSource(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=3)
+    asked = [("eng", f"a low tone, number {index}") for index in range(20)] + [("eng", "a low tone")] * 20
+    _, texts = encode(source, asked, HERE)
+    for rows in (texts, token_similarities(source, asked)):
+        assert len({row.tobytes() for row in rows[20:]}) == 1
+        assert len({row.tobytes() for row in rows}) == 21
 
 
 @pytest.mark.ray
@@ -481,6 +493,7 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     trained, chosen = "These clips were trained on.", "The best epoch was chosen on this split"
     assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
+    assert all("No captions in training: fra." in of_split for of_split in said.values())
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_cacl_is_the_mean_of_three() -> None:
     assert preset("cacl")(e, draw=draw).loss.item() == pytest.approx(expected)
 
 
+def test_cacl_without_another_language_is_the_comparison_that_is_left() -> None:
+    e = embeddings(mask=full() & (torch.arange(K) == 0))
+    found = preset("cacl")(e, draw=torch.full((B,), -1)).loss.item()
+    assert found == pytest.approx(symmetric(e.audio, e.text[:, 0]))
+
+
 def test_kcl_is_the_mean_over_languages() -> None:
     e = embeddings()
     expected = sum(symmetric(e.audio, e.text[:, k]) for k in range(K)) / K

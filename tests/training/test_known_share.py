@@ -7,13 +7,17 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ray_atr.common import sampling
 from ray_atr.data.caption_digests import caption_digests
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
 from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.objectives import PAIRS
@@ -25,6 +29,7 @@ from ray_atr.objectives.correspondence import (
     scored,
     transport,
 )
+from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.correspondence import Correspondence
 from ray_atr.objectives.pairs import PartialLearningToMatch
 from ray_atr.objectives.pairs.pair_loss import PairLoss
@@ -185,6 +190,26 @@ def test_the_share_of_each_trained_language_is_asked_for(home: Path, tmp_path: P
             wrong_shares(given, trained, trained)
     with pytest.raises(ValueError, match=r"wrong_share: got 1\.5"):
         DataSettings(wrong_share=1.5)
+
+
+def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(home / "tones")
+    prepared = prepared_for(experiment, home)
+    features, data = open_features(prepared.features, "train"), experiment.data
+    captions = TrainingCaptions(features, data.languages, data.noise, experiment.seed)
+    retriever, read, rows = prepared.first_retriever(experiment), list[Any](), list[list[int]]()
+    monkeypatch.setattr(correspondence, "SAMPLE", 6)
+    spied(monkeypatch, correspondence, "_readings", lambda found, *given: rows.append(given[4].tolist()))
+    shares = SimpleNamespace(estimate=lambda readings, seed: read.extend(readings))
+    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment, 0)
+    assert experiment.trained_languages == ["eng"]
+    assert len(read) == 2
+    assert all(len(one.audio) == 6 and set(one.places[2].tolist()) == {0} for one in read)
+    drawn = sampling.permutation(features.clip_ids, experiment.seed, "clean share")[:6]
+    assert rows == [sorted(drawn.tolist())]
+    assert max(rows[0]) > 6
 
 
 def test_an_audit_is_read_once_before_the_start(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

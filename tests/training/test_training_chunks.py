@@ -14,6 +14,7 @@ from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
 from ray_atr.data.stream import stream, training_plan
 from ray_atr.models.retriever import build_retriever
+from ray_atr.objectives import Embeddings
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding import encode
@@ -22,7 +23,7 @@ from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
-from ray_atr.training.step import training_step
+from ray_atr.training.step import _together, training_step
 from tests.support.tiny import make_data, tiny
 
 MIXTURE = {"objective__scheme": "random_mixture", "objective__pair": "contrastive"}
@@ -31,6 +32,16 @@ PARTIAL = {
     "objective__pair": "partial_learning_to_match",
     "objective__pair__metric": "factored",
 }
+
+
+def test_what_a_step_leaves_has_the_texts_of_all_chunks() -> None:
+    audio, text = torch.eye(3), torch.eye(3)[torch.tensor([[0, 1], [2, 0], [1, 2]])]
+    masks = [torch.tensor([[True, False]] * 3), torch.tensor([[False, True], [False, False], [False, True]])]
+    parts = [Embeddings(audio=audio, text=text * mask[:, :, None], mask=mask) for mask in masks]
+    whole = _together(parts, masks[0] | masks[1])
+    torch.testing.assert_close(whole.text, text * (masks[0] | masks[1])[:, :, None])
+    assert whole.mask is not None
+    assert torch.equal(whole.mask, masks[0] | masks[1])
 
 
 @pytest.fixture(scope="module")

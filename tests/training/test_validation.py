@@ -12,6 +12,7 @@ from ray_atr.common.override import override
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.shards import write_clips
 from ray_atr.metrics import classify, evaluate_languages, retrieval_metrics
+from ray_atr.metrics.alignment import align_captions
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import from_arrays
 from ray_atr.models.retriever import Retriever, build_retriever
@@ -21,7 +22,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import TEST_SCORES
-from ray_atr.training.validation import embed_clips, evaluate_split
+from ray_atr.training.validation import embed_captions, embed_clips, evaluate_split
 from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 
@@ -156,6 +157,31 @@ def test_a_language_that_some_clips_lack_is_asked_of_the_others(interaction: str
     asked = {name: value for name, value in alone.items() if name.language == "fra"}
     assert asked[Metric("text_to_audio", "fra", "queries")] == 12
     assert {name: got[name] for name in asked} == pytest.approx(asked, abs=1e-6)
+
+
+def test_no_two_workers_embed_the_same_caption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would round it otherwise, and what is equal would not tie."""
+    experiment = tiny(make_data(tmp_path / "data"))
+    retriever, _ = start(experiment, tmp_path, "val")
+    sentences = [f"tone {index % 5}" for index in range(18)]
+    captions = align_captions({"eng": [[text] for text in sentences]})
+    embedded: list[list[str]] = []
+
+    class OneOfTwo(WorkerGroup):
+        def gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+            return torch.eye(5)
+
+    embed = TextBatcher.embed
+
+    def recording(self: TextBatcher, asked: list[tuple[str, str]], **options: int) -> torch.Tensor:
+        embedded.append([text for text, _ in asked])
+        return embed(self, asked, **options)
+
+    monkeypatch.setattr(TextBatcher, "embed", recording)
+    for rank in (0, 1):
+        found = embed_captions(TextBatcher(retriever), captions, "eng", 5, OneOfTwo(rank, 2))
+        assert found.argmax(dim=1).tolist() == [index % 5 for index in range(18)]
+    assert embedded == [["tone 0", "tone 1", "tone 2"], ["tone 3", "tone 4"]]
 
 
 def test_a_trial_keeps_whether_each_test_query_found_its_own(tmp_path: Path) -> None:

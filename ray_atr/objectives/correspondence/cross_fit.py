@@ -81,13 +81,16 @@ class Fold:
         """Of the clips at these places of the fold [p] with these captions [p]."""
         return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
 
-    def mispairs(self, pairs: Pairs, count: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+    def mispairs(
+        self, pairs: Pairs, count: int, random: np.random.Generator, captions: Integers | None = None
+    ) -> tuple[Integers, Integers]:
         """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
+        `captions` [m]: those of the fold that they are drawn from; None: all.
 
         The regressions saw neither, so that a wrong pair is a random mispair to them.
         """
         place = random.integers(0, len(self.clips), count)
-        caption = random.choice(self.captions, count)
+        caption = random.choice(self.captions if captions is None else captions, count)
         own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
         clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
         differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)

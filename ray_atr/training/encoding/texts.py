@@ -19,6 +19,15 @@ CPU_BUCKET, GPU_BUCKET = 256, 1024
 """Captions that are embedded together: on a CPU so few that they stay in its cache, on a GPU so many that they fill it."""
 
 
+def distinct(captions: Sequence[Caption]) -> tuple[list[Caption], NDArray[np.int64]]:
+    """The captions, each once, and where each of the given ones is among them, [n].
+
+    Equal captions tie only if they are embedded once: in another batch the same one is rounded otherwise.
+    """
+    position = {caption: place for place, caption in enumerate(dict.fromkeys(captions))}
+    return list(position), np.fromiter((position[caption] for caption in captions), np.int64, len(captions))
+
+
 class TextBatcher:
     """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
     captions go through the encoder together: sorted by length, so that little is padded. None: as suits the device.
@@ -38,20 +47,17 @@ class TextBatcher:
         """Unit-norm embeddings `[n, D]` of the captions, in their order. With a chunk, buckets hold no more than that
         many captions, keep no activations, and are embedded again backwards.
         """
-        distinct = list(dict.fromkeys(captions))
+        once, places = distinct(captions)
         bucket = self.bucket or (GPU_BUCKET if self.retriever.device.type == "cuda" else CPU_BUCKET)
         embedded = embed_by_length(
             partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,
-            self._tokenise(distinct),
+            self._tokenise(once),
             self.retriever.text_tower.pad_token_id,
             bucket=min(chunk, bucket) if chunk else bucket,
             width=self.retriever.settings.embedding_width,
             device=self.retriever.device,
         )
-        if len(distinct) == len(captions):
-            return embedded
-        position = {caption: place for place, caption in enumerate(distinct)}
-        return embedded[torch.tensor([position[caption] for caption in captions], device=embedded.device)]
+        return embedded if len(once) == len(captions) else embedded[torch.from_numpy(places).to(embedded.device)]
 
     def embed_grid(
         self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str], *, chunk: int = 0
@@ -65,11 +71,10 @@ class TextBatcher:
 
     def embed_tokens(self, captions: Sequence[Caption]) -> Encoded:
         """The captions' tokens `[n, L, D]`, their mask `[n, L]` and mean `[n, D]`, for late interaction."""
-        distinct = list(dict.fromkeys(captions))
-        padded, mask = pad_tokens(self._tokenise(distinct), self.retriever.text_tower.pad_token_id)
+        once, places = distinct(captions)
+        padded, mask = pad_tokens(self._tokenise(once), self.retriever.text_tower.pad_token_id)
         encoded = self.retriever.text_tokens(padded.to(self.retriever.device), mask.to(self.retriever.device))
-        position = {caption: place for place, caption in enumerate(distinct)}
-        rows = torch.tensor([position[caption] for caption in captions], device=self.retriever.device)
+        rows = torch.from_numpy(places).to(self.retriever.device)
         return Encoded(*(values[rows] for values in encoded))
 
     def _tokenise(self, captions: Sequence[Caption]) -> list[list[int]]:

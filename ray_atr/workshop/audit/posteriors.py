@@ -80,7 +80,11 @@ def estimate_posteriors(
     for name, values in (("scores", scores), ("mispairs", mispairs)):
         if not len(values) or not np.isfinite(values).all():
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
-    p_value = without_right_mispairs(p_values(scores, mispairs), same, clip)
+    return posteriors_of(without_right_mispairs(p_values(scores, mispairs), same, clip), clip)
+
+
+def posteriors_of(p_value: Floats, clip: NDArray[np.int64] | None = None) -> PairPosteriors:
+    """The posteriors of pairs with p-values [M] that are uniform for wrong ones. `clip` [M] as above."""
     share = wrong_share(p_value, clip)
     wrong = posterior(p_value, share.middle)
     if clip is not None and share.share and len(p_value) >= QUARTERS * LEAST_PAIRS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
+from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values, without_right_mispairs
 from ray_atr.workshop.audit.options import TELLING, CrossFit
-from ray_atr.workshop.audit.posteriors import PairPosteriors, estimate_posteriors, posterior
+from ray_atr.workshop.audit.posteriors import PairPosteriors, posterior, posteriors_of
 
 CLIPS_AT_ONCE = 256
+LEAST_MISPAIRS = 1000
+"""Drawn of a fold in each language, however few captions are in it."""
 OFFSETS = (-2, -1, 1, 2)
 LEAST_ROWS = 3
 LEAST_EVIDENCE = 6.0
@@ -55,39 +58,63 @@ class Audit:
 def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = silent) -> Audit:
     """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
-    Raises ValueError if there are too few clips for the folds, or no caption that is a mispair of any clip.
+    Raises ValueError if there are too few clips for the folds, or no caption of a language that is a mispair of any clip.
     """
     random = np.random.default_rng((settings.seed, 1))
+    names, language = np.unique(pairs.language, return_inverse=True)
     score = np.full(len(pairs.text), np.nan)
     preferred = np.arange(len(pairs.text))
-    first = _first_captions(pairs)
+    spoken = int(np.bincount(language).argmax())
+    first = _first_captions(pairs, language == spoken)
     shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
-    mispairs: list[NDArray[np.float64]] = []
+    mispairs: list[list[NDArray[np.float64]]] = [[] for _ in names]
     for fold in cross_fit(pairs, settings.folds, settings.seed, progress, BothWays):
         place = np.full(len(pairs.audio), -1)
         place[fold.clips] = np.arange(len(fold.clips))
-        own = np.flatnonzero(place[pairs.clip] >= 0)
-        null = fold.score(*fold.mispairs(pairs, settings.mispairs // settings.folds, random))
-        if not len(null):
-            raise ValueError("no caption differs from a clip's own: there is nothing to compare the pairs with")
-        scale = float(null.std()) or 1.0
-        mispairs.append(null / scale)
-        score[own] = fold.score(place[pairs.clip[own]], own) / scale
-        preferred[own] = _preferred(pairs, fold, place, own)
+        # Regressions of another language are more or less sure of their mispairs.
+        scales = np.ones(len(names))
+        for k in np.unique(language[fold.captions]):
+            own = fold.captions[language[fold.captions] == k]
+            count = settings.mispairs // settings.folds * len(own) // len(fold.captions)
+            null = fold.score(*fold.mispairs(pairs, max(LEAST_MISPAIRS, count), random, own))
+            scales[k] = (float(null.std()) if len(null) else 0.0) or 1.0
+            mispairs[k].append(null / scales[k])
+            score[own] = fold.score(place[pairs.clip[own]], own) / scales[k]
+        preferred[fold.captions] = _preferred(pairs, fold, place, fold.captions)
         with_caption = fold.clips[first[fold.clips] >= 0]
         for offset, values in shifted.items():
             neighbour = with_caption + offset
             rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
             rows = rows[first[rows + offset] >= 0]
-            values[rows] = fold.score(place[rows], first[rows + offset]) / scale
-    null = np.concatenate(mispairs)
-    posteriors = estimate_posteriors(score, null, pairs.clip, _same(pairs))
-    wrong = {offset: _wrong(values, score, posteriors) for offset, values in shifted.items()}
+            values[rows] = fold.score(place[rows], first[rows + offset]) / scales[spoken]
+    posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip)
+    wrong = {offset: _wrong(values, score, posteriors, language == spoken) for offset, values in shifted.items()}
     audit = Audit(posteriors, score, preferred)
     # Regressions that tell nothing are as sure of a block as of any other.
     if audit.found_share < TELLING:
         return audit
     return replace(audit, shifts=find_shifts(wrong.pop(0), wrong))
+
+
+def _p_values(
+    pairs: Pairs,
+    language: NDArray[np.int64],
+    score: NDArray[np.float64],
+    mispairs: Sequence[Sequence[NDArray[np.float64]]],
+) -> NDArray[np.float64]:
+    """Of each pair [M] with its language [M] the share of mispairs in that language that score at least as high.
+
+    Against those in all languages the wrong pairs of one whose regression is less sure would look right. ValueError names a
+    language without any.
+    """
+    p_value = np.empty(len(score))
+    for k, of_folds in enumerate(mispairs):
+        of, null = np.flatnonzero(language == k), np.concatenate(of_folds)
+        if not len(null):
+            what = f"no caption in {pairs.language[of[0]]} differs from a clip's own"
+            raise ValueError(f"{what}: there is nothing to compare its pairs with")
+        p_value[of] = without_right_mispairs(p_values(score[of], null), _same(pairs.subset(of)), pairs.clip[of])
+    return p_value
 
 
 def _same(pairs: Pairs) -> float:
@@ -100,17 +127,20 @@ def _same(pairs: Pairs) -> float:
     return float((clips * (clips - 1)).sum() / max(1, (of_language[said[0]] - 1).sum()))
 
 
-def _wrong(values: NDArray[np.float64], score: NDArray[np.float64], posteriors: PairPosteriors) -> NDArray[np.float64]:
-    """The posterior of being wrong at other scores [N], by what the judged pairs' p-values say together; NaN stays NaN."""
-    order = np.argsort(score)
+def _wrong(
+    values: NDArray[np.float64], score: NDArray[np.float64], posteriors: PairPosteriors, is_spoken: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The posterior of being wrong at other scores [N] in one language, by what all judged pairs' p-values say together and where
+    that language's pairs are; NaN stays NaN.
+    """
+    order = np.flatnonzero(is_spoken)[np.argsort(score[is_spoken])]
     wrong = posterior(posteriors.p_value, posteriors.share.middle)[order]
     return np.where(np.isnan(values), np.nan, np.interp(values, score[order], wrong))
 
 
-def _first_captions(pairs: Pairs) -> NDArray[np.int64]:
+def _first_captions(pairs: Pairs, is_spoken: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Of each clip [N] its first caption in the language that most captions are in; -1 if it has none."""
-    languages, counts = np.unique(pairs.language, return_counts=True)
-    rows = np.flatnonzero(pairs.language == languages[counts.argmax()])
+    rows = np.flatnonzero(is_spoken)
     first = np.full(len(pairs.audio), -1)
     clips, where = np.unique(pairs.clip[rows], return_index=True)
     first[clips] = rows[where]
