@@ -161,6 +161,14 @@ def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, 
     assert {"load.py", "export.json", "digests.json"} <= {file.name for file in found.folder.iterdir()}
 
 
+def test_mlflow_says_nothing_of_the_files_it_copies(made, tmp_path, capfd, recwarn):
+    folder = made("small_cnn", "small_transformer")
+    TARGETS["mlflow"].write(Retriever.from_pretrained(folder), tmp_path, checkpoint=folder)
+    assert (tmp_path / "model" / "MLmodel").is_file()
+    assert capfd.readouterr() == ("", "")
+    assert not [one for one in recwarn if "input example" in str(one.message)]
+
+
 @pytest.mark.parametrize("text", ["bert", "plain_bert", "plain_xlm_roberta"])
 def test_the_tokeniser_of_an_export_reads_as_the_tower_does(made, tmp_path, text):
     from transformers import AutoTokenizer
