@@ -75,7 +75,8 @@ def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest
 
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     with pytest.raises(
-        ValueError, match=r"gs://b/x: Please install gcsfs \(with the extra: pip install 'ray_atr\[gcs\]'\)"
+        ValueError,
+        match=r"gs://b/x: Please install gcsfs \(with the extra: pip install 'ray_atr\[gcs\]', .*--extra gcs\)",
     ):
         locate("gs://b/x")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import option, parse
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import installing, refuse
 from ray_atr.deploy.serve.limits import ServerLimits
 
 TOKEN = "RAY_ATR_TOKEN"
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         if given.ray:
             from ray_atr.deploy.serve.on_ray import RayServer, serve_on_ray
     except ModuleNotFoundError as error:
-        raise ValueError(f"serve: {error}; install the extra: pip install 'ray_atr[serve]'") from None
+        raise ValueError(f"serve: {error}; install the extra: {installing('serve')}") from None
     if given.ray:
         server = RayServer(
             indexes=given.index,

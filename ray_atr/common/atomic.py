@@ -52,6 +52,14 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
         aside.unlink(missing_ok=True)
 
 
+def readable_as_its_folder(file: Path) -> None:
+    """Let who may read a file's folder read the file, and who may write there write it, as of any new file.
+
+    For libraries that write a file aside and rename it: that of safetensors is its owner's alone (since 0.6).
+    """
+    file.chmod(file.stat().st_mode | file.parent.stat().st_mode & 0o666)
+
+
 @contextlib.contextmanager
 def disk_errors(file: Path) -> Iterator[None]:
     """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.

@@ -23,7 +23,7 @@ from upath import UPath
 
 from ray_atr.common.atomic import atomic_file
 from ray_atr.common.redaction import redact
-from ray_atr.common.settings import local_path, refuse
+from ray_atr.common.settings import installing, local_path, refuse
 
 Location: TypeAlias = Path | UPath
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        wish = f" (with the extra: pip install 'ray_atr[{EXTRAS[protocol]}]')" if protocol in EXTRAS else ""
+        wish = f" (with the extra: {installing(EXTRAS[protocol])})" if protocol in EXTRAS else ""
         raise ValueError(f"{redact(text)}: {error}{wish}") from None
     return UPath(text.rstrip("/"), protocol=None, **options)
 

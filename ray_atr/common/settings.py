@@ -58,7 +58,12 @@ def require_known(path: str, name: str, allowed: Collection[str]) -> None:
 def require_extra(module: str, extra: str, what: str) -> None:
     """ValueError unless the library is installed that an extra of this package brings; `what` is what was asked for."""
     if importlib.util.find_spec(module) is None:
-        raise refuse(what, f"no {module} installed", f"with the extra: pip install 'ray_atr[{extra}]'")
+        raise refuse(what, f"no {module} installed", f"with the extra: {installing(extra)}")
+
+
+def installing(extra: str) -> str:
+    """The commands that install an extra of this package, where it is installed and in a clone."""
+    return f"pip install 'ray_atr[{extra}]', or in a clone: uv sync --inexact --extra {extra}"
 
 
 class RepeatedNameError(ValueError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,14 @@ def signature(width: int) -> ModelSignature:
     columns = {"text": DataType.string, "language": DataType.string, "audio": DataType.binary}
     inputs = Schema([ColSpec(kind, name, required=False) for name, kind in columns.items()])
     return ModelSignature(inputs=inputs, outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]))
+
+
+def hush_mlflow() -> None:
+    """Leave out what MLflow says of each file that it copies and of missing examples: nothing to who saves a retriever."""
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "(?s).*input example was not provided")
 
 
 def model_parts(weights: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ray_atr.common.atomic import readable_as_its_folder
 from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
@@ -271,6 +272,7 @@ def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") 
     copies = {prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     with disk_errors(file):
         save_file(copies, file)
+        readable_as_its_folder(file)
 
 
 def link_weights(source: Path, file: Path) -> None:

@@ -159,6 +159,16 @@ def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, 
     assert found.same_top_10 == 1
     assert not (found.folder / "__pycache__").exists()
     assert {"load.py", "export.json", "digests.json"} <= {file.name for file in found.folder.iterdir()}
+    rights = {file.stat().st_mode & 0o666 for file in found.folder.rglob("*") if file.is_file()}
+    assert rights == {found.folder.stat().st_mode & 0o666}
+
+
+def test_mlflow_says_nothing_of_the_files_it_copies(made, tmp_path, capfd, recwarn):
+    folder = made("small_cnn", "small_transformer")
+    TARGETS["mlflow"].write(Retriever.from_pretrained(folder), tmp_path, checkpoint=folder)
+    assert (tmp_path / "model" / "MLmodel").is_file()
+    assert capfd.readouterr() == ("", "")
+    assert not [one for one in recwarn if "input example" in str(one.message)]
 
 
 @pytest.mark.parametrize("text", ["bert", "plain_bert", "plain_xlm_roberta"])

@@ -55,6 +55,12 @@ def scratch(**model: Any) -> Retriever:
     return build_retriever(settings, tokenizer=train_tokenizer(tiny.TEXTS, 400), seed=1)
 
 
+def test_who_may_read_the_folder_may_read_its_weights(tmp_path: Path) -> None:
+    scratch().save_pretrained(tmp_path / "saved")
+    files = [file for file in (tmp_path / "saved").rglob("*") if file.is_file()]
+    assert {file.stat().st_mode & 0o666 for file in files} == {(tmp_path / "saved").stat().st_mode & 0o666}
+
+
 def pair(name: str, home: Path) -> Retriever:
     lora = Adaptation(lora_rank=2)
     frozen = Adaptation(is_frozen=True)

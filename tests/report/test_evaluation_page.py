@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import itertools
 import json
@@ -35,6 +36,7 @@ from ray_atr.metrics import evaluate_languages, retrieve_languages
 from ray_atr.metrics.bootstrap import Difference, Spread, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import MEAN, MEANS, Metric
 from ray_atr.metrics.samples import from_arrays, retrieval_samples, to_arrays
+from tests.support.browser import CHROMIUM, opened
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,28 @@ def test_wide_differences_fit_a_window_of_1280_pixels(tmp_path: Path) -> None:
     widths = json.loads(re.search(r"<title>(.*?)</title>", found.stdout).group(1))
     assert len(widths) == 2
     assert all(needed <= there for needed, there in widths), widths
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_language_s_row_has_three_lines_at_most_on_a_phone(tmp_path: Path) -> None:
+    wide = {Metric("text_to_audio", code, f"recall_at_{k}"): WIDE for code in ("eng", "fra", "zho") for k in (1, 5, 10)}
+    page = as_html(Page(title="x", facts={}, metrics={}, comparison=wide, trained=["eng"]))
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+
+    async def look() -> list[tuple[str, float]]:
+        async with opened((tmp_path / "page.html").as_uri()) as tab:
+            await tab.size(390, 800)
+            cells = "[...document.querySelectorAll('td:first-child')]"
+            return list(
+                await tab.run(
+                    f"{cells}.map((one) => {{ const text = document.createRange(); text.selectNodeContents(one);"
+                    " return [one.textContent, new Set([...text.getClientRects()].map((line) => line.top)).size]; })"
+                )
+            )
+
+    lines = asyncio.run(look())
+    assert any("no captions in training" in label for label, _ in lines), lines
+    assert all(count <= 3 for _, count in lines), lines
 
 
 WIDE = Difference(0.1, 0.2, -0.111, -0.111, -0.111, 0.95, 0.01)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ray_atr.common.atomic import disk_errors
+from ray_atr.common.atomic import disk_errors, readable_as_its_folder
 from ray_atr.common.digests import seal_folder
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
@@ -132,7 +132,10 @@ def export(
             small = loaded_vectors(aside, asked, f"TEXT={onnx.SMALL_TEXT_FILE}")
             loss = 100 * (_recall(retriever, *ours, asked) - _recall(retriever, ours[0], small[1], asked))
         seal_folder(aside)
-        size = sum(file.stat().st_size for file in aside.rglob("*") if file.is_file()) / 2**20
+        files = [file for file in aside.rglob("*") if file.is_file()]
+        for file in files:
+            readable_as_its_folder(file)
+        size = sum(file.stat().st_size for file in files) / 2**20
     return Exported(folder, target, difference, same, len(ours[0]), len(ours[1]), size, loss)
 
 

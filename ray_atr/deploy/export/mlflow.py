@@ -18,8 +18,9 @@ def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[s
     """Write the model that `report --register` logs into a folder; what a loader needs to know besides."""
     import mlflow
 
-    from ray_atr.models.mlflow_model import model_parts
+    from ray_atr.models.mlflow_model import hush_mlflow, model_parts
 
+    hush_mlflow()
     with fetched(checkpoint) as weights:
         mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
     for made in (folder / "model").rglob("__pycache__"):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
 
 import mlflow
 
 from ray_atr.common.storage import Location, entries_in, fetched
-from ray_atr.models.mlflow_model import model_parts
+from ray_atr.models.mlflow_model import hush_mlflow, model_parts
 from ray_atr.sweep.tracking.store import ADDRESS
 from ray_atr.sweep.tracking.tracker import upload
 from ray_atr.training.run_folder import BEST, RunFolder, TrialFolder
@@ -46,11 +44,7 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     os.environ.pop(ADDRESS, None)
     if address is not None:
         os.environ[ADDRESS] = address
-    # They tell of each file they copy, and warn of missing examples, which mean nothing to who registers.
-    for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
-        logging.getLogger(logger).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", "(?s).*input example was not provided")
-
+    hush_mlflow()
     with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
         logged = mlflow.pyfunc.log_model(name="retriever", registered_model_name=name, **model_parts(weights))
     return str(logged.model_uri)
