@@ -233,6 +233,21 @@ def test_a_pair_that_was_not_met_has_the_mean_of_its_language(world: World) -> N
         torch.testing.assert_close(clean[:, :, language][~known], mean.expand(int((~known).sum())))
 
 
+def test_transport_moves_no_less_than_the_smallest_mass(world: World) -> None:
+    rows = torch.arange(12)
+    weights = []
+    for wrong in (0.95, 0.7, 0.4):
+        estimator = method("transport", smallest_mass=0.3).estimator(
+            world.pairs(needs_clean_share=True, wrong_shares=[wrong] * K)
+        )
+        estimator.begin_epoch(0)
+        found = estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
+        assert found.sample_weight is not None
+        weights.append(float(found.sample_weight.mean()))
+    assert weights[0] == pytest.approx(weights[1]) == pytest.approx(0.3, abs=0.02)
+    assert weights[2] > weights[1] + 0.1
+
+
 def test_columns_of_soft_targets_count_each_clip_by_its_weight() -> None:
     targets = torch.tensor([[0.6, 0.4], [0.3, 0.7]])
     weight = torch.tensor([1.0, 0.25])
