@@ -142,6 +142,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         start_server()
 
 
+def pytest_sessionfinish() -> None:
+    # pytest and the interpreter look for garbage once more before they end: one to two seconds among what was imported.
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Fast tests first, so that a broken formula shows before Ray has even started. Of several test processes one begins with
