@@ -50,7 +50,10 @@ def embeddings() -> tuple:
 def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embeddings: tuple) -> None:
     audio, text, captions = embeddings
 
+    asked: list[int] = []
+
     def listen(clip: int) -> bytes:
+        asked.append(clip)
         buffer = io.BytesIO()
         soundfile.write(buffer, np.full(160, clip / 100), 16_000, format="WAV")
         return buffer.getvalue()
@@ -71,10 +74,13 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
     assert len(page.pictures) == 3
     html = as_html(page)
     assert html.count("<audio") == 8 * 5
+    assert len(asked) == len(set(asked))
     assert html.count('class="relevant"') <= 8
     assert 'lang="jpn" dir="auto">音 ' in html
     baseline = [from_arrays(to_arrays(scored.samples))]
-    again = compose_page("t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20, figures=False)
+    again = compose_page(
+        "t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20, figures=False
+    )
     comparison = json.loads(as_json(again))["comparison"]
     assert all(d["value"] == 0 for d in comparison.values())
     assert {"classification/mean/accuracy", "text_to_audio_by_plan/jpn/median_rank"} <= set(comparison)
