@@ -13,7 +13,7 @@ import pytest
 
 from ray_atr.common.runtime import RayStartError, start_ray
 from tests.support.fork_server import start_server
-from tests.support.mlflow_tables import copy_tables
+from tests.support.mlflow_tables import copy_tables, remove_tables
 from tests.support.own_ray import SWITCHES
 from tests.support.shared_folder import SHARED
 
@@ -140,6 +140,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     if not session.config.option.collectonly and any(uses(item, *FORKING, "run_program") for item in session.items):
         start_server()
+
+
+def pytest_sessionfinish() -> None:
+    # pytest and the interpreter look for garbage once more before they end: one to two seconds among what was imported.
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        remove_tables()
 
 
 @pytest.hookimpl(tryfirst=True)

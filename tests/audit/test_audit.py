@@ -11,7 +11,7 @@ from scipy.stats import t as student
 
 from ray_atr.objectives.correspondence import ridge
 from ray_atr.objectives.correspondence.both_ways import BothWays
-from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs
 from ray_atr.objectives.correspondence.noise_rate import without_right_mispairs, wrong_share
 from ray_atr.workshop.audit import score
 from ray_atr.workshop.audit.certify import certified
@@ -169,6 +169,15 @@ def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch:
 
     assert auc(honest) > 0.99
     assert auc(fooled) < auc(honest) - 0.005
+
+
+def test_pairs_that_occur_again_are_scored_as_each_alone() -> None:
+    random = np.random.default_rng(0)
+    audio, text, language = random.normal(size=(2, 5, 7)), random.normal(size=(30, 7)), random.integers(0, 2, 30)
+    fold = Fold(np.arange(5), np.arange(30), audio, text, language)
+    place, caption = random.integers(0, 5, 1000), random.integers(3, 30, 1000)
+    alone = [fold.score(place[n : n + 1], caption[n : n + 1])[0] for n in range(len(place))]
+    np.testing.assert_allclose(fold.score(place, caption), alone, atol=1e-12)
 
 
 def test_the_interval_is_that_of_a_binomial_where_there_is_one_stratum() -> None:

@@ -50,7 +50,10 @@ def embeddings() -> tuple:
 def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embeddings: tuple) -> None:
     audio, text, captions = embeddings
 
+    asked: list[int] = []
+
     def listen(clip: int) -> bytes:
+        asked.append(clip)
         buffer = io.BytesIO()
         soundfile.write(buffer, np.full(160, clip / 100), 16_000, format="WAV")
         return buffer.getvalue()
@@ -71,10 +74,13 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
     assert len(page.pictures) == 3
     html = as_html(page)
     assert html.count("<audio") == 8 * 5
+    assert len(asked) == len(set(asked))
     assert html.count('class="relevant"') <= 8
     assert 'lang="jpn" dir="auto">音 ' in html
     baseline = [from_arrays(to_arrays(scored.samples))]
-    again = compose_page("t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20)
+    again = compose_page(
+        "t", {}, embedded, captions, [scored], baseline=baseline, compared=("old", "new"), draws=20, figures=False
+    )
     comparison = json.loads(as_json(again))["comparison"]
     assert all(d["value"] == 0 for d in comparison.values())
     assert {"classification/mean/accuracy", "text_to_audio_by_plan/jpn/median_rank"} <= set(comparison)
@@ -87,7 +93,7 @@ def test_tasks_of_one_model_alone_are_named_and_the_others_compared(embeddings: 
     asked = Embedded(audio, text, zero_shot=ZeroShot({"eng": audio[:3]}, ["a", "b", "c"], list("abc") * 4, set()))
     runs = [score_model(embedded, captions) for embedded in (learned, asked)]
     page = compose_page(
-        "t", {}, asked, captions, runs[1:], baseline=[runs[0].samples], compared=("old", "new"), draws=5
+        "t", {}, asked, captions, runs[1:], baseline=[runs[0].samples], compared=("old", "new"), draws=5, figures=False
     )
     assert [note for note in page.reading_without_brackets if note.startswith("Not compared")] == [
         "Not compared, as old alone has it: Text to audio, ranked by cosine; Audio to text, ranked by cosine.",
@@ -103,14 +109,14 @@ def test_seeds_give_means_deviations_and_the_interval_of_the_mean(embeddings: tu
     rng = np.random.default_rng(5)
     models = [Embedded(audio + noise * rng.normal(size=audio.shape), text) for noise in (0.0, 0.5, 1.0)]
     runs = [score_model(embedded, captions) for embedded in models]
-    page = compose_page("t", {}, models[0], captions, runs, draws=50)
+    page = compose_page("t", {}, models[0], captions, runs, draws=50, figures=False)
     name = "text_to_audio/eng/map_at_10"
     values = [run.metrics[name] for run in runs]
     assert page.metrics[name] == pytest.approx(np.mean(values))
     assert page.spreads[name].deviation == pytest.approx(np.std(values, ddof=1))
     assert page.intervals[name].value == pytest.approx(np.mean(values))
     assert "±" in as_html(page)
-    alone = compose_page("t", {}, models[0], captions, runs[:1], draws=50)
+    alone = compose_page("t", {}, models[0], captions, runs[:1], draws=50, figures=False)
     assert not alone.spreads
 
 
@@ -145,7 +151,7 @@ def test_class_captions_retrieve_as_they_classify() -> None:
     captions = align_captions({"eng": [[f"sound of {names[c]}"] for c in label]}, labels=labels, relevance="auto")
     order = [int(text.rsplit(" ", 1)[1]) for text in captions.sentences["eng"]]
     embedded = Embedded(audio, {"eng": texts[order]}, zero_shot=ZeroShot({"eng": texts}, names, labels))
-    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=100)
+    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=100, figures=False)
     assert page.metrics["audio_to_text/eng/recall_at_1"] == page.metrics["classification/eng/accuracy"]
     # The interval over clips does not care whether they are seen as queries or as things to classify.
     one, other = page.intervals["audio_to_text/eng/recall_at_1"], page.intervals["classification/eng/accuracy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -63,7 +64,9 @@ class Page:
 async def opened(url: str) -> AsyncIterator[Page]:
     """A tab of a new Chromium in which a page is loaded."""
     assert CHROMIUM is not None
-    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
+    # In memory where files of tests are, as it writes hundreds.
+    root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    with tempfile.TemporaryDirectory(prefix="chromium-", dir=root, ignore_cleanup_errors=True) as profile:
         switches = ["--headless=new", "--no-sandbox", "--disable-gpu", "--autoplay-policy=no-user-gesture-required"]
         command = [CHROMIUM, *switches, "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,10 +1,16 @@
-"""MLflow makes the tables of a new database by some fifty migrations, a second of computing: made once, then copied."""
+"""MLflow makes the tables of a new database by some fifty migrations, a second of computing: made once, then copied.
+
+The copy is a file, as each test process and each of their forks would make its own.
+"""
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
+import shutil
 import sys
+import tempfile
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +18,8 @@ from typing import Any
 
 DATABASES = "mlflow.store.db.utils"
 
-_tables = b""
-"""A database of MLflow that holds nothing, once one was made."""
+TABLES = "MLFLOW_EMPTY_TABLES"
+"""The variable that says, to all processes of a test session, where the database that holds nothing is, once one was made."""
 
 
 class _Watch(importlib.abc.MetaPathFinder):
@@ -37,11 +43,17 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 def copy_tables() -> None:
-    """From now on a new database of this process and its forks is a copy of the first."""
+    """From now on a new database of this process, those that it starts and their forks is a copy of the first."""
+    os.environ.setdefault(TABLES, f"{tempfile.gettempdir()}/mlflow-tables-{os.getpid()}.db")
     if DATABASES in sys.modules:
         _replace(sys.modules[DATABASES])
     else:
         sys.meta_path.insert(0, _Watch())
+
+
+def remove_tables() -> None:
+    """At the end of the session, by the process that began it."""
+    Path(os.environ[TABLES]).unlink(missing_ok=True)
 
 
 def _replace(utils: Any) -> None:
@@ -49,19 +61,22 @@ def _replace(utils: Any) -> None:
 
     def initialise(engine: Any) -> None:
         """As MLflow's own."""
-        global _tables
+        tables = Path(os.environ[TABLES])
         file = Path(engine.url.database) if engine.dialect.name == "sqlite" and engine.url.database else None
         is_begun = file is not None and file.exists() and file.stat().st_size > 0
         # A test may have put something else in the place of the migrations.
         if file is None or is_begun or utils._upgrade_db is not upgrade:
             migrate(engine)
             return
-        if _tables:
+        if tables.exists():
             engine.dispose()
-            file.write_bytes(_tables)
+            shutil.copyfile(tables, file)
             return
         migrate(engine)
         engine.dispose()
-        _tables = file.read_bytes()
+        # Another process may make them at the same time.
+        made = tables.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(file, made)
+        made.replace(tables)
 
     utils._initialize_tables = initialise

@@ -149,7 +149,8 @@ def end_processes_of(temporary: str) -> None:
     for process in mine:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    _, alive = psutil.wait_procs(mine, timeout=3)
+    # Some of Ray's own take longer than three seconds to end, with nothing left that anybody reads.
+    _, alive = psutil.wait_procs(mine, timeout=0.5)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -30,7 +30,7 @@ class StoppedError(Exception):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "tones", num_train=16, num_val=4, num_test=4)
+    return make_data(tmp_path_factory.mktemp("data") / "tones", num_train=16, num_val=4, num_test=0)
 
 
 @pytest.fixture(scope="module")

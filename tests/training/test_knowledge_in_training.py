@@ -41,6 +41,14 @@ SMALL = {f"{KNOWLEDGE}.prototypes": 4, f"{KNOWLEDGE}.neighbours": 2}
 ASK = {KNOWLEDGE: "ask", **SMALL}
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tones without a test split: what it says at the end of a run is not looked at here."""
+    folder = tmp_path_factory.mktemp("home")
+    make_data(folder / "tones", num_test=0)
+    return folder
+
+
 def run(home: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     """The epochs' reports of a run, without the final one, and the weights that it ends with."""
     experiment = tiny(home / "tones", **changes)

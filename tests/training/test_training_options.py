@@ -29,7 +29,7 @@ RATE = 0.003
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones", num_train=8, num_val=4, num_test=4)
+    make_data(folder / "tones", num_train=8, num_val=4, num_test=0)
     return folder
 
 

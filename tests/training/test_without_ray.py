@@ -97,7 +97,7 @@ def test_a_model_is_trained_without_ray_and_resumed(
         return step(state, data, texts, batch, clock)
 
     monkeypatch.setattr(loop, "step", counted)
-    main("train", arguments=["--ray", "never", "--resume", str(run)])
+    main("train", arguments=["--ray", "never", "--no-figures", "--resume", str(run)])
     assert steps == [6, 7, 8]
     assert "1 trial finished, 0 failed" in capsys.readouterr().out
     assert trial.is_finished
@@ -160,7 +160,7 @@ def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
     data = ["--recipe", "from_scratch", *SMALL, "--data.source", str(home / "tones"), "--train.epochs", "1"]
     what = ["noise", "--objectives", "kcl", "--noise", "0", "0.5", "--seeds", "0"]
     with patch.multiple(ray, init=DEFAULT, remote=DEFAULT, put=DEFAULT) as of_ray:
-        main("sweep", arguments=[*what, "--ray", "never", "--quiet", "--out", str(out), *data])
+        main("sweep", arguments=[*what, "--ray", "never", "--quiet", "--no-figures", "--out", str(out), *data])
     assert not any(one.called for one in of_ray.values()), "uses Ray"
     said = capsys.readouterr().out
     assert "2 trials finished, 0 failed" in said

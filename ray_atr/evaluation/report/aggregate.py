@@ -20,11 +20,15 @@ def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
     For each metric (None: all) the columns `name`, `name (sd)` (sample standard deviation over the seeds; NaN for one seed);
     and `num_seeds`, the number of finished trials.
     """
+    if metrics is None:
+        if not runs.points:
+            dtypes = runs.finished.dtypes.items()
+            numbers = {name for name, dtype in dtypes if pd.api.types.is_numeric_dtype(dtype)}
+            named = [column for column in runs.finished if "/" in column or column == "train_seconds"]
+            runs.points.append(aggregate(runs, [name for name in named if name in numbers or "/" not in name]))
+        return runs.points[0].copy()
     # The same trial in two folders is one trial.
     finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
-    if metrics is None:
-        named = [column for column in finished if "/" in column or column == "train_seconds"]
-        metrics = [name for name in named if pd.api.types.is_numeric_dtype(finished[name]) or "/" not in name]
     names = [name for name in metrics if name in finished]
     grouped = finished.groupby(runs.varied, dropna=False, sort=False)
     mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,6 +315,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
         for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
         if captions.present[language][m]
     }
+    heard = cache(listen)  # which reads a shard for it, and several queries find the same clip
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
@@ -325,7 +327,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         retrieved = [
-            RetrievedClip(ids[clip], listen(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
+            RetrievedClip(ids[clip], heard(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]

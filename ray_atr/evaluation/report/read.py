@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -69,8 +70,10 @@ class Runs:
     """Why a race dropped a point, by the point's name."""
     problems: list[str] = field(default_factory=list)
     """What the folders have lost, each with the file's name, and what went wrong in training."""
+    points: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
+    """The points with all metrics, once `aggregate` has made them: a report asks for them six times."""
 
-    @property
+    @cached_property
     def finished(self) -> pd.DataFrame:
         return self.trials[self.trials["status"] == FINISHED]
 
@@ -81,12 +84,16 @@ class Runs:
     @property
     def trained(self) -> list[str]:
         """Codes of the measured languages that every trial was trained on."""
-        return split_languages(self.trials)[0]
+        return self._languages[0]
 
     @property
     def others(self) -> list[str]:
         """The measured languages that some trial, or all, never saw."""
-        return split_languages(self.trials)[1]
+        return self._languages[1]
+
+    @cached_property
+    def _languages(self) -> tuple[list[str], list[str]]:
+        return split_languages(self.trials)
 
     @property
     def languages(self) -> list[str]:

@@ -79,7 +79,15 @@ class Fold:
 
     def score(self, place: Integers, caption: Integers) -> Floats:
         """Of the clips at these places of the fold [p] with these captions [p]."""
-        return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
+        captions, row = np.unique(caption, return_inverse=True)
+        if len(place) <= len(captions) * self.audio.shape[1]:
+            return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
+        # Pairs occur again: the products of all of them are fewer, and one matrix for each language.
+        table = np.empty((len(captions), self.audio.shape[1]))
+        for language in np.unique(self.language[captions]):
+            rows = np.flatnonzero(self.language[captions] == language)
+            table[rows] = self.text[captions[rows]] @ self.audio[language].T
+        return table[row, place]
 
     def mispairs(
         self, pairs: Pairs, count: int, random: np.random.Generator, captions: Integers | None = None
