@@ -55,7 +55,7 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
 def readable_as_its_folder(file: Path) -> None:
     """Let who may read a file's folder read the file, and who may write there write it, as of any new file.
 
-    For libraries that write a file aside and rename it: that of safetensors is its owner's alone (since 0.6).
+    For libraries that write a file aside and rename it: that of safetensors is its owner's alone.
     """
     file.chmod(file.stat().st_mode | file.parent.stat().st_mode & 0o666)
 
