@@ -142,11 +142,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         start_server()
 
 
-def pytest_sessionfinish() -> None:
-    # pytest and the interpreter look for garbage once more before they end: one to two seconds among what was imported.
-    gc.freeze()
-
-
 def pytest_unconfigure() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         remove_tables()

@@ -6,10 +6,8 @@ A command's own options are a small dataclass of `option`s that tyro parses; eve
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
-import gc
 import inspect
 import io
 import itertools
@@ -348,9 +346,6 @@ def run_script(main: Callable[[], None]) -> None:
     """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (what was written whole is
     kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM.
     """
-    # At its end Python searches all that torch, MLflow and Ray have made for garbage, for seconds; the system frees it anyway.
-    # Registered first, it comes after what these libraries do at the end.
-    atexit.register(gc.freeze)
     terminate_like_interrupt()
     _end_an_import_at_once()
     if isinstance(sys.stdout, io.TextIOWrapper):

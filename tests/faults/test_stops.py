@@ -74,31 +74,6 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
     assert error.strip() == "interrupted: resume it with --resume RUN"
 
 
-ENDS = """
-import atexit
-from ray_atr.cli.parse import run_script
-
-class Cycle:
-    def __init__(self):
-        self.me = self
-    def __del__(self):
-        print("searched for garbage", flush=True)
-
-held = Cycle()
-
-def main():
-    atexit.register(lambda: print("ended", flush=True))
-
-run_script(main)
-"""
-
-
-def test_a_command_that_has_ended_is_not_searched_for_garbage() -> None:
-    """Which takes seconds where torch, MLflow and Ray are imported; what these do at the end of the process is done."""
-    found = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
-    assert (found.stdout, found.stderr) == ("ended\n", "")
-
-
 ABORTS = """
 import os, time
 print("on", flush=True)
