@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from make_vectors import COLUMNS
 from numpy.typing import NDArray
-from pair_sets import PairSet, owners, read_set, write_set
+from pair_sets import PairSet, owners, prepare, read_set, write_set
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.data.schema import to_clips
@@ -50,10 +50,7 @@ def prepared(
         for own, of_owner in zip(of_clip, clips.tables[owner[n]], strict=True)
     ]
     write_set(rows, folder / "pairs.csv")
-    given = ["--audio", str(vectors / "audio.npy"), "--text", str(vectors / "text.npy")]
-    ray_atr(
-        "prepare", "vectors", arguments=[*given, "--table", str(folder / "pairs.csv"), "--out", str(folder / "data")]
-    )
+    prepare(vectors, folder / "pairs.csv", folder / "data")
     return folder / "data"
 
 

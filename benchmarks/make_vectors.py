@@ -27,7 +27,7 @@ import io
 import itertools
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,18 @@ def splits_of(clips: Sequence[Mapping[str, str]]) -> dict[str, str]:
             split[one["filename"]] = "train"
             recordings[one["target"]][one["filename"].split("-")[1]].append(one["filename"])
     for of_class in recordings.values():
-        held_out: list[str] = []
-        for recording in sorted(of_class, key=lambda name: (len(of_class[name]), name)):
-            if len(held_out) + len(of_class[recording]) <= HELD_OUT:
-                held_out += of_class[recording]
-        split.update(dict.fromkeys(held_out, "val"))
+        smallest_first = sorted(of_class, key=lambda name: (len(of_class[name]), name))
+        split.update(dict.fromkeys(held_out(of_class, smallest_first), "val"))
     return split
+
+
+def held_out(clips: Mapping[str, Sequence[str]], order: Iterable[str]) -> list[str]:
+    """The clips of a class's recordings, taken whole in this order if HELD_OUT has room for them."""
+    found: list[str] = []
+    for recording in order:
+        if len(found) + len(clips[recording]) <= HELD_OUT:
+            found += clips[recording]
+    return found
 
 
 def write_pairs(clips: Sequence[Mapping[str, str]], file: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from make_vectors import COLUMNS
 from numpy.typing import NDArray
 
+from ray_atr.cli import main as ray_atr
 from ray_atr.data.noise import Noise, assign_captions
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 
@@ -51,6 +52,12 @@ def write_set(rows: Sequence[Sequence[object]], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as output:
         writer = csv.writer(output)
         writer.writerows([COLUMNS, *rows])
+
+
+def prepare(vectors: Path, table: Path, data: Path) -> None:
+    """Make the data set of these vectors and this table of pairs."""
+    files = ["--audio", str(vectors / "audio.npy"), "--text", str(vectors / "text.npy")]
+    ray_atr("prepare", "vectors", arguments=[*files, "--table", str(table), "--out", str(data)])
 
 
 def owners(kind: str, ratio: float, captions: Sequence[str], K: int, seed: int) -> NDArray[np.int64]:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from make_vectors import COLUMNS, HELD_OUT
-from pair_sets import PairSet, read_set, write_set
+from make_vectors import COLUMNS, held_out
+from pair_sets import PairSet, prepare, read_set, write_set
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.papers.methods import ON_ANY_DATA
@@ -35,11 +35,7 @@ def validating(clips: PairSet, seed: int) -> set[str]:
     generator = np.random.default_rng(seed)
     found: set[str] = set()
     for _, of_class in sorted(recordings.items()):
-        held_out: list[str] = []
-        for recording in generator.permutation(sorted(of_class)):
-            if len(held_out) + len(of_class[recording]) <= HELD_OUT:
-                held_out += of_class[recording]
-        found.update(held_out)
+        found.update(held_out(of_class, generator.permutation(sorted(of_class))))
     return found
 
 
@@ -59,8 +55,7 @@ def run_seed(vectors: Path, clips: PairSet, seed: int, folder: Path, given: argp
     data, run = folder / "data", folder / "run"
     if not (data / "manifest.json").exists():
         write_draw(clips, seed, folder / "pairs.csv")
-        files = ["--audio", str(vectors / "audio.npy"), "--text", str(vectors / "text.npy")]
-        ray_atr("prepare", "vectors", arguments=[*files, "--table", str(folder / "pairs.csv"), "--out", str(data)])
+        prepare(vectors, folder / "pairs.csv", data)
     settings = [
         "--recipe",
         "vectors",

@@ -17,11 +17,18 @@ from ray_atr.workshop.audit import score
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
-from ray_atr.workshop.audit.posteriors import decreasing_density, estimate_posteriors
+from ray_atr.workshop.audit.posteriors import PairPosteriors, decreasing_density, p_values_of, posteriors_of
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
 SETTINGS = CrossFit()
+
+
+def estimate_posteriors(
+    scores: np.ndarray, mispairs: np.ndarray, clip: np.ndarray | None = None, same: float = 0.0
+) -> PairPosteriors:
+    """As an audit has them of one language."""
+    return posteriors_of(p_values_of(scores, mispairs, clip, same), clip)
 
 
 def clustered(owner: np.ndarray | None = None, seed: int = 0) -> Pairs:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.objectives.correspondence.clean_share import MISPAIRS
 from ray_atr.objectives.correspondence.left_out import (
     LEAST_SHARE,
     clean_of,
@@ -41,7 +42,6 @@ RIVALS = 1024
 """Most captions that compete: four times as many take four times as long."""
 LEAST_RIGHT = 20
 """Fewer believed pairs are no regression: then all count."""
-MISPAIRS = 20_000
 
 
 class BothWays:

@@ -68,10 +68,8 @@ class PairPosteriors:
         return flagged
 
 
-def estimate_posteriors(
-    scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None, same: float = 0.0
-) -> PairPosteriors:
-    """The posteriors of pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
+def p_values_of(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None = None, same: float = 0.0) -> Floats:
+    """The p-values of pairs with `scores` [M], against the scores of random mispairs [R]. Higher scores fit better.
 
     `clip` [M] are the pairs' clips, counted from 0; None: each its own. `same`: the chance that the captions of two clips say
     the same.
@@ -80,11 +78,11 @@ def estimate_posteriors(
     for name, values in (("scores", scores), ("mispairs", mispairs)):
         if not len(values) or not np.isfinite(values).all():
             raise refuse(name, f"{len(values)} values", "finite numbers, at least one")
-    return posteriors_of(without_right_mispairs(p_values(scores, mispairs), same, clip), clip)
+    return without_right_mispairs(p_values(scores, mispairs), same, clip)
 
 
 def posteriors_of(p_value: Floats, clip: NDArray[np.int64] | None = None) -> PairPosteriors:
-    """The posteriors of pairs with p-values [M] that are uniform for wrong ones. `clip` [M] as above."""
+    """The posteriors of pairs with these p-values [M], which are uniform for wrong ones. `clip` [M] as in `p_values_of`."""
     share = wrong_share(p_value, clip)
     wrong = posterior(p_value, share.middle)
     if clip is not None and share.share and len(p_value) >= QUARTERS * LEAST_PAIRS:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, p_values, without_right_mispairs
+from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
 from ray_atr.workshop.audit.options import TELLING, CrossFit
-from ray_atr.workshop.audit.posteriors import PairPosteriors, posterior, posteriors_of
+from ray_atr.workshop.audit.posteriors import PairPosteriors, p_values_of, posterior, posteriors_of
 
 CLIPS_AT_ONCE = 256
 LEAST_MISPAIRS = 1000
@@ -113,7 +113,7 @@ def _p_values(
         if not len(null):
             what = f"no caption in {pairs.language[of[0]]} differs from a clip's own"
             raise ValueError(f"{what}: there is nothing to compare its pairs with")
-        p_value[of] = without_right_mispairs(p_values(score[of], null), _same(pairs.subset(of)), pairs.clip[of])
+        p_value[of] = p_values_of(score[of], null, pairs.clip[of], _same(pairs.subset(of)))
     return p_value
 
 
