@@ -115,21 +115,27 @@ def test_listeners_are_told_of_what_is_not_started(run: RunFolder, trained: list
     assert stopped == ["lr=0.001 seed=1"]
 
 
+class Interrupting(SweepListener):
+    """Stops a sweep once so many trials have been trained."""
+
+    def __init__(self, trained: list[str], after: int) -> None:
+        self.trained, self.after = trained, after
+
+    def trial_finished(self, trial: TrialFolder) -> None:
+        if len(self.trained) == self.after:
+            raise InterruptError
+
+
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_sweep_that_was_interrupted_decides_as_if_it_had_not_been(
     run: RunFolder, trained: list[str], tmp_path: Path, after: int
 ) -> None:
-    class Interrupting(SweepListener):
-        def trial_finished(self, trial: TrialFolder) -> None:
-            if len(trained) == after:
-                raise InterruptError
-
     whole = RunFolder.create(tmp_path / "whole", EXPERIMENT, {"name": "sweep"})
     quietly(whole, plan_of(0, 1, 2))
     expected = list(trained)
     trained.clear()
     with pytest.raises(InterruptError):
-        quietly(run, plan_of(0, 1, 2), listeners=[Interrupting()])
+        quietly(run, plan_of(0, 1, 2), listeners=[Interrupting(trained, after)])
     result = quietly(run, plan_of(0, 1, 2))
     assert (trained, result.num_left) == (expected, 0)
     assert evidence_of(run) == evidence_of(whole)
@@ -138,11 +144,6 @@ def test_a_sweep_that_was_interrupted_decides_as_if_it_had_not_been(
 def test_the_seeds_of_a_race_keep_their_order_in_whichever_they_are_named_again(
     run: RunFolder, trained: list[str], tmp_path: Path
 ) -> None:
-    class Interrupting(SweepListener):
-        def trial_finished(self, trial: TrialFolder) -> None:
-            if len(trained) == 1:
-                raise InterruptError
-
     def grid(*seeds: int) -> SweepPlan:
         search = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.01,0.001)"], EXPERIMENT))
         return SweepPlan(search, seeds, goals=(Goal(SELECT_BY),), scheduler="race")
@@ -152,7 +153,7 @@ def test_the_seeds_of_a_race_keep_their_order_in_whichever_they_are_named_again(
     expected = list(trained)
     trained.clear()
     with pytest.raises(InterruptError):
-        quietly(run, grid(0, 1, 2), listeners=[Interrupting()])
+        quietly(run, grid(0, 1, 2), listeners=[Interrupting(trained, 1)])
     quietly(run, grid(2, 1, 0))
     assert trained == expected
     assert list(evidence_of(run).values()) == list(evidence_of(whole).values())
@@ -170,16 +171,11 @@ def test_seeds_that_are_added_go_to_what_is_left(run: RunFolder, trained: list[s
 
 @pytest.mark.parametrize("after", [None, 5, 8])
 def test_spared_trials_go_to_the_points_that_are_left(run: RunFolder, trained: list[str], after: int | None) -> None:
-    class Interrupting(SweepListener):
-        def trial_finished(self, trial: TrialFolder) -> None:
-            if len(trained) == after:
-                raise InterruptError
-
     lines: list[str] = []
     plan = plan_of(0, 1, 2, spends_spared=True)
     if after is not None:
         with pytest.raises(InterruptError):
-            quietly(run, plan, listeners=[Interrupting()])
+            quietly(run, plan, listeners=[Interrupting(trained, after)])
     result = quietly(run, plan, say=lines.append)
     # As many as were planned, and none of the point that was dropped.
     assert len(trained) == len(result.finished) == 9
