@@ -40,7 +40,7 @@ from ray_atr.objectives import Comparison
 from ray_atr.objectives.pairs import Contrastive
 from ray_atr.objectives.pairs.learned import NOTHING_LEARNED
 from ray_atr.objectives.pairs.pair_loss import OwnPairs
-from ray_atr.objectives.pairs.ring import Homecoming, _Exchange
+from ray_atr.objectives.pairs.ring import PendingGradients, _Exchange
 from ray_atr.training.group import WorkerGroup
 
 WORKERS = 2
@@ -67,12 +67,12 @@ def work(rank: int, folder: str, options: argparse.Namespace) -> None:
             compare(rank, options.batch, options.width)
 
 
-class WaitsAtOnce(Homecoming):
+class WaitsAtOnce(PendingGradients):
     """Gradients of texts are waited for where the loss is back-propagated."""
 
-    def expect(self, used: Tensor, received: Callable[[], Tensor]) -> None:
+    def add(self, used: Tensor, received: Callable[[], Tensor]) -> None:
         come = received()
-        super().expect(used, lambda: come)
+        super().add(used, lambda: come)
 
 
 class SlowExchange(_Exchange):
@@ -95,18 +95,18 @@ def compare_steps(rank: int, B: int, frames: int, latency: float) -> None:
     SlowExchange.seconds = latency
     made = MadeStep(B // WORKERS, frames, 1, group=WorkerGroup(rank, WORKERS, share_losses_from=1))
 
-    def step(waits: type[Homecoming], is_around: bool = True) -> None:
+    def step(waits: type[PendingGradients], is_around: bool = True) -> None:
         with (
             mock.patch.object(ring_module, "_Exchange", SlowExchange),
-            mock.patch.object(step_module, "Homecoming", waits),
+            mock.patch.object(step_module, "PendingGradients", waits),
             mock.patch.object(step_module, "goes_around", return_value=is_around),
         ):
             made("contrastive", 0, 0)
 
     contenders: dict[str, Callable[[], None]] = {
-        "ours": lambda: step(Homecoming),
+        "ours": lambda: step(PendingGradients),
         "waits": lambda: step(WaitsAtOnce),
-        "gathered": lambda: step(Homecoming, is_around=False),
+        "gathered": lambda: step(PendingGradients, is_around=False),
     }
     gradients = {name: made.gradient(run) for name, run in contenders.items()}
     walls: dict[str, list[float]] = {name: [] for name in contenders}

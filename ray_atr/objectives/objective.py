@@ -24,7 +24,7 @@ from ray_atr.objectives.schemes import SCHEMES, English, Scheme, Weighted
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Settings):
-    """What training minimises. Pure: embeddings of the global batch in, `Terms` out; nothing learned, gathered or kept.
+    """What training minimises: a function from the embeddings of the global batch to `Terms`, without state.
 
     When: a combination that no preset has, or a loop of your own.
     Related: `preset` makes those of the papers; `ray_atr.train` trains two of your modules with one.
@@ -61,7 +61,8 @@ class Objective(Settings):
         learned    takes the place of the pair loss's settings.
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
         retrieved  what the knowledge base returned for the batch, for the knowledge variants that need it.
-        weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: 1, none.
+        weigh_pairs  sets sample weights and soft targets of a comparison: `Estimator.for_batch(rows, slots)`. None: weights
+                   of 1, no soft targets.
 
         >>> import torch
         >>> from ray_atr.objectives import Embeddings, preset
@@ -74,13 +75,13 @@ class Objective(Settings):
         parts = self.scheme.pairs(embeddings, draw)
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        return self._of_parts(
+        return self._combined(
             parts, [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
         )
 
     @property
     def gathers(self) -> str:
-        """The setting for which every worker needs all embeddings of a batch; empty if each can keep its own (`score_own`)."""
+        """The setting because of which workers gather all embeddings; empty if each can keep its own (`score_own`)."""
         if not self.pair.goes_around:
             return f"objective.pair={self.pair.name}"
         if self.knowledge.name != NoKnowledge.name:
@@ -101,11 +102,11 @@ class Objective(Settings):
         draw: Tensor | None = None,
         weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
-        """The loss of a global batch of B clips of which each worker has some: on each that of all, with its own gradients.
+        """The loss of a global batch of B clips, of which each worker has some: the same on every worker, with its own gradients.
 
-        audio [b, D] and text [b, K, D] are the own clips', those of `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
-        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty. If the ring has a
-        `homecoming`, the texts' gradients are not whole before it has arrived.
+        audio [b, D] and text [b, K, D] are of the worker's clips, `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
+        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty. If the ring has
+        `pending` gradients, those of the texts are complete after `pending.backward()`.
         """
         if self.gathers:
             raise refuse("objective", self.gathers, "a contrastive or sigmoid loss of the batch alone")
@@ -115,11 +116,11 @@ class Objective(Settings):
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
         audio = functional.normalize(audio, dim=-1)
-        return self._of_parts(
+        return self._combined(
             parts, [self.pair.score_own(own_pairs(part.comparison, audio, text, ring), learned) for part in parts]
         )
 
-    def _of_parts(self, parts: Sequence[Weighted], terms: Sequence[Terms]) -> Terms:
+    def _combined(self, parts: Sequence[Weighted], terms: Sequence[Terms]) -> Terms:
         """The weighted sum of the scheme's comparisons."""
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:
@@ -133,7 +134,7 @@ class Objective(Settings):
         return self.pair.needs_clean_share or self.correspondence.needs_clean_share
 
     def with_settings(self, **settings: Any) -> Objective:
-        """A copy with settings of its four parts changed, found by their bare names; the earlier part has a name they share."""
+        """A copy with settings of its four parts changed, by their bare names. A name of two parts means the earlier one's."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         owners = {field.name: role for role, part in reversed(parts.items()) for field in dataclasses.fields(part)}
         changes: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The papers' systems, as named points of the grid scheme x pair loss x knowledge."""
+"""The papers' systems: named choices of scheme, pair loss and knowledge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_atr.objectives.schemes import Cacl, Kcl, MlClap
 
 @dataclass(frozen=True)
 class Preset:
-    """A system under its name, and how tables and figures show it; the order of PRESET_TABLE is theirs too."""
+    """A paper's system by name, with its colour and marker in figures. Tables and figures have the order of PRESET_TABLE."""
 
     name: str
     objective: Objective

@@ -1,8 +1,8 @@
 """Language schemes: which texts of a clip are encoded and which (u, v) pairs of embeddings are compared (ATRI, section 4).
 
 A scheme's draw is one int64 for each clip, a hash of (seed, epoch, clip_id): the same on any number of workers. A clip
-that lacks a language is left out of that language's pairs. The weights of a scheme's comparisons sum to 1. Last, what
-ATRI measures about a scheme (section 3): how far a batch is from all languages at once.
+that lacks a language is left out of that language's pairs. The weights of a scheme's comparisons sum to 1. The last functions
+are ATRI's measures of a scheme (section 3): how far a batch is from one with all languages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scheme(Settings):
         return None
 
     def trained_languages(self, languages: Sequence[str]) -> list[str]:
-        """Those of an experiment's languages that a model is trained on; the others it never sees."""
+        """Those of an experiment's languages that the scheme trains on."""
         return list(languages)
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
@@ -75,14 +75,14 @@ class Scheme(Settings):
             return [(list(range(mask.shape[1])), 1.0)]
         # Comparisons weigh as many pairs as they hold, so a part's share is that of its pairs.
         counts = self.needed(mask, draw).sum(dim=0).tolist()
-        everything = list(range(len(counts)))
+        languages = list(range(len(counts)))
         size, total = chunk if chunk > 0 else len(counts), max(sum(counts), 1)
-        parts = [everything[first : first + size] for first in range(0, len(counts), size)]
+        parts = [languages[first : first + size] for first in range(0, len(counts), size)]
         shares = [(part, sum(counts[language] for language in part) / total) for part in parts]
-        return [(part, share) for part, share in shares if share > 0] or [(everything, 1.0)]
+        return [(part, share) for part, share in shares if share > 0] or [(languages, 1.0)]
 
     def require_draw(self, draw: Tensor | None, B: int) -> Tensor:
-        """The draw, or a ValueError if the scheme has none to go by."""
+        """The draw [B]; ValueError if it is missing or has another shape."""
         if draw is None or tuple(draw.shape) != (B,):
             got = None if draw is None else tuple(draw.shape)
             raise refuse("draw", got, f"a LongTensor [{B}] from objective.scheme.draw(seed, epoch, clip_ids, mask)")
@@ -275,7 +275,7 @@ def audio_side(embeddings: Embeddings, rows: Tensor | None, language: Tensor) ->
         similarity = _take(similarity[language[among], :, among].T, rows)
     if positives is not None:
         positives = positives if rows is None else positives[rows][:, rows]
-        # A clip is always its own positive, whatever was passed; and the identity has a faster way.
+        # A clip is always its own positive, whatever the caller passed.
         positives = positives | torch.eye(len(positives), dtype=torch.bool, device=positives.device)
     return Comparison(
         u=_take(embeddings.audio, rows),
@@ -300,7 +300,7 @@ def _take(values: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -> list[Weighted]:
-    """Equal weights, or weights by number of pairs, over the comparisons that have any; ValueError if none has."""
+    """Comparisons that have pairs, with equal weights or weights by number of pairs; ValueError if none has any."""
     nonempty = [(comparison, label) for comparison, label in comparisons if comparison.size > 0]
     if not nonempty:
         raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")
@@ -329,11 +329,11 @@ def data_distribution_error(
 def alignment_direction_error(embeddings: Embeddings, scheme: Scheme, draw: Tensor | None) -> Tensor:
     """Mean angle, in degrees, between the mean of a clip's texts that the scheme encodes and that of all; 0 for kcl."""
     available = embeddings.available()
-    everything = _mean_direction(embeddings.text, available)
-    pulled = _mean_direction(embeddings.text, scheme.needed(available, draw))
-    has_both = (everything.norm(dim=1) > 0) & (pulled.norm(dim=1) > 0)
+    all_texts = _mean_direction(embeddings.text, available)
+    trained = _mean_direction(embeddings.text, scheme.needed(available, draw))
+    has_both = (all_texts.norm(dim=1) > 0) & (trained.norm(dim=1) > 0)
     # atan2 of the half-angle's chord: exact near 0, where arccos of a rounded cosine is not.
-    chord, sum_length = (everything - pulled).norm(dim=1), (everything + pulled).norm(dim=1)
+    chord, sum_length = (all_texts - trained).norm(dim=1), (all_texts + trained).norm(dim=1)
     return torch.rad2deg(2 * torch.atan2(chord, sum_length))[has_both].mean()
 
 

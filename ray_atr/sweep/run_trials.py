@@ -28,9 +28,9 @@ from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_base_shards, check_experiment
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, prepare, what_is_prepared
+from ray_atr.training.inputs import Prepared, preparation_key, prepare
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
-from ray_atr.training.refresh_cost import said_of_refreshes
+from ray_atr.training.refresh_cost import refresh_warnings
 from ray_atr.training.run_folder import (
     FAILED,
     FINISHED,
@@ -112,7 +112,7 @@ def sweep(
             check_base_shards(experiment)
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
         record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
-        for warning in said_of_refreshes(experiments):
+        for warning in refresh_warnings(experiments):
             say(warning)
         seconds["data and features"] = time.monotonic() - before
         for listener in listeners:
@@ -208,7 +208,7 @@ def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_
     """What each of the experiments needs before its first step, made once for those that need the same."""
     prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
-        key = what_is_prepared(experiment)
+        key = preparation_key(experiment)
         if key not in prepared:
             prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
     return list(prepared.values())

@@ -1,4 +1,4 @@
-"""The knowledge base of a training run: what encodes its source, and where it is hosted."""
+"""The source of a training run's knowledge base, and how it is encoded."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from ray_atr.training.knowledge_base.refresher import Refresher
 from ray_atr.training.knowledge_base.snapshot import Entries, Names, PartEntries, in_utf8
 
 MakeRefresher = Callable[[KnowledgeBaseObjective, "SourceEncoder", Path, WorkerGroup], Refresher]
-"""Starts a run's base, or finds the one that its first worker started."""
+"""Starts a run's base, or connects to the one that its first worker started."""
 
 CLIPS = 64
 """Clips that are in memory together."""
 
 BLOCK = 256
-"""Clips that are encoded together: the same whoever encodes them, so that a base does not depend on how many do."""
+"""Clips that are encoded together, by any number of processes, so that a base does not depend on that number."""
 
 
 @dataclass(frozen=True)
 class BaseSource:
-    """What a base holds: the clips, and the caption that each has in each of the base's languages (`captions[k][n]`)."""
+    """The clips of a base, and their captions in each of its languages (`captions[k][n]`)."""
 
     features: FeatureSet
     languages: list[str]
@@ -49,12 +49,12 @@ class BaseSource:
 
     @cached_property
     def has_text(self) -> NDArray[np.bool_]:
-        """Which texts there are, [L, N]."""
+        """Which texts exist, [L, N]."""
         return np.array([[bool(caption) for caption in captions] for captions in self.captions])
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
-        """The place of the first entry with the same caption, [L, N]."""
+        """The index of the first entry with the same caption, [L, N]."""
         first_rows = []
         for captions in self.captions:
             first: dict[str, int] = {}
@@ -63,7 +63,7 @@ class BaseSource:
 
     @torch.no_grad()
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
-        """The entries of some rows, as the retriever embeds them in evaluation mode; its mode is left as it was."""
+        """The entries of some rows, embedded in evaluation mode; the retriever's mode is restored."""
         texts = TextBatcher(retriever)
         parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
         with retriever.evaluating():
@@ -79,11 +79,11 @@ class BaseSource:
 
 
 class SourceEncoder:
-    """Encodes a base's source with what a run has trained, block by block, on the CPU or a GPU, here or in several processes.
+    """Encodes a base's source with a run's weights, block by block, on the CPU or a GPU, in this process or in several.
 
     Picklable; opens its data at the first call. Training clips are encoded with the captions that they have in training,
-    noise included: the base knows no more than the run does. With `processes`, several encode at once; the entries are bit
-    for bit those of one process with as many threads (another number of them adds in another order).
+    including noise. With `processes`, several encode at once; the entries are bit for bit those of one process with the same
+    number of threads (another number sums in another order).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SourceEncoder:
         return {name: value for name, value in vars(self).items() if name not in ("here", "source", "retriever")}
 
     def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart = WHOLE) -> PartEntries:
-        """A part of the source, and the names of all of it. Parts begin where blocks do."""
+        """The encoded entries of a part of the source, and the names of all entries. Parts begin at blocks."""
         source, rows = self.source, part.rows(len(self.source.features))
         blocks = range(rows.start // self.block, -(-rows.stop // self.block))
         names = Names(in_utf8(source.features.clip_ids), source.groups, source.has_text)
@@ -107,7 +107,7 @@ class SourceEncoder:
         else:
             import ray
 
-            # In a box: a bare reference would be resolved into the processes' own arguments, and copied there.
+            # In a list: Ray would resolve a bare reference and copy the weights into each task's arguments.
             make_worker = partial(_block_encoder, self, [ray.put(dict(weights))])
             done = dict(run_jobs(blocks, make_worker, ray=self.processes))
             encoded = concatenated([done[number] for number in range(len(blocks))])
@@ -125,13 +125,13 @@ class SourceEncoder:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """What encodes, built at the first use. Its first weights are drawn from torch's one generator, which is put back."""
+        """The retriever, built at the first use. Its first weights use torch's global generator, which is restored."""
         device = "cuda" if self.experiment.scaling.gpus_per_encoder else "cpu"
         return self.here.reading(self.here.first_retriever(self.experiment)).to(device)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Entries of the source, and languages that each has a text in."""
+        """(number of entries of the source, number of languages of their texts)."""
         return len(self.source.features), len(self.source.languages)
 
     def encode_block(self, weights: Mapping[str, torch.Tensor], block: int) -> Entries:
@@ -142,14 +142,14 @@ class SourceEncoder:
 
 
 def _block_encoder(encoder: SourceEncoder, boxed: list[Any]) -> Callable[[int], Entries]:
-    """What encodes one block after the other with weights that are fetched once."""
+    """A function that encodes a block; it fetches the weights once."""
     import ray
 
     return partial(encoder.encode_block, ray.get(boxed[0]))
 
 
 def concatenated(parts: Sequence[Entries]) -> Entries:
-    """Blocks of a source, in their order, as one; texts and their mask have a row for each language first."""
+    """The entries of consecutive blocks as one."""
     columns = zip(*parts, strict=True)
     return Entries(*(np.concatenate(column, axis=axis) for column, axis in zip(columns, (0, 1, 0, 1, 0), strict=True)))
 

@@ -1,4 +1,4 @@
-"""The batches of a run: each built once on every worker, and what all of them must know of it gathered once."""
+"""The batches of a run: each worker builds its share, and one gather makes the global batch known to all."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 
 STEPS_PLANNED = 2**15
-"""Steps that one execution of Ray Data serves; at its end the pipeline runs dry for a moment."""
+"""Steps in one execution of Ray Data: at its end the pipeline is empty for a moment."""
 
 
 @dataclass(frozen=True, eq=False)
 class GlobalBatch:
-    """What every worker knows of the global batch of B clips in K languages, on the workers' device.
+    """What every worker knows about the global batch of B clips in K languages, on the workers' device.
 
-    mask [B, K] bool: languages that a clip has; groups [B]: equal for clips that are not negatives of each other;
-    rows [B]: their numbers in the training split; slots [B]: which of its captions each clip has here; draw [B] or None:
-    what the scheme drew.
+    mask    [B, K] bool: languages that a clip has.
+    groups  [B]: equal for clips that are not negatives of each other.
+    rows    [B]: the clips' numbers in the training split.
+    slots   [B]: which of its captions each clip has in this batch.
+    draw    [B] or None: the scheme's draw.
     """
 
     mask: Tensor
@@ -52,22 +54,23 @@ class GlobalBatch:
 
     @property
     def positive_groups(self) -> Tensor | None:
-        """Numbers by which samples are not negatives of each other, int64 [B, 1 or 2]: their group, and their clip.
+        """Numbers int64 [B, 1 or 2], the group and the clip: samples with an equal one are not negatives of each other.
 
-        Without the one by which each is alone, and None where each is alone by both, as in most batches: the losses then
-        compare nothing.
+        A column without repeated numbers is left out; None if none is left, as in most batches: then the losses need no mask.
         """
-        known = [numbers for numbers in (self.groups, self.rows) if len(torch.unique(numbers)) < len(numbers)]
-        return torch.stack(known, dim=1) if known else None
+        repeated = [numbers for numbers in (self.groups, self.rows) if len(torch.unique(numbers)) < len(numbers)]
+        return torch.stack(repeated, dim=1) if repeated else None
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A global batch as one worker has it: its share of b clips, and what it knows of all of it.
+    """A worker's share of b clips of a global batch, and the global batch.
 
-    features [m, T, F], frames [m]: log-mel frames of the m windows that are heard, and how many of them count; clips [m]: the
-    place of each window's clip in the share, in order; draw [b] or None: what the scheme drew; blank, bool [m, T, F] or None:
-    what the tower blanks.
+    features  [m, T, F]: log-mel frames of the m windows that are used.
+    frames    [m]: how many of a window's frames are not padding.
+    clips     [m]: the index of each window's clip in the share, ascending.
+    draw      [b] or None: the scheme's draw.
+    blank     bool [m, T, F] or None: what the tower blanks.
     """
 
     clip_ids: list[str]
@@ -85,7 +88,7 @@ class Batch:
 
     @property
     def audio_inputs(self) -> tuple[Tensor, ...]:
-        """What the audio tower takes."""
+        """The arguments of the audio tower."""
         return (self.features, self.frames, *([] if self.blank is None else [self.blank]))
 
     @property
@@ -110,7 +113,7 @@ class Batch:
         step: int = 0,
         blank: Tensor | None = None,
     ) -> Batch:
-        """The batch of which this is a worker's share, told of the others by one gather. No `clips`: a window each."""
+        """The batch from this worker's share, with the global batch from one gather. `clips` None: one window for each clip."""
         own = torch.arange(len(clip_ids))
         clips = own if clips is None else clips
         rows = own + group.rank * len(own) if rows is None else rows
@@ -161,7 +164,7 @@ class TrainingData:
         self.features = open_features(prepared.features, data.train_split)
         check_batch_size(len(self.features), experiment.train.batch_size, group.size, evenly=False)
         self.captions = TrainingCaptions(self.features, data.languages, data.noise, experiment.seed, data.positives)
-        # What an epoch goes through once: every clip, or every pair of a clip and a caption that it has in any language.
+        # The samples of an epoch: every clip, or every pair of a clip and one of its captions in any language.
         self._samples = self.features.clip_ids
         self._pairs: tuple[np.ndarray, ...] | None = None
         if data.captions_per_epoch != "one":
@@ -185,13 +188,15 @@ class TrainingData:
 
     @cached_property
     def clean_share(self) -> float:
-        """Share of the true ones among the pairs that it trains on."""
+        """Share of true pairs among those that it trains on."""
         return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)
 
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
-        """(epoch, its batches) from a step of the first epoch on to the last; through Ray, one stream serves many.
+        """(epoch, its batches), from step `first_step` of epoch `first` to the last epoch.
 
-        No more is planned ahead than that: a run of which nobody knows the end takes as many epochs as there are numbers.
+        Through Ray, one stream reads many epochs.
+
+        Only the epochs of one stream are planned ahead: a run that ends by its patience may have any number of epochs.
         """
         together = max(1, STEPS_PLANNED // self.steps_per_epoch) if use_ray else 1
         last = self.experiment.train.epochs
@@ -230,7 +235,7 @@ class TrainingData:
         slots = self._slots[read.epoch][read.step] if self._slots else None
         captions = self.captions.batch(read.rows, read.epoch, slots)
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
-        # What is drawn for a sample: two captions of a clip are two samples.
+        # Random draws are by sample: two captions of a clip are two samples.
         names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
         audio_inputs = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed

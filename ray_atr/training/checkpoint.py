@@ -1,8 +1,8 @@
-"""A run's checkpoint: what changes while it trains, all of it, in a folder from which a stopped run ends with the same weights.
+"""A run's checkpoint: everything that changes while it trains, so that a resumed run ends with the same weights.
 
-Written aside and renamed, so a folder with a `state.pt` is a whole one. The file is torch's ZIP archive; its digest is the
-archive's comment, so that both appear at once. Loaded with `weights_only=True`: tensors and plain values only, nothing is
-unpickled.
+Written under another name and renamed, so that a folder with a `state.pt` is complete. The file is torch's ZIP archive; its
+digest is the archive's comment, so that both appear at once. Loaded with `weights_only=True`: tensors and plain values only,
+nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -45,50 +45,50 @@ from ray_atr.training.knowledge_base.memory import Memory
 from ray_atr.training.run_folder import LAST
 
 if TYPE_CHECKING:
-    # torch's part of it takes a second to import.
+    # Its imports from torch take a second.
     from ray_atr.training.shards import ShardWriter
 
 STATE_FILE = "state.pt"
 SHARDS = "shards"
-"""What a state calls the folder that holds its towers' tensors."""
+"""The key, in a state, of the folder that holds its towers' tensors."""
 _END = b"PK\x05\x06"
 _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """How far a run is."""
 
-    epoch: int = 0  # epochs that are whole
+    epoch: int = 0  # complete epochs
     step_in_epoch: int = 0
     best_epoch: int = 0
     best_value: float = -math.inf
-    history: list[dict[str, Any]] = field(default_factory=list)  # what was reported of each epoch that is complete
-    sums: dict[str, float] = field(default_factory=dict)  # of the scalars of this epoch's steps
-    seconds: float = 0.0  # of training, validation and checkpoints left out
-    unvalidated: dict[str, Any] | None = None  # the row of the last epoch while it is validated beside training
+    history: list[dict[str, Any]] = field(default_factory=list)  # the report of each complete epoch
+    sums: dict[str, float] = field(default_factory=dict)  # sums of the scalars of this epoch's steps
+    seconds: float = 0.0  # of training, without validation and checkpoints
+    unvalidated: dict[str, Any] | None = None  # the row of the last epoch while another process validates it
 
     def add(self, scalars: dict[str, float], seconds: float) -> None:
-        """A step is done."""
+        """Add a step's scalars and seconds."""
         self.step_in_epoch += 1
         self.seconds += seconds
         for name, value in scalars.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
 
     def end_epoch(self, steps: int) -> dict[str, float]:
-        """An epoch is done: the means of its steps' scalars."""
+        """End the epoch; returns the means of its steps' scalars."""
         means = {name: value / steps for name, value in self.sums.items()}
         self.epoch, self.step_in_epoch, self.sums = self.epoch + 1, 0, {}
         return means
 
     def is_best(self, value: float, epoch: int) -> bool:
-        """Whether an epoch's validation is the best so far, which it then is."""
+        """Whether an epoch's validation is the best so far. If so, it is recorded as the best one."""
         if value > self.best_value:
             self.best_value, self.best_epoch = value, epoch
         return self.best_epoch == epoch
 
     def is_stuck(self, patience: int) -> bool:
-        """Whether the last validation was `patience` epochs or more after the best one; never with 0."""
+        """Whether the last validation was `patience` epochs or more after the best one; never if `patience` is 0."""
         numbers = range(len(self.history), 0, -1)
         validated = next((number for number in numbers if EpochReport(self.history[number - 1]).validation), 0)
         return patience > 0 and validated - self.best_epoch >= patience
@@ -96,43 +96,43 @@ class Progress:
 
 @dataclass
 class TrainState:
-    """One worker's."""
+    """One worker's training state."""
 
-    retriever: Retriever  # what is trained; frozen towers whose vectors are read are stood in for
-    whole: Retriever  # the same with the towers themselves, to be saved
+    retriever: Retriever  # trained; with stand-ins for frozen towers whose vectors are read from the cache
+    complete: Retriever  # the same with all of its towers, to be saved
     optimizer: Optimizer
     scheduler: LRScheduler
     memory: Memory  # what it remembers beyond the batch
     estimator: Estimator  # of the pairs' clean probabilities
     progress: Progress = field(default_factory=Progress)
-    # Those of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
+    # The weights of the epoch `progress.unvalidated`, on the first worker, which saves them if they are the best.
     unvalidated_weights: dict[str, Tensor] = field(default_factory=dict)
     is_first: bool = True  # among the workers
     _copy: Future[dict[str, Tensor]] | None = None
     _copier: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "weights-copy"))
 
     def published_weights(self) -> Future[dict[str, Tensor]] | None:
-        """A copy of what is trained, for a knowledge base, on the first worker; None on others, which all ask for it.
+        """A copy of the trained weights on the first worker, for a knowledge base; None on others. All workers must call it.
 
-        It is made beside the step, and `before_update` waits for it; from sharded towers it is gathered now.
+        The copy is made in a thread, and `before_update` waits for it. The weights of sharded towers are gathered at once.
         """
         if self.retriever.calls is not None:
-            whole: Future[dict[str, Tensor]] = Future()
-            whole.set_result(gathered(self.retriever.trained_state()))
-            return whole if self.is_first else None
+            weights: Future[dict[str, Tensor]] = Future()
+            weights.set_result(gathered(self.retriever.trained_state()))
+            return weights if self.is_first else None
         if not self.is_first:
             return None
         self._copy = self._copier.submit(copied, self.retriever.trained_state())
         return self._copy
 
     def before_update(self) -> None:
-        """To be called before the weights change."""
+        """Wait for the copy of `published_weights`. Call it before the weights change."""
         if self._copy is not None:
             self._copy.result()
             self._copy = None
 
     def state_dict(self, group: WorkerGroup) -> dict[str, Any]:
-        """Tensors and plain values. Every worker takes part: each has random generators, and a base to wait for, of its own."""
+        """Tensors and plain values. Every worker must call it: each has its own random generators and waits for its own base."""
         return {
             "model": self.retriever.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -145,7 +145,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any], group: WorkerGroup) -> None:
-        """Continue from where `state_dict` was taken, bit for bit on as many workers."""
+        """Continue from a `state_dict`; bit for bit with the same number of workers."""
         self.retriever.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
@@ -163,7 +163,7 @@ def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def deciding_settings(experiment: Experiment) -> str:
-    """The settings that decide a run's weights, as text: a checkpoint of others must not be taken up."""
+    """The settings that decide a run's weights, as text: a checkpoint with other ones must not be resumed."""
     flat = flatten(resolved(experiment))
     return json.dumps({k: v for k, v in flat.items() if not k.startswith(NOT_DECIDING)}, sort_keys=True)
 
@@ -171,13 +171,14 @@ def deciding_settings(experiment: Experiment) -> str:
 def resume(
     state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, shards: ShardWriter | None = None
 ) -> None:
-    """Continue from the last checkpoint, if there is one. ValueError if it is of another experiment, or written without
-    `shards` and read with them, or the other way round.
+    """Continue from the last checkpoint, if there is one.
+
+    ValueError if it is of another experiment, or if only one of the two, it and this run, has `shards`.
     """
     if not (folder / LAST / STATE_FILE).is_file():
         return
     saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)
-    # Settings that the checkpoint does not know yet have their defaults.
+    # Settings that are newer than the checkpoint have their defaults.
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
     if (shards is not None) != (SHARDS in saved):
@@ -199,7 +200,7 @@ def save_state(
 ) -> None:
     """Write a checkpoint, and copy it to the store if there is one; all workers take part, the first one writes.
 
-    With `shards` each writes its part of the towers, and returns when it has copied that: the rest is done beside the steps.
+    With `shards` each worker writes its part of the towers: this returns when it is copied, and a thread writes it.
     """
     with clock("checkpoint"):
         content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
@@ -217,7 +218,7 @@ def save_state(
 
 
 def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The towers' tensors in a state, which `shards` write, by name; and the state without them."""
+    """(the towers' tensors in a state by name, for the shards; the state without them)."""
     divisible = state.retriever.divisible_parameters()
     model, optimizer = content["model"], content["optimizer"]
     tensors = {f"model/{name}": model[name] for name in divisible}
@@ -233,7 +234,7 @@ def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str,
 
 
 def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter) -> None:
-    """Complete a state that `_take_tensors` left, for these workers, however many wrote it."""
+    """Put the towers' tensors back into a state that was saved without them, by any number of workers."""
     divisible, parameters = state.retriever.divisible_parameters(), _in_order(state.optimizer)
     slot, places = content[SHARDS], dict[str, tuple[dict[str, Any], str]]()
     tensors: dict[str, Tensor] = {}
@@ -257,7 +258,7 @@ def _in_order(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def _on_cpu(value: Any) -> Any:
-    """A copy of tensors and plain values, which no later step changes."""
+    """A copy of tensors and plain values on the CPU, which later steps do not change."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
@@ -266,7 +267,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
-    """Write `state` (tensors and plain values) to `folder/state.pt`, replacing an older one only when whole."""
+    """Write `state` (tensors and plain values) to `folder/state.pt`; an older file is replaced when it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STATE_FILE
     with atomic_file(path, is_synced=True) as file:
@@ -284,17 +285,17 @@ def load_checkpoint(folder: Path, device: torch.device | str = "cpu") -> dict[st
     _check(path)
     try:
         require_plain_archive(path)
-        # The digest has read every byte: mapped, they are not read a second time. A file here is replaced, never changed.
+        # Mapped, since the digest has just read every byte into the page cache. A checkpoint is replaced, never changed in place.
         state = torch.load(path, map_location=device, weights_only=True, mmap=True)
     except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: not a whole checkpoint ({shortened(str(error))})") from None
+        raise ValueError(f"{path}: not a complete checkpoint ({shortened(str(error))})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{path}: not a checkpoint of ray_atr")
     return state
 
 
 def _seal(file: IO[bytes]) -> None:
-    """Make the digest of a ZIP archive its comment: the length of the comment is the last thing that the archive says."""
+    """Make the digest of a ZIP archive its comment. The length of the comment is the last field of an archive."""
     file.flush()
     file.seek(-_LENGTH_BYTES, os.SEEK_END)
     file.truncate()
@@ -310,7 +311,7 @@ def _check(path: Path) -> None:
     if is_sealed and not is_intact:
         raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
     if not is_sealed:
-        raise ValueError(f"{path}: not a whole checkpoint (its end is missing)")
+        raise ValueError(f"{path}: not a complete checkpoint (its end is missing)")
 
 
 def _comment(digest: str) -> bytes:

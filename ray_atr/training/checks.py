@@ -1,4 +1,4 @@
-"""Everything that is refused before a run starts since its settings do not go together, or name what is not there."""
+"""Checks before a run starts: settings that exclude each other, or that name something that does not exist."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads the manifest only (and captions, for a noise index or `consensus`), so that a mistake is found before anything is
-    written or started.
+    Reads only the manifest (and captions, for a noise index, an audit or `consensus`), before anything is written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
@@ -92,7 +91,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def check_order(experiment: Experiment) -> None:
-    """ValueError if clips are to be read from the shards and the settings ask for features that are kept, or for other parts."""
+    """ValueError for `data.order=shards` with settings that need cached features, or parts that do not divide the batch."""
     data, scaling = experiment.data, experiment.scaling
     if data.order != IN_SHARDS:
         return
@@ -110,7 +109,7 @@ def check_order(experiment: Experiment) -> None:
 
 
 def check_parts_named(experiment: Experiment) -> None:
-    """ValueError if weights or noise are asked of what is no part of the data set, or in the order of the shards."""
+    """ValueError if weights or noise name no part of the data set, or do not go with the order or kind of noise."""
     data, asked = experiment.data, {"data.weights": list(parse_weights(experiment.data.weights))}
     asked["data.noise.parts"] = list(data.noise.parts)
     if not any(asked.values()):
@@ -144,7 +143,7 @@ def split_sizes(experiment: Experiment) -> dict[str, int]:
 
 
 def check_noise(noise: Noise) -> None:
-    """ValueError if a file says which captions are wrong and other settings, which would do nothing, say it as well."""
+    """ValueError if `data.noise.index` is set together with settings that it replaces."""
     if noise.index is None:
         return
     for name in ("ratio", "kind", "unit", "parts"):
@@ -155,7 +154,7 @@ def check_noise(noise: Noise) -> None:
 
 
 def check_index(experiment: Experiment) -> None:
-    """ValueError if the file of the noise is missing or does not fit the captions of the training split."""
+    """ValueError if the file of `data.noise.index` is missing or does not fit the captions of the training split."""
     data = experiment.data
     if data.noise.index is None:
         return
@@ -169,13 +168,13 @@ def _training_counts(experiment: Experiment) -> NDArray[np.int64]:
 
 
 def _training_split(experiment: Experiment) -> tuple[str | SoundscapesSettings, str, str]:
-    """Its source, the hash of it, which the synthetic one does without, and its name."""
+    """(its source, the source's hash, its name); the hash is empty for the synthetic data set."""
     data = experiment.data
     source = data.soundscapes if data.source == "soundscapes" else data.source
     return source, read_manifest(source).hash if isinstance(source, str) else "", data.train_split
 
 
-# A sweep checks each of its points, which are on the same few sets.
+# Cached, as a sweep checks each of its points, which share a few data sets.
 @lru_cache(maxsize=8)
 def _counts_of(
     source: str | SoundscapesSettings, digest: str, split: str, languages: tuple[str, ...]
@@ -199,7 +198,7 @@ def _digests_of(source: str | SoundscapesSettings, digest: str, split: str) -> M
 
 
 def _captions_of(source: str | SoundscapesSettings, split: str) -> Iterator[tuple[str, Mapping[str, Sequence[str]]]]:
-    """Each clip's id and captions by language; the synthetic data set need not exist yet."""
+    """Each clip's id and captions by language. The synthetic data set is described without rendering it."""
     if isinstance(source, str):
         yield from ((clip.clip_id, clip.captions) for clip in read_captions(read_manifest(source), split))
     else:
@@ -208,10 +207,10 @@ def _captions_of(source: str | SoundscapesSettings, split: str) -> Iterator[tupl
 
 
 def check_wrong_share(experiment: Experiment) -> None:
-    """ValueError if the share of wrong captions is that of an audit of other captions than those that are trained.
+    """ValueError if `data.wrong_share` is an audit of other captions than the training captions.
 
-    The audit must be of the same data set and split, or of one whose captions in the trained languages are the same, clip by
-    clip. A number is never checked.
+    The audit must be of the same data set and split, or of one with the same captions of each clip in the trained languages.
+    A number is not checked.
     """
     data, trained = experiment.data, experiment.trained_languages
     said = audit_of_wrong_share(data.wrong_share)
@@ -220,7 +219,7 @@ def check_wrong_share(experiment: Experiment) -> None:
     said.shares(data.languages, trained)
     path, number = f"data.wrong_share: {said.file}", "; or the share as a number"
     if data.noise.is_injected:
-        allowed = f"no data.noise, whose wrong captions no audit has judged{number}"
+        allowed = f"no data.noise, whose wrong captions are in no audit{number}"
         raise refuse(path, "an audit", allowed)
     source, digest, split = _training_split(experiment)
     if digest and said.facts.get("data_hash") == digest and said.facts.get("split", split) == split:
@@ -233,7 +232,7 @@ def check_wrong_share(experiment: Experiment) -> None:
 
 
 def check_sharding(experiment: Experiment) -> None:
-    """ValueError if towers are to be sharded and something needs them whole in one process."""
+    """ValueError for `scaling.shard_towers` with something that needs complete towers in one process."""
     scaling, train = experiment.scaling, experiment.train
     if not scaling.shard_towers:
         return
@@ -244,9 +243,9 @@ def check_sharding(experiment: Experiment) -> None:
             "objective.knowledge", "moco", f"{names} {set_}: MoCo's momentum encoders are a copy of the towers"
         )
     if train.distance_to is not None:
-        raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would be whole")
+        raise refuse("train.distance_to", train.distance_to, f"none {set_}: another run's towers would not be sharded")
     if scaling.validate_beside:
-        raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold whole towers")
+        raise refuse("scaling.validate_beside", "true", f"false {set_}: the other process would hold complete towers")
     if 0 < scaling.gpus_per_worker <= 0.5:
         allowed = f"0, or more than 0.5, {set_}: workers on one GPU have nothing to spread"
         raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
@@ -258,7 +257,7 @@ def check_sharding(experiment: Experiment) -> None:
 
 
 def check_chunks(objective: Objective, language_chunk: int) -> None:
-    """ValueError if languages are to be taken some at a time and the objective's loss is no sum over languages."""
+    """ValueError for a `train.language_chunk` with an objective whose loss is no sum over languages."""
     if language_chunk == 0:
         return
     why = ""
@@ -272,7 +271,7 @@ def check_chunks(objective: Objective, language_chunk: int) -> None:
 
 
 def check_interaction(experiment: Experiment) -> None:
-    """ValueError if late interaction meets what is defined for one embedding a clip alone."""
+    """ValueError for late interaction with settings that need one embedding for each clip."""
     if experiment.model.interaction == "global":
         return
     knowledge, train = experiment.objective.knowledge, experiment.train
@@ -301,7 +300,7 @@ def check_base(knowledge: Knowledge, split: str) -> None:
 
 
 def check_base_shards(experiment: Experiment) -> None:
-    """ValueError if a base is to be held in parts and cannot be: it would be another base, or no smaller on any process."""
+    """ValueError for a `scaling.base_shards` that would find other neighbours, or that no worker would search."""
     scaling, knowledge = experiment.scaling, experiment.objective.knowledge
     if scaling.least_shards == 1:
         return
@@ -320,7 +319,7 @@ def check_base_shards(experiment: Experiment) -> None:
 
 
 def undividable(experiment: Experiment) -> str:
-    """Why what the experiment retrieves from cannot be held in parts; empty if it can."""
+    """Why the experiment's base cannot be divided into parts; empty if it can."""
     knowledge, scaling = experiment.objective.knowledge, experiment.scaling
     if not isinstance(knowledge, KnowledgeBaseObjective):
         queue = "every worker has the whole queue, which it fills from each batch"
@@ -333,29 +332,29 @@ def undividable(experiment: Experiment) -> str:
 
 
 def is_searched_in_parts(knowledge: Knowledge, entries: int) -> bool:
-    """Whether the parts of a base of so many entries find the neighbours that the whole base finds."""
+    """Whether parts of a base with so many entries find the same neighbours as the base in one part."""
     assert isinstance(knowledge, KnowledgeBaseObjective), "a base"
     return knowledge.index in SEARCHED_IN_PARTS or (knowledge.index == "auto" and entries <= knowledge.exact_up_to)
 
 
 def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:
-    """The metrics of a validation in these languages: those that the metrics' own function returns for any vectors."""
+    """The metrics of a validation in these languages, as `evaluate_languages` returns them."""
     return list(_measured_names(tuple(languages), None if trained is None else frozenset(trained)))
 
 
 @lru_cache
 def _measured_names(languages: tuple[str, ...], trained: frozenset[str] | None) -> tuple[Metric, ...]:
-    """Kept, as each trial of a sweep is checked: in eight languages it takes a hundredth of a second."""
+    """Cached, as each trial of a sweep is checked; eight languages take a hundredth of a second."""
     vectors = torch.eye(4)
     metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
     return tuple(sorted(metrics))
 
 
 def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
-    """ValueError for a metric that no validation in these languages has, naming the nearest, and the parts of those there are."""
+    """ValueError for a metric that a validation in these languages lacks, with the nearest one and the parts of all names."""
     names = measured_names(languages, trained)
     if metric not in names:
-        # Every name would not fit into an error: their parts do.
+        # The parts of the names: all names are too many for an error.
         by_language = [name for name in names if name.language == TRAINED]
         tasks = ", ".join(dict.fromkeys(name.task for name in by_language))
         measures = ", ".join(dict.fromkeys(name.name for name in by_language))

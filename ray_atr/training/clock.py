@@ -1,4 +1,4 @@
-"""Where a run's time goes: seconds by part of the training, as the host sees them (a GPU may still be computing)."""
+"""Seconds by part of the training, on the host (a GPU may still be computing)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Clock:
             self.seconds[part] += time.perf_counter() - started
 
     def waiting(self, part: str, items: Iterator[Item]) -> Iterator[Item]:
-        """The items; the time until each is there counts for the part, what is done with it does not."""
+        """The items. The time until each is available counts for the part; the time of the loop's body does not."""
         started = time.perf_counter()
         for item in items:
             waited = time.perf_counter() - started
@@ -48,11 +48,11 @@ class Clock:
         self._unspent += self.steps[-1]
 
     def spent(self) -> float:
-        """Seconds of steps and of waiting for their batches since the last time."""
+        """Seconds of steps, and of waiting for their batches, since the last call."""
         spent, self._unspent = self._unspent, 0.0
         return spent
 
     def taken(self) -> dict[str, float]:
-        """Seconds by part, and the median step, since the last time; counting starts again."""
+        """Seconds by part, and of the median step, since the last call."""
         taken, steps, self.seconds, self.steps = dict(self.seconds), self.steps, defaultdict(float), []
         return taken | ({"step": statistics.median(steps)} if steps else {})

@@ -1,4 +1,4 @@
-"""What a run's correspondence is given: its training pairs, their truth if noise was injected, teachers, towers' outputs."""
+"""The inputs of a run's correspondence: training pairs, the injected noise, teachers' embeddings, towers' outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CAPTIONS = 4096
 
 
 def check_correspondence(experiment: Experiment) -> None:
-    """ValueError, naming the setting, if the correspondence needs what the experiment has not."""
+    """ValueError, naming the setting, if the experiment lacks what the correspondence needs."""
     chosen, data = experiment.objective.correspondence, experiment.data
     chosen.require_truth(data.noise.is_injected)
     if isinstance(chosen, LeaveOneOut) and chosen.reads == "recordings":

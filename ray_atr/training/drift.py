@@ -1,4 +1,4 @@
-"""What tells whether knowledge from outside the batch matters, is fresh, and is of use.
+"""Measures of knowledge from outside the batch: its influence on the loss, its drift, and the quality of neighbours.
 
 Shapes: N base entries, P prototypes, Q queries, D embedding width.
 """
@@ -23,7 +23,7 @@ from ray_atr.training.knowledge_base.searcher import Searcher
 from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version, versions_in
 
 QUERIES_AT_A_TIME = 64
-"""So that a base of a million entries needs 2 GiB, in float64, and not 16."""
+"""Queries at a time: a base of a million entries then needs 2 GiB, in float64, instead of 16."""
 
 
 def out_of_batch_influence(
@@ -38,10 +38,10 @@ def out_of_batch_influence(
 ) -> float:
     """Norm of the loss's gradient with respect to the embeddings of samples outside the batch (Fu et al. 2025, Eq. 2).
 
-    An entry that several queries found is one embedding, whose gradients are added before the norm is taken. Entries that
-    are of the batch's own clips, `in_batch` [N] bool over the base or queue, do not count. The norm is of one batch; the
-    paper's is its expectation. 0 if nothing is used. With granularity `coarse` it is the norm over the prototypes, which
-    are no samples: Eq. 2 does not have them. A multiplier counts only where its gradient is not detached.
+    The gradients of an entry that several queries found are added before the norm is taken. Entries of the batch's own clips,
+    `in_batch` [N] bool over the base or queue, do not count. This is the norm of one batch; the paper takes the expectation.
+    0 if nothing is retrieved. With granularity `coarse` it is the norm over the prototypes, which are not in Eq. 2. A
+    multiplier counts only if its gradient is not detached.
     """
     leaves: list[Tensor] = []
     with torch.enable_grad():
@@ -64,7 +64,7 @@ def out_of_batch_influence(
 
 
 def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
-    """The same, but what counts are leaves: audio, then text, of the queue or of the audio's and the text's neighbours."""
+    """`retrieved` with its embeddings replaced by leaves: audio and text of the queue or of the neighbours."""
 
     def leafed(value: Any, names: Sequence[str]) -> Any:
         for name in names:
@@ -81,12 +81,12 @@ def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
 
 
 def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
-    """The norm of gradients [B, Q, Kn, D] once those of the same entry, in the same modality and language, are added."""
+    """The norm of gradients [B, Q, Kn, D], after those of the same entry, modality and language have been added."""
     keys, rows = [], []
     num_languages = found.by_audio.text.shape[1]
     for side, (of_audio, of_text) in zip((found.by_audio, found.by_text), (gradients[:2], gradients[2:]), strict=True):
         for gradient, is_text in ((of_audio, False), (of_text, True)):
-            assert side.entry is not None, "what is retrieved says of which entry it is"
+            assert side.entry is not None, "neighbours of a base or queue have entry numbers"
             entry = side.entry.expand(gradient.shape[:3])
             counts = side.valid.expand(gradient.shape[:3])
             if in_batch is not None:
@@ -103,16 +103,16 @@ def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch
 
 
 def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: float = 0.07) -> Tensor:
-    """What a part of the base's entries, current and stale [n, D], adds to the drift of queries [Q, D]: [3, Q] float64.
+    """The contribution of some of the base's entries, current and stale [n, D], to the drift of queries [Q, D]: [3, Q] float64.
 
-    The drift (RDM) is the mean KL(ideal || actual) in nats of the queries' neighbourhoods in the whole base (Fu et al. 2025,
-    Eq. 4). queries are embedded by today's encoders; current and stale are the entries by today's encoders and as the snapshot
-    holds them. ideal_i(j) is the softmax over all entries j of <q_i, current_j>/temperature, actual_i(j) that of
-    <q_i, stale_j>/temperature. 0 right after a refresh, never infinite. The temperature is ours: the paper's formula is partly
-    lost in the text that we have, and over thousands of entries a plain softmax would be flat.
+    The drift (RDM) is the mean KL(ideal || actual) in nats of the queries' neighbourhoods in the base (Fu et al. 2025, Eq. 4).
+    queries and current are embedded by the current encoders; stale are the same entries in the snapshot. ideal_i(j) is the
+    softmax over all entries j of <q_i, current_j>/temperature, actual_i(j) that of <q_i, stale_j>/temperature. The drift is 0
+    right after a refresh, and never infinite. The temperature is ours: the paper's formula is partly lost in the text that we
+    have, and a plain softmax over thousands of entries would be flat.
 
-    The logarithms of the sums of exp(<q_i, current_j>/temperature) and of exp(<q_i, stale_j>/temperature), and the mean
-    difference of these exponents, each weighted with the first.
+    Returns log sum_j exp(<q_i, current_j>/temperature), log sum_j exp(<q_i, stale_j>/temperature), and the mean difference of
+    the two exponents under the softmax of the first, each over the part's entries.
     """
     queries, current, stale = (
         torch.nn.functional.normalize(rows.double(), dim=-1) for rows in (queries, current, stale)
@@ -129,10 +129,10 @@ def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: 
 
 
 def drift_of_parts(parts: Sequence[Tensor]) -> float:
-    """The drift of a base from what `drift_of_part` found for each of its parts."""
+    """The drift of a base, from the `drift_of_part` of each of its parts."""
     ideal, actual, difference = torch.stack(list(parts)).unbind(dim=1)
-    whole, stale = ideal.logsumexp(dim=0), actual.logsumexp(dim=0)
-    divergence = ((ideal - whole).exp() * difference).sum(dim=0) - whole + stale
+    current, stale = ideal.logsumexp(dim=0), actual.logsumexp(dim=0)
+    divergence = ((ideal - current).exp() * difference).sum(dim=0) - current + stale
     return float(divergence.sum().clamp(min=0) / len(divergence))
 
 
@@ -172,10 +172,10 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Case:
-    """One text query: what it found among single clips, and how far that is relied on.
+    """One text query: its neighbours among single clips, and their reliability.
 
-    `potential` is phi (Eq. 13) of each granularity, `reliability` R = -log phi (Eq. 17), `multiplier` what the sample's loss
-    is multiplied with (Eq. 18).
+    `potential` is phi (Eq. 13) of each granularity, `reliability` is R = -log phi (Eq. 17), and `multiplier` the factor of the
+    sample's loss (Eq. 18).
     """
 
     query: str
@@ -186,7 +186,7 @@ class Case:
 
 
 def last_base(trial: Path, knowledge: Knowledge) -> tuple[Snapshot, Ask] | None:
-    """The base of ASK that a trial's own folder holds, and its settings; None if it holds none, or another's."""
+    """The last version of a trial's base and its settings; None unless the trial used ASK and its folder has a base."""
     base = trial / "knowledge"
     if not isinstance(knowledge, Ask) or not (versions := versions_in(base)):
         return None
@@ -202,9 +202,9 @@ def explain(
     text: Tensor,
     clip_ids: Sequence[str],
 ) -> list[Case]:
-    """What ASK's reliability makes of queries (Fu et al. 2025, Table 6).
+    """ASK's neighbours and reliability of each query (Fu et al. 2025, Table 6).
 
-    A case for each query text, embedded as text [n, D], whose clip is audio [n, D] with the id clip_ids[n].
+    queries [n] are embedded as text [n, D]; their clips are audio [n, D], with the ids clip_ids [n].
     """
     searcher = Searcher(snapshot, knowledge.search_spec)
     positions = searcher.search(audio, text[:, None], None, clip_ids)

@@ -1,9 +1,9 @@
-"""What is measured once, after an epoch's last step; every worker takes part.
+"""Measurements after an epoch's last step; every worker takes part.
 
-Of Yin et al. 2025 (section 3, Eq. 6-8): how far a run's scheme is from all languages at once, and its weights from another
-run's at the same step. w are the weights of the other run, trained on the data distribution p of all languages (kcl); w' those
-of this one, trained on p'_e. The paper proves the bound for gradient descent; it is measured here under any optimiser, to be
-held against what happens.
+From Yin et al. 2025 (section 3, Eq. 6-8): how far a run's scheme is from one with all languages, and how far its weights are from
+another run's at the same step. w are the weights of the other run, trained on the data distribution p of all languages (kcl); w'
+are those of this one, trained on p'_e. The paper proves the bound for gradient descent; here it is measured under any optimiser,
+to be compared with the distance itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from ray_atr.training.trajectory import OtherRun, keep_weights
 
 PAPERS_TEMPERATURE = 0.07
 PAIRS = 4
-"""Pairs (a, t) of all languages, and pairs that the scheme trains, whose gradients are measured: a backward pass or two each."""
+"""Number of pairs (a, t) of all languages, and of pairs that the scheme trains, whose gradients are measured."""
 
 
 class EpochEnd:
-    """Measures a run's state, besides its losses."""
+    """Measures a run's state at the end of an epoch."""
 
     def __init__(self, data: TrainingData, state: TrainState, folder: Path) -> None:
         self.experiment, self.data, self.state, self.folder = data.experiment, data, state, folder
@@ -57,7 +57,7 @@ class EpochEnd:
             self.probe = DriftProbe(source, self.experiment.seed, evaluation.probe_clips)
 
     def report(self, texts: TextBatcher, last: Batch, result: StepResult, means: dict[str, float]) -> EpochReport:
-        """The epoch's row without validation; `means` are those of its steps' scalars."""
+        """The epoch's report without validation; `means` are the means of its steps' scalars."""
         device = self.data.group.device
         is_gpu = device.type == "cuda"
         memory = {"peak_allocated_bytes": float(torch.cuda.max_memory_allocated(device))} if is_gpu else {}
@@ -70,15 +70,15 @@ class EpochEnd:
         )
 
     def _of_training(self, texts: TextBatcher, last: Batch) -> dict[str, float]:
-        """The noise, what is learned besides the towers, where the scheme pulls, how far another run's weights are."""
+        """Noise, learned metric, the scheme's errors, and the distance to another run's weights."""
         retriever, learned = self.state.retriever, self.state.retriever.learned
         values = {"clean_share": self.data.clean_share}
         if learned.metric is not None:
             scalars = metric_scalars(learned.metric.detach(), learned.settings.metric)
             values |= {name: float(value) for name, value in scalars.items()}
         values |= {**self.state.estimator.end_epoch(), "learning_rate": float(self.state.scheduler.get_last_lr()[0])}
-        scheme, whole = self.experiment.objective.scheme, last.global_batch
-        if len(last.languages) > 1 and bool(scheme.needed(whole.mask, whole.draw).any()):
+        scheme, batch = self.experiment.objective.scheme, last.global_batch
+        if len(last.languages) > 1 and bool(scheme.needed(batch.mask, batch.draw).any()):
             values |= scheme_errors(retriever, texts, self.experiment.objective, last, self.data.group)
         step = last.step + 1
         if self.experiment.train.keep_trajectory:
@@ -91,12 +91,12 @@ class EpochEnd:
         return values
 
     def _of_knowledge(self, last: Batch, result: StepResult) -> dict[str, float]:
-        """Whether what lies beyond the batch matters, is fresh and of use, by the epoch's last batch."""
+        """The memory's statistics, and its influence and drift, on the epoch's last batch."""
         state, objective, memory = self.state, self.experiment.objective, self.state.memory
         if not objective.knowledge.needs_retrieval:
             return {}
         if result.embeddings is None:
-            # What retrieves gathers, but for a batch without texts that are compared.
+            # Only for a batch without texts to compare: objectives that retrieve gather embeddings.
             return memory.stats(last.step + 1)
         learned, draw = state.retriever.learned.values(), last.global_batch.draw
         ids = self.data.features.clip_ids
@@ -104,20 +104,20 @@ class EpochEnd:
         influence = partial(
             drift.out_of_batch_influence, objective, result.embeddings, memory.latest, learned=learned, draw=draw
         )
-        found = {**memory.stats(last.step + 1), "out_of_batch_influence": influence(in_batch=in_batch)}
+        measured = {**memory.stats(last.step + 1), "out_of_batch_influence": influence(in_batch=in_batch)}
         if getattr(memory.latest, "coarse", None) is not None:
-            found["prototype_influence"] = influence(granularity="coarse")
+            measured["prototype_influence"] = influence(granularity="coarse")
         if self.probe is not None and isinstance(memory, SnapshotMemory):
             labels = [self.data.features.labels[row] for row in last.global_batch.rows.tolist()]
-            found |= self.probe.measure(memory, state.retriever, labels, self.data.group)
-        return found
+            measured |= self.probe.measure(memory, state.retriever, labels, self.data.group)
+        return measured
 
 
 class DriftProbe:
-    """How far the base in use is from today's encoders, its prototypes' collapse, and whether neighbours share a label.
+    """Measures the drift of the base in use, its prototypes' collapse, and how often neighbours share a label.
 
-    Drift asks for every entry of the base by today's encoders: all workers encode a share of the source, which costs what a
-    refresh costs. The queries are a fixed sample of the source's clips.
+    Drift needs every entry of the base by the current encoders: each worker encodes a share of the source, which costs as much
+    as a refresh. The queries are a fixed sample of the source's clips.
     """
 
     def __init__(self, source: BaseSource, seed: int, num_clips: int) -> None:
@@ -129,12 +129,12 @@ class DriftProbe:
     def measure(
         self, memory: SnapshotMemory, retriever: Retriever, labels: Sequence[Sequence[str]], group: WorkerGroup
     ) -> dict[str, float]:
-        """The snapshot in use against the retriever as it is, on every worker; `labels` [B] of the last global batch's clips."""
+        """The snapshot in use compared with the current retriever, on every worker; `labels` [B] of the last global batch."""
         snapshot = memory.snapshot
         assert snapshot is not None, "measured after a step"
         measured = self._drift(snapshot, retriever, group)
         if snapshot.num_prototypes:
-            # A prototype that has no member of a modality has a row of zeros there.
+            # Without prototypes that have no member in a modality: their rows are zeros.
             audio, text = (
                 snapshot.coarse_audio[snapshot.coarse_audio_mask],
                 snapshot.coarse_text[0][snapshot.coarse_mask[0]],
@@ -148,10 +148,10 @@ class DriftProbe:
         return {name: value for name, value in measured.items() if not math.isnan(value)}
 
     def _drift(self, snapshot: Snapshot, retriever: Retriever, group: WorkerGroup) -> dict[str, float]:
-        """RDM of both modalities; nothing of one of which none of the queries is in the snapshot yet.
+        """RDM of both modalities; empty while none of the queries is in the snapshot.
 
-        Each worker encodes entries that its snapshot holds: no process needs all of them. An entry without a text has a row of
-        zeros there, and is none of the texts' base.
+        Each worker encodes entries that its part of the snapshot holds, so that no process needs all of them. Entries without a
+        text, whose rows are zeros, do not count among the texts.
         """
         place_of = {name: place for place, name in enumerate(snapshot.names)}
         ids = self.source.features.clip_ids
@@ -188,7 +188,7 @@ def _rows(array: NDArray[Any], places: NDArray[np.int64]) -> Tensor:
 def scheme_errors(
     retriever: Retriever, texts: TextBatcher, objective: Objective, batch: Batch, group: WorkerGroup
 ) -> dict[str, float]:
-    """How far the scheme is from all languages at once on a global batch: in degrees, and in the distribution of the data.
+    """`schemes.alignment_direction_error` (degrees) and `schemes.data_distribution_error` of a global batch.
 
     All of the batch's texts are embedded, also those that the scheme does not need. All workers take part and get the same.
     """
@@ -203,7 +203,7 @@ def scheme_errors(
 
 
 def temperature_of(retriever: Retriever, objective: Objective) -> float:
-    """The learned temperature, or the pair loss's; losses without one of their own are measured at the papers'."""
+    """The learned temperature, or the pair loss's setting, or PAPERS_TEMPERATURE for losses without one."""
     learned = retriever.learned.values().temperature
     return float(getattr(objective.pair, "temperature", PAPERS_TEMPERATURE) if learned is None else learned)
 
@@ -219,9 +219,9 @@ def weight_errors(
     """||w - w'|| after an epoch, and the logarithm (base 10) of its bound.
 
     `distribution_error` is the sum of |p - p'_e| on this batch; the learning rate (eta) is the run's peak. The constants of
-    Eq. 7 and 8 are those of some of the batch's pairs, so that the bound is an estimate: g_max is the largest gradient of
-    log p at w, of a pair in any language; lambda how far the gradients at w and w' of a pair that the scheme trains differ,
-    for each unit between w and w' (others have p'_e = 0 in Eq. 8). Without randomness, and without changing the retriever.
+    Eq. 7 and 8 are taken from some of the batch's pairs, so the bound is an estimate: g_max is the largest norm of the gradient
+    of log p at w, of a pair in any language; lambda is the difference of the gradients at w and w', divided by ||w - w'||, of a
+    pair that the scheme trains (others have p'_e = 0 in Eq. 8). Deterministic; the retriever is not changed.
     """
     retriever, objective, progress = state.retriever, data.experiment.objective, state.progress
     learning_rate = max(float(group["initial_lr"]) for group in state.optimizer.param_groups)
@@ -231,16 +231,16 @@ def weight_errors(
     theirs = copy.deepcopy(retriever)
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)
-    here, there = (
+    own_log_p, other_log_p = (
         _LogProbabilities(one, texts.with_retriever(one), batch, needed, temperature) for one in (retriever, theirs)
     )
-    largest = max(float(there.gradient(pair).norm()) for pair in there.present)
+    largest = max(float(other_log_p.gradient(pair).norm()) for pair in other_log_p.present)
     weighted, weights = 0.0, 0.0
-    for pair in here.trained:
-        g, g_other = here.gradient(pair), there.gradient(pair)
+    for pair in own_log_p.trained:
+        g, g_other = own_log_p.gradient(pair), other_log_p.gradient(pair)
         largest = max(largest, float(g_other.norm()))
-        weighted += here.probability(pair) * float((g - g_other).norm()) / max(distance, 1e-12)
-        weights += here.probability(pair)
+        weighted += own_log_p.probability(pair) * float((g - g_other).norm()) / max(distance, 1e-12)
+        weights += own_log_p.probability(pair)
     growth = 1 + learning_rate * weighted / max(weights, 1e-12)
     earlier, apart = epoch_ago.get("train/weight_distance", 0.0), learning_rate * distribution_error * largest
     bound = schemes.log10_weight_error_bound(earlier, growth, data.steps_per_epoch, apart)
@@ -249,9 +249,9 @@ def weight_errors(
 
 
 class _LogProbabilities:
-    """log p of a batch's pairs (Eq. 1), with a graph, and its gradients.
+    """log p of a batch's pairs (Eq. 1), and its gradients.
 
-    A pair is its place among clips x languages, flattened. `present`: some of all; `trained`: some that the scheme trains.
+    A pair is its index in clips x languages, flattened. `present`: some of all pairs; `trained`: some that the scheme trains.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class _LogProbabilities:
         return float(self.trained_p[pair])
 
     def gradient(self, pair: int) -> Tensor:
-        """The gradient of log p by all weights that are trained, as one vector (CPU)."""
+        """The gradient of log p with respect to all trained weights, as one vector on the CPU."""
         parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(parts, self.parameters, strict=True)
         return torch.cat([(torch.zeros_like(own) if part is None else part).flatten().cpu() for part, own in pairs])

@@ -1,6 +1,6 @@
 """The validation that follows an epoch: by all workers before the next one, or by another process while the next one trains.
 
-Beside training, the metrics of an epoch are taken at the end of the next one, however early they were ready. So a run gives the
+Beside training, the metrics of an epoch are read at the end of the next one, however early they are ready. So a run has the
 same rows, the same best epoch and the same last epoch either way; they are only reported later.
 """
 
@@ -35,7 +35,7 @@ from ray_atr.training.validation import evaluate_split
 
 
 class Validated(NamedTuple):
-    """What a validation measured: its metrics, and what each clip adds to the one that chooses the best epoch, packed."""
+    """The result of a validation: its metrics, and the packed scores of each clip in the metric that chooses the best epoch."""
 
     metrics: dict[Metric, float]
     unit_scores: str = ""
@@ -44,7 +44,7 @@ class Validated(NamedTuple):
 class Validator(Protocol):
     """Measures weights on the validation split while training continues.
 
-    `begin` starts to measure and returns at once; `measured` waits for what was measured last; `close` ends it.
+    `begin` starts to measure and returns at once; `measured` waits for the result of the last `begin`.
     """
 
     def begin(self, weights: Mapping[str, Tensor]) -> None: ...
@@ -75,7 +75,7 @@ class EpochValidation:
         )
 
     def resume(self) -> None:
-        """Start again the validation that was under way when the checkpoint was written."""
+        """Start again the validation that was in progress when the checkpoint was written."""
         if self.validator is not None and self.state.progress.unvalidated is not None:
             self.validator.begin(self.state.unvalidated_weights)
 
@@ -92,7 +92,7 @@ class EpochValidation:
         return [*rows, self._timed(self._completed(row, self._measure() if is_due else Validated({})))]
 
     def remaining(self) -> list[EpochReport]:
-        """The row of the epoch that is being validated beside training, once its metrics are known; none if there is none."""
+        """The row of the epoch that is being validated beside training, after waiting for its metrics; empty if there is none."""
         state, row = self.state, self.state.progress.unvalidated
         if row is None:
             return []
@@ -121,7 +121,7 @@ class EpochValidation:
     def _completed(
         self, row: EpochReport, measured: Validated, weights: Mapping[str, Tensor] | None = None
     ) -> EpochReport:
-        """The row with the validation's metrics; the retriever, or these weights of it, is saved if they are the best so far."""
+        """The row with the validation's metrics. If they are the best so far, the retriever (with these weights) is saved."""
         progress, select_by = self.state.progress, self.experiment.evaluation.select_by
         metrics = measured.metrics
         if metrics:
@@ -135,18 +135,18 @@ class EpochValidation:
         return row.validated(metrics, progress.best_epoch, measured.unit_scores)
 
     def _save_best(self) -> None:
-        """The first worker writes, what all have where the towers are sharded."""
-        whole, frozen = self.state.whole, self.prepared.frozen_weights
-        weights = None if self.state.retriever.calls is None else gathered(whole.state_dict())
+        """The first worker writes the retriever; all workers take part if the towers are sharded."""
+        complete, frozen = self.state.complete, self.prepared.frozen_weights
+        weights = None if self.state.retriever.calls is None else gathered(complete.state_dict())
         if self.group.is_first:
-            whole.save_pretrained(self.folder / BEST, frozen=frozen, weights=weights)
+            complete.save_pretrained(self.folder / BEST, frozen=frozen, weights=weights)
 
     def _timed(self, row: EpochReport) -> EpochReport:
         return row.with_group("seconds", self.clock.taken() | {"train": self.state.progress.seconds})
 
     @contextmanager
     def _holding(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        """The retriever with these weights for as long as the block takes; without any, as it is."""
+        """The retriever has these weights within the block; its own if there are none."""
         if not weights:
             yield
             return
@@ -164,29 +164,30 @@ def validate(
 ) -> Validated:
     """The metrics and unit scores of the validation split; every worker of the group takes part."""
     features = open_features(prepared.features, experiment.data.validation_split)
-    limit, kept = experiment.evaluation.validation_captions, [""]
+    limit, packed = experiment.evaluation.validation_captions, ""
 
     def keep(retrievals: Mapping[str, Retrieval]) -> None:
+        nonlocal packed
         chosen_by = Metric.parse(experiment.evaluation.select_by)
         scores = unit_scores(retrievals, chosen_by, experiment.trained_languages)
-        kept[0] = "" if scores is None else packed_scores(scores)
+        packed = "" if scores is None else packed_scores(scores)
 
     metrics = evaluate_split(retriever, texts, features, experiment, group, max_captions=limit, keep=keep)
-    return Validated(metrics, kept[0])
+    return Validated(metrics, packed)
 
 
 class SplitValidator:
-    """Measures what a run has trained, in a process and on a device of its own. Picklable; opens its data at the first call."""
+    """Validates a run's weights in a process and on a device of its own. Picklable; opens its data at the first call."""
 
     def __init__(self, experiment: Experiment, prepared: Prepared, threads: int = 0) -> None:
-        """`threads` that this process computes with; 0: as many as before."""
+        """`threads` of this process; 0: their number is not changed."""
         if threads:
             torch.set_num_threads(threads)
         self.experiment, self.prepared = experiment, prepared
         self._retriever: Retriever | None = None
 
     def measure(self, weights: Mapping[str, Tensor]) -> Validated:
-        """What the validation split measures with these weights."""
+        """The validation of these weights."""
         experiment = self.experiment
         if self._retriever is None:
             self.prepared = self.prepared.on_this_node(experiment)
@@ -199,7 +200,7 @@ class SplitValidator:
 
 
 class ActorValidator:
-    """A `Validator` that hands the weights to an actor. An actor that dies starts again, and measures again."""
+    """A `Validator` that sends the weights to an actor. Ray restarts an actor that dies, and it measures again."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor

@@ -1,7 +1,7 @@
-"""The whole of an experiment: one frozen tree of settings, and the only carrier of them.
+"""All settings of an experiment, as one frozen tree.
 
-Each part declares its own settings beside its code; this composes them. `override` changes any of them by dotted path,
-for the command line, a sweep and a test alike, and the flattened tree is what is stored with a run and sent to MLflow.
+Each part declares its own settings beside its code; `Experiment` composes them. `override` changes any of them by dotted path,
+for the command line, a sweep and a test alike; the flattened tree is stored with a run and sent to MLflow.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("cosine", "step", "constant")
 MOST_TIMES = 1000
-"""How often an epoch may have a clip: beyond it a part is better repeated by more epochs."""
+"""Largest weight of a part of a data set: beyond it, more epochs do the same."""
 NOT_DECIDING = ("tracking.", "scaling.", "train.checkpoint_every_steps", "train.keep_trajectory")
-"""Beginnings of the settings that change no weight: trials that differ in them alone are averaged and resumed."""
+"""Prefixes of the settings that change no weight: trials that differ only in these are averaged, and can be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class DataSettings(Settings):
 
 
 def parse_weights(entries: Sequence[str]) -> dict[str, float]:
-    """Weights by part, of `PART=WEIGHT` each. ValueError for anything else."""
+    """Weights by part, from entries `PART=WEIGHT`. ValueError for anything else."""
     weights: dict[str, float] = {}
     for entry in entries:
         part, _, value = entry.rpartition("=")
@@ -187,12 +187,12 @@ class TrainSettings(Settings):
 
 
 AUTO: Literal["auto"] = "auto"
-"""What a sweep decides when it knows the cluster (`sweep.scaling`)."""
+"""A sweep decides it when it knows the cluster (`sweep.scaling`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingSettings(Settings):
-    """What one trial's training takes."""
+    """Resources of one trial's training."""
 
     workers: int | str = setting(
         AUTO,
@@ -291,7 +291,7 @@ class ScalingSettings(Settings):
 
     @property
     def least_shards(self) -> int:
-        """The parts of a knowledge base that are asked for; 1 while that is not decided."""
+        """The set number of parts of a knowledge base; 1 while that is not decided."""
         return 1 if self.base_shards == AUTO else int(self.base_shards)
 
     @property
@@ -321,7 +321,7 @@ class ScalingSettings(Settings):
 
 
 def parse_labels(name: str, text: str) -> dict[str, str]:
-    """Node labels by key, of `KEY=VALUE,KEY=VALUE`. ValueError for anything else."""
+    """Node labels by key, from `KEY=VALUE,KEY=VALUE`. ValueError for anything else."""
     labels: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = (part.strip() for part in entry.partition("="))
@@ -386,7 +386,7 @@ class Experiment(Settings):
 
     @property
     def gathers(self) -> str:
-        """Why each worker needs the embeddings of a whole batch, as the setting by which it does; empty if it does not."""
+        """The setting because of which each worker gathers all embeddings of a batch; empty if none does."""
         usual, chosen = self.objective.pair.shared_from, self.scaling.losses_shared_from
         if self.objective.gathers or self.model.interaction == "late":
             return self.objective.gathers or "model.interaction=late"
@@ -415,7 +415,7 @@ class Experiment(Settings):
 
     @property
     def learned(self) -> LearnedSettings:
-        """What the objective learns besides the towers, to build a retriever with."""
+        """The settings of what the objective learns besides the towers, to build a retriever with."""
         return self.objective.pair.learns()
 
 
@@ -425,7 +425,7 @@ def resolved(experiment: Experiment) -> Experiment:
 
 
 def automatic_rate(model: ModelSettings) -> tuple[float, str]:
-    """(the learning rate that fits what is trained, why)."""
+    """(the learning rate for what the model trains, the reason)."""
     if all(checkpoint_of(tower) is None or tower.adapt.is_frozen for tower in (model.audio, model.text)):
         return 1e-3, "no pretrained tower is trained"
     if model.audio.is_convolutional and not model.audio.adapt.is_frozen:
@@ -434,12 +434,12 @@ def automatic_rate(model: ModelSettings) -> tuple[float, str]:
 
 
 def stored_experiment(content: Mapping[str, Any]) -> Experiment:
-    """The experiment that was stored as a flattened tree; settings that it lacks have their defaults."""
+    """The experiment of a stored flattened tree; settings that it lacks have their defaults."""
     return override(Experiment(), content)
 
 
 def load_experiment(path: Location) -> Experiment:
-    """The experiment whose flattened tree a JSON file holds. ValueError names the file and the setting that is not understood."""
+    """The experiment of a flattened tree in a JSON file. ValueError names the file and the setting that is not understood."""
     if not file_exists(path):
         raise ValueError(f"{path}: no such file; a run folder has an experiment.json")
     content = read_json(path)

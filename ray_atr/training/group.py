@@ -1,10 +1,10 @@
-"""The workers of one training run as the step sees them: gather with gradient, agree, average gradients and clip them.
+"""The workers of one training run: gathering with gradients, averaging gradients, and clipping them.
 
 Exactness: every worker gathers all embeddings and computes the same loss on the global batch of B pairs. The backward
 of the gather takes the worker's own slice times W (no collective is needed: all workers hold the same gradient), and
 `GradientMean` then takes the mean over workers. Encoder gradients are sums of the workers' parts, gradients
 of parameters used after the gather (temperature, metric) are the mean of W equal values: both are those of one process
-that holds all B pairs. A loss that can be shared around a ring needs no gather: a worker ends with the gradient of its own
+that holds all B pairs. A loss that is shared around a ring needs no gather: each worker gets the gradient of its own
 embeddings (`keep`).
 """
 
@@ -28,7 +28,7 @@ from ray_atr.models.sharding import is_sharded, local
 from ray_atr.objectives.pairs.ring import Ring
 
 BUCKET_BYTES = 25 * 2**20
-"""Gradients that travel together, as in DistributedDataParallel: large enough for the network, small enough to begin early."""
+"""Size of a bucket of gradients, as in DistributedDataParallel: large enough for the network, small enough to be sent early."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class WorkerGroup:
     size: int = 1
     device: torch.device = torch.device("cpu")
     shares: tuple[int, ...] = ()
-    """Samples of a global batch that each worker has; empty: as many on each."""
+    """Samples of a global batch on each worker; empty: the same number on each."""
     share_losses_from: int | None = None
-    """Pairs from which the workers share a loss; None: as the loss states, 0: never."""
+    """Number of pairs from which the workers share a loss; None: the loss's own number, 0: never."""
 
     loss_bytes: float = math.inf
-    """Bytes that this worker's part of a shared loss may take; the same on all."""
+    """Bytes that a worker's part of a shared loss may take; the same on all workers."""
 
     @property
     def is_first(self) -> bool:
@@ -52,15 +52,15 @@ class WorkerGroup:
 
     @property
     def ranks(self) -> Ranks:
-        """The workers as those that share a loss."""
+        """The workers as `Ranks`, for losses that they share."""
         return Ranks(self.rank, self.size)
 
     def share_losses(self) -> AbstractContextManager[None]:
-        """Within, the workers share the losses of many pairs."""
+        """Within the context, the workers share losses of many pairs."""
         return self.ranks.share(at_least=self.share_losses_from, memory=self.loss_bytes)
 
     def shared_from(self, usual: int) -> int:
-        """Pairs from which a loss is shared that states `usual`; 0: never."""
+        """Number of pairs from which a loss with the default `usual` is shared; 0: never."""
         return usual if self.share_losses_from is None else usual and self.share_losses_from
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class WorkerGroup:
             return tensor
         shares = self.shares or (len(tensor),) * self.size
         own = slice(sum(shares[: self.rank]), sum(shares[: self.rank]) + len(tensor))
-        # torch's own differentiable gathers warn as deprecated; this is the whole of what is needed.
+        # torch's own differentiable gathers are deprecated.
         return LinearMap.apply(tensor, partial(stacked, lengths=shares), lambda gradient: gradient[own] * self.size)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The own part of what no worker gathers, as it is; its gradient counts as that of `gather` does."""
+        """The tensor itself, where no worker gathers; its gradient is scaled as that of `gather` is."""
         if self.size == 1:
             return tensor
-        # The mean over workers is taken of all gradients.
+        # `GradientMean` divides all gradients by the number of workers.
         return LinearMap.apply(tensor, unchanged, lambda gradient: gradient * self.size)
 
     def ring(self, B: int) -> Ring:
@@ -113,7 +113,7 @@ class WorkerGroup:
 
 
 def bytes_for_losses(given: float | None, device: torch.device) -> float:
-    """What a worker's part of a shared loss may take on its device: as given, or what `scaling.loss_memory auto` is (None)."""
+    """Bytes that a worker's part of a shared loss may take on its device; `given` None is `scaling.loss_memory=auto`."""
     if given is not None:
         return given
     if device.type == "cuda" and torch.cuda.is_available():
@@ -122,19 +122,18 @@ def bytes_for_losses(given: float | None, device: torch.device) -> float:
 
 
 class GradientMean:
-    """Replaces every gradient by its mean over `size` workers, in buckets sent while the last backward pass computes others.
+    """Replaces every gradient by its mean over `size` workers. Buckets are sent while the backward pass computes the others.
 
     with GradientMean(parameters, size) as mean:
         first_part.backward()
-        mean.begin_last()      # from here on a parameter's gradient is whole once it has been added to
+        mean.begin_last()      # from here on each gradient is added to once more, and then complete
         last_part.backward()
         mean.finish()
 
-    All workers send the same buckets in the same order, whatever their share of the batch touches: a bucket waits for
-    those before it, and `finish` sends the rest, with zeros for what was not touched. `parameters` are in the order of the
-    forward pass; the backward pass goes the other way. Torch's DistributedDataParallel does this for a model whose forward
-    is one call and whose backward comes once; a step here calls two towers, may call them for one language after the other,
-    and back-propagates several times, so the hooks are set here, on the parameters themselves.
+    All workers send the same buckets in the same order, whichever parameters their shares use: a bucket waits for those before
+    it, and `finish` sends the rest, with zeros for unused parameters. `parameters` are in the order of the forward pass.
+    torch's DistributedDataParallel needs one forward call and one backward pass; a step here calls two towers, maybe for one
+    language after the other, and has several backward passes, so the hooks are on the parameters themselves.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], size: int) -> None:
@@ -155,11 +154,11 @@ class GradientMean:
             hook.remove()
 
     def begin_last(self) -> None:
-        """Every parameter is added to at most once from now on."""
+        """Call it before the last backward pass: from now on every gradient is added to at most once."""
         self.is_last = True
 
     def finish(self) -> None:
-        """Send what has not been sent, and put every mean in its place."""
+        """Send the remaining buckets, and replace every gradient by its mean."""
         while len(self.sent) < len(self.buckets):
             self._send()
         for work, flat, parameters in self.sent:
@@ -194,7 +193,7 @@ class GradientMean:
 
 
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters in their order, in runs of one number type of at most BUCKET_BYTES, or of one parameter."""
+    """The parameters in their order, divided into buckets of one number type and at most BUCKET_BYTES (or one parameter)."""
     buckets: list[list[nn.Parameter]] = []
     held = 0
     for parameter in parameters:
@@ -208,27 +207,27 @@ def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def divide(parameters: Iterable[nn.Parameter], number: int) -> None:
-    """Divide the gradients that there are."""
+    """Divide all gradients by a number, in place."""
     torch._foreach_div_([local(p.grad) for p in parameters if p.grad is not None], number)
 
 
 def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The norm of all gradients as one vector, the same on every worker; all take part if some are sharded."""
+    """The norm of all gradients together, the same on every worker; all workers take part if some are sharded."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     parts = [local(gradient) for gradient in gradients if is_sharded(gradient)]
     if not parts:
         return nn.utils.get_total_norm(gradients)
     squared = nn.utils.get_total_norm(parts).square()
     dist.all_reduce(squared)
-    whole = [gradient for gradient in gradients if not is_sharded(gradient)]
-    return (squared + nn.utils.get_total_norm(whole).square().to(squared.device)).sqrt() if whole else squared.sqrt()
+    rest = [gradient for gradient in gradients if not is_sharded(gradient)]
+    return (squared + nn.utils.get_total_norm(rest).square().to(squared.device)).sqrt() if rest else squared.sqrt()
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """The norm of all gradients, which are then scaled so that it is at most `limit`; 0: not."""
+    """The norm of all gradients before they are scaled to a norm of at most `limit`; 0: no limit."""
     parameters = list(parameters)
     norm = total_norm(parameters)
     if gradients := [local(parameter.grad) for parameter in parameters if parameter.grad is not None]:
-        # As `nn.utils.clip_grads_with_norm_` does, which would ask for each list of sharded tensors how to divide them.
+        # As `nn.utils.clip_grads_with_norm_`, which would dispatch every operation on sharded tensors.
         torch._foreach_mul_(gradients, ((limit or math.inf) / (norm + 1e-6)).clamp(max=1.0))
     return norm

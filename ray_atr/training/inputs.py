@@ -1,4 +1,4 @@
-"""What a run needs before its first step, made once by the driver: data set, cached features, tokeniser, first weights."""
+"""The inputs of a run, prepared once by the driver: data set, cached features, tokeniser, first weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where the inputs of a run are; plain paths, and the data set's URL where it has one, to be sent to workers."""
+    """Where the inputs of a run are: paths, and the data set's URL if it has one. Picklable, for workers."""
 
     data: str
     data_hash: str
@@ -55,15 +55,15 @@ class Prepared:
     home: Path
     is_audio_encoded: bool = False
     captions: Path | None = None  # vectors of the captions from a frozen text tower
-    data_name: str = ""  # what the data set calls itself in its manifest
+    data_name: str = ""  # the data set's name in its manifest
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
-        """The features of another data set, of the kind that these are."""
+        """The features of another data set, of the same kind as these."""
         tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=silent)
         return _features(experiment, tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
-        """These inputs, made now if this node's disk lacks them: they were prepared on another."""
+        """These inputs on this node; prepared again if its disk lacks them."""
         folders = [self.features, *([] if self.captions is None else [self.captions])]
         if all(map(is_complete, folders)) and (self.tokenizer is None or _is_complete_tokenizer(self.tokenizer)):
             return self
@@ -71,12 +71,12 @@ class Prepared:
 
     @property
     def frozen_weights(self) -> dict[str, Path]:
-        """Files that hold the weights of the towers whose vectors are read."""
+        """Files with the weights of the towers whose vectors are read, by `audio` and `text`."""
         folders = {"audio": self.features if self.is_audio_encoded else None, "text": self.captions}
         return {kind: folder / TOWER_FILE for kind, folder in folders.items() if folder is not None}
 
     def first_retriever(self, experiment: Experiment) -> Retriever:
-        """The retriever with the weights that a run starts from, the same wherever it is built."""
+        """The retriever with the weights that a run starts from, the same in every process."""
         retriever = build_retriever(
             experiment.model,
             tokenizer=self.load_tokenizer(),
@@ -90,7 +90,7 @@ class Prepared:
         return retriever
 
     def reading(self, retriever: Retriever) -> Retriever:
-        """The retriever as it takes these inputs: frozen towers whose vectors are here are stood in for, all else is shared."""
+        """A retriever for these inputs: frozen towers whose vectors are cached are replaced by stand-ins; the rest is shared."""
         audio, text = retriever.audio_tower, retriever.text_tower
         return retriever.with_towers(
             AudioVectorsTower(audio.front_end, audio.width) if self.is_audio_encoded else audio,
@@ -105,8 +105,8 @@ class Prepared:
 def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> None:
     """Give the retriever the weights of a saved one.
 
-    What the objective learns keeps its first values where the saved one did not learn it. ValueError if the towers or
-    projections differ, or if a tower whose vectors were encoded before (`encoded`: audio, text) has other weights there.
+    Learned values of the objective that the saved one lacks keep their first values. ValueError if the towers or projections
+    differ, or if a tower whose vectors are cached (`encoded`: audio, text) has other weights.
     """
     saved = Retriever.from_pretrained(str(saved_retriever(folder, "train.start_from")))
     mine, theirs = retriever.state_dict(), saved.state_dict()
@@ -125,15 +125,15 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
-def what_is_prepared(experiment: Experiment) -> tuple[DataSettings, ModelSettings]:
-    """What decides on what `prepare` makes: the data without its noise, and the model."""
+def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings]:
+    """The settings that `prepare` depends on: the data without its noise, and the model."""
     return replace(experiment.data, noise=Noise()), experiment.model
 
 
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:
-    """Make or find the data set, its cached features and the tokeniser of an experiment; `say` tells what is being done.
+    """The data set, its cached features and the tokeniser of an experiment, made if missing; `say` gets lines about it.
 
-    Raises ValueError naming the setting if the data set is missing or lacks a language or split that is asked for.
+    Raises ValueError, naming the setting, if the data set is missing or lacks a language or split.
     """
     experiment = with_languages(experiment)
     check_experiment(experiment)
@@ -146,12 +146,12 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     if experiment.train.learning_rate == "auto":
         rate, reason = automatic_rate(experiment.model)
         say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
-    for kind, reason in experiment.model.encoded_anew.items():
+    for kind, reason in experiment.model.encoded_each_batch.items():
         say(f"the frozen {kind} tower encodes every batch again: {reason}")
-    if beyond := _audio_left_out(experiment, manifest):
-        say(beyond)
-    for fewer in _fewer_than_asked(experiment, manifest):
-        say(fewer)
+    if cut := _audio_cut(experiment, manifest):
+        say(cut)
+    for line in _smaller_base(experiment, manifest):
+        say(line)
     is_audio_encoded = experiment.model.encodes_once("audio")
     audio, text = (_frozen_tower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
     features = _features(experiment, audio, folder, is_encoded=is_audio_encoded)
@@ -159,7 +159,7 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     if experiment.model.encodes_once("text"):
         captions = ensure_text_vectors(text, folder, experiment.data.languages)
     if experiment.data.order == IN_SHARDS:
-        say(_what_an_epoch_has(experiment, open_features(features, experiment.data.train_split)))
+        say(_epoch_in_shards(experiment, open_features(features, experiment.data.train_split)))
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
@@ -172,8 +172,8 @@ def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Sa
     )
 
 
-def _fewer_than_asked(experiment: Experiment, manifest: Manifest) -> Iterator[str]:
-    """Says of a knowledge base that is smaller than what is asked of it."""
+def _smaller_base(experiment: Experiment, manifest: Manifest) -> Iterator[str]:
+    """A line for each setting of a knowledge base that is larger than its number of entries."""
     knowledge = experiment.objective.knowledge
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return
@@ -184,8 +184,8 @@ def _fewer_than_asked(experiment: Experiment, manifest: Manifest) -> Iterator[st
             yield f"objective.knowledge.{name}: {asked:,} asked for, {most:,} taken: the base has {entries:,} clips"
 
 
-def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
-    """How many clips an epoch in the order of the shards has, in words. ValueError if it has none."""
+def _epoch_in_shards(experiment: Experiment, features: FeatureSet) -> str:
+    """A line about the size of an epoch in the order of the shards. ValueError if it has no clips."""
     data, batch_size = experiment.data, experiment.train.batch_size
     steps = steps_in_shards(features.groups, batch_size, data.order_parts)
     return (
@@ -194,8 +194,8 @@ def _what_an_epoch_has(experiment: Experiment, features: FeatureSet) -> str:
     )
 
 
-def _audio_left_out(experiment: Experiment, manifest: Manifest) -> str:
-    """What of the audio the model does not hear, in words; empty if it hears all of it."""
+def _audio_cut(experiment: Experiment, manifest: Manifest) -> str:
+    """A line about clips that the model cuts; empty if it uses all of the audio."""
     seconds = experiment.model.audio.front_end.clip_seconds
     if experiment.model.pools_windows or not has_long_clips(manifest, seconds):
         return ""
@@ -212,7 +212,7 @@ def _frozen_tower(
     scaling = experiment.scaling
     encoder = Resources(
         scaling.cpus_per_worker * WORKER_CPU_SHARE,
-        # Trials may share a GPU; encoders, each with a tower of its own, do not.
+        # Trials may share a GPU; encoders, each with its own tower, do not.
         float(math.ceil(scaling.gpus_per_worker)),
         setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
     )
@@ -238,12 +238,12 @@ def _features(experiment: Experiment, tower: FrozenTower, data: str, *, is_encod
 
 
 def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path | None:
-    """Towers that bring no tokeniser of their own get one trained on the training captions, cached by content."""
+    """The tokeniser, trained on the training captions and cached by content; None for towers that have their own."""
     data, text = experiment.data, experiment.model.text
     if not text.trained_vocabulary:
         return None
     if experiment.train.start_from is not None:
-        # Its embeddings are those of its own tokens.
+        # The saved embeddings are of the saved tokeniser's tokens.
         with fetched(saved_retriever(experiment.train.start_from, "train.start_from")) as copy:
             saved = (Path(copy) / "text" / "tokenizer.json").read_bytes()
         return _cached_tokenizer(home, saved, lambda: saved)
@@ -260,7 +260,7 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
 
 
 def _cached_tokenizer(home: Path, key: bytes, make: Callable[[], bytes]) -> Path:
-    """The file of a tokeniser, named by the hash of its key and made now if it is absent or damaged."""
+    """The file of a tokeniser, named by the hash of its key; made if it is missing or damaged."""
     path = cache_folder(home, "tokenizers") / f"{cache_key(None, key)}.json"
     if not _is_complete_tokenizer(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a run takes from its data set unless it is asked for: its languages, and where its vectors are and how wide."""
+"""Settings that a run takes from its data set by default: languages, and the location and width of vectors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.experiment import Experiment
 
 
-def spoken_in(experiment: Experiment) -> tuple[str, ...]:
+def available_languages(experiment: Experiment) -> tuple[str, ...]:
     """The languages that the experiment's data set has captions in, English first."""
     data = experiment.data
     return data.soundscapes.languages if data.source == "soundscapes" else read_manifest(data.source).languages
 
 
 def with_languages(experiment: Experiment) -> Experiment:
-    """The experiment with its languages filled in, all those of the data set if none were asked for, and its vectors.
+    """The experiment with all languages of its data set if none are set.
 
-    Those are filled in, width and place, if the model takes vectors and does not say. ValueError if the data set has none.
+    If the model takes vectors, their width and folder are filled in too, if unset. ValueError if the data set has none.
     """
     audio, text, data = experiment.model.audio, experiment.model.text, experiment.data
     if isinstance(audio, AudioVectors) and audio.width == 0:
@@ -29,19 +29,19 @@ def with_languages(experiment: Experiment) -> Experiment:
     if isinstance(text, TextVectors) and text.data is None:
         require_vectors(data.source, "model.text")
         text = replace(text, data=data.source)
-    data = data if data.languages else replace(data, languages=spoken_in(experiment))
+    data = data if data.languages else replace(data, languages=available_languages(experiment))
     return replace(experiment, model=replace(experiment.model, audio=audio, text=text), data=data)
 
 
 def check_languages(experiment: Experiment) -> None:
-    """ValueError if the data set lacks a language that is asked for, or the scheme an anchor.
+    """ValueError if the data set lacks a set language, or the scheme its anchor.
 
-    A scheme with an anchor compares with English; a set in one language leaves it no choice, and that one is the anchor.
+    A scheme's anchor is English; if there is only one language, that one is the anchor.
     """
     data, scheme = experiment.data, experiment.objective.scheme
     where = "soundscapes" if data.source == "soundscapes" else data.source
     wish = "--data.soundscapes.languages" if data.source == "soundscapes" else "--data.languages"
-    has = spoken_in(experiment)
+    has = available_languages(experiment)
     if not has:
         raise ValueError(f"data.source: {where} has no captions")
     missing = [language for language in data.languages if language not in has]

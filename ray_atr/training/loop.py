@@ -1,4 +1,4 @@
-"""The training loop of one worker: the same with Ray's workers around it and without Ray at all."""
+"""The training loop of one worker: the same with Ray's workers and without Ray."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from ray_atr.training.unusual import naming_settings
 from ray_atr.training.validation import evaluate_split, keep_scores
 
 PreemptionCheck = Callable[[WorkerGroup], bool]
-"""Asked by every worker, after the same steps; the answer is the same for all."""
+"""Called by every worker after the same steps; returns the same on all of them."""
 
 Report = Callable[[EpochReport | FinalReport], None]
-"""Called by every worker with one epoch's metrics; the first worker's are kept."""
+"""Called by every worker with one epoch's metrics; the first worker's are recorded."""
 
 
 def train_trial(
@@ -54,13 +54,13 @@ def train_trial(
     sync: CheckpointSync | None = None,
     is_preempted: PreemptionCheck | None = None,
 ) -> None:
-    """Train to the end of the last epoch, from `folder/last` if it is there, and report the best epoch's test metrics.
+    """Train to the end of the last epoch, from `folder/last` if it exists, and report the best epoch's test metrics.
 
     Leaves `folder/last` (everything needed to resume) and `folder/best` (the retriever of the best validation epoch).
     Every epoch's metrics are reported, those of a resumed run's earlier epochs again; with `make_validator`, one epoch later.
-    A checkpoint is made whenever `is_preempted`, which is asked after each step, says that a worker is about to be lost. With
-    a `sync`, `folder` is this node's copy of what a store holds. Raises NonFiniteError before a step that would spoil
-    the weights. An error names settings that are far from what is usual.
+    After each step `is_preempted` is called; if it says that a worker is about to be lost, a checkpoint is written. With
+    a `sync`, `folder` is this node's copy of a folder in an object store. Raises NonFiniteError before an optimiser step with
+    a loss or gradient that is not finite. An error names settings with unusual values.
     """
     with naming_settings(experiment), ExitStack() as ending:
         experiment, group, clock = with_languages(experiment), group or WorkerGroup(), Clock()
@@ -71,7 +71,7 @@ def train_trial(
             loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
         )
         if sync is not None:
-            # The knowledge base is the first worker's affair.
+            # Only the first worker needs the knowledge base.
             sync.fetch("" if group.is_first else f"{LAST}/")
         data = TrainingData(experiment, prepared, group)
         state = first_state(data, folder, make_refresher)
@@ -81,7 +81,7 @@ def train_trial(
         ending.callback(validation.close)
         shards = None
         if experiment.scaling.shard_towers:
-            # What of torch it uses takes a second to import, which no other run should wait for.
+            # Imported here because it takes a second.
             from ray_atr.training.shards import ShardWriter
 
             shards = ShardWriter(folder, group, sync)
@@ -90,8 +90,8 @@ def train_trial(
         every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
 
         def end_epochs(rows: Sequence[EpochReport]) -> None:
-            """Complete rows go into a checkpoint, then out; with sharded towers before it is whole."""
-            # A checkpoint is read without classes of ours. Its time counts with the next epoch, since this one's row is in it.
+            """Write a checkpoint with the complete rows, then report them; with sharded towers a thread still writes it."""
+            # Plain dicts: a checkpoint is read without our classes. Its time counts in the next epoch: this one's row is in it.
             state.progress.history.extend(map(dict, rows))
             checkpoint()
             for row in rows:
@@ -109,7 +109,7 @@ def train_trial(
             is_wanted = False
             if progress.step_in_epoch == 0:
                 if shards is not None and experiment.objective.knowledge.needs_retrieval:
-                    # A new version of a base may take the place of one that the checkpoint before needs.
+                    # A new version of a base may replace one that the previous checkpoint needs.
                     shards.wait()
                 begin_epoch(state, data, epoch)
             for batch in clock.waiting("data", batches):
@@ -118,14 +118,15 @@ def train_trial(
                 progress.add(result.scalars, clock.spent())
                 is_wanted |= is_preempted is not None and is_preempted(group)
                 is_wanted |= every > 0 and progress.step_in_epoch % every == 0
-                # Gradients that wait for others are in no checkpoint. At the end of an epoch the validation belongs to it:
-                # what is resumed there has begun the next.
+                # Only after an optimiser step: accumulated gradients are in no checkpoint. Not after the last step of an epoch:
+                # a run that resumed there would begin the next epoch without this one's validation.
                 if is_wanted and place_of(data, batch).is_last and progress.step_in_epoch < data.steps_per_epoch:
                     checkpoint()
                     is_wanted = False
             means = progress.end_epoch(data.steps_per_epoch)
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
-        # An epoch that began while the one before it used up the patience would not have begun without a validator.
+        # If the last validation ended the patience, the epoch that began meanwhile does not count: without a validator it
+        # would not have begun.
         if not progress.is_stuck(patience) and (rows := validation.remaining()):
             end_epochs(rows)
         if shards is not None:
@@ -142,7 +143,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
 
 
 class BatchPlace(NamedTuple):
-    """A batch among those whose gradients are averaged for one step of the optimiser: its number from 1, and how many."""
+    """The number of a batch, from 1, among the `size` batches whose gradients are averaged for one optimiser step."""
 
     number: int
     size: int
@@ -153,15 +154,15 @@ class BatchPlace(NamedTuple):
 
 
 def place_of(data: TrainingData, batch: Batch) -> BatchPlace:
-    """Where a batch is among those of its optimiser step; an epoch's last step may have fewer."""
+    """The place of a batch in its optimiser step; an epoch's last step may have fewer batches."""
     together, step = data.experiment.train.batches_per_step, batch.step % data.steps_per_epoch
     first = step - step % together
     return BatchPlace(step - first + 1, min(together, data.steps_per_epoch - first))
 
 
 def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch, clock: Clock) -> StepResult:
-    """One batch: gradients; after the last batch of an optimiser step, their mean, clipped; weights; rate; the metric's
-    projection; memory.
+    """Compute the gradients of one batch. After the last batch of an optimiser step, also average and clip them, and update
+    weights, learning rate, metric and memory.
     """
     place = place_of(data, batch)
     settings, retriever, group = data.experiment.train, state.retriever, data.group
@@ -207,7 +208,7 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
 
 
 def final_report(progress: Progress, data: TrainingData, folder: Path, sync: CheckpointSync | None) -> FinalReport:
-    """The best epoch's retriever on the test split, if there is one; the store has that retriever and its scores then."""
+    """The best epoch's metrics on the test split, if there is one. The retriever and its scores are copied to the store."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
     if sync is not None:
         sync.share(BEST, is_first=group.is_first)

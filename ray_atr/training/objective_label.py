@@ -1,4 +1,4 @@
-"""What an objective is called: by its preset, or by the names of its parts."""
+"""The name of an objective: that of its preset, or the names of its parts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ray_atr.objectives import PAIRS, PRESETS
 
 
 def joint_name(choices: Iterable[str]) -> str:
-    """What a scheme, a pair loss and a knowledge are called together: `kcl+pot`."""
+    """The names of a scheme, a pair loss and a knowledge as one: `kcl+pot`."""
     return "+".join((choice in PAIRS and PAIRS[choice].short_name) or choice for choice in choices)
 
 
 def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """The name of a trial's objective, of its settings and of what it varies of them: the preset whose settings it has, or is
-    nearest to, or its choices: `kcl+pot`.
+    """The name of a trial's objective, from its settings and its overrides: the nearest preset with the same parts, or else the
+    names of its parts: `kcl+pot`.
     """
     parts = {part: settings.get(f"objective.{part}") for part in ("scheme", "pair", "knowledge")}
     chosen = str(overrides.get("objective"))
@@ -29,12 +29,12 @@ def objective_label(settings: Mapping[str, Any], overrides: Mapping[str, Any] = 
     if not same:
         pair, metric = str(parts["pair"]), settings.get("objective.pair.metric")
         if metric not in (None, getattr(PAIRS.get(pair), "metric", None)):
-            # As presets are called: `m_ltm`, `m_ltm_euclidean`.
+            # Like the presets `m_ltm` and `m_ltm_euclidean`.
             parts["pair"] = f"{joint_name([pair])}_{metric}"
         return joint_name(str(choice) for choice in parts.values() if choice not in (None, "none")) or chosen
 
     def distance(name: str) -> tuple[int, bool]:
-        """Settings in which it is another than the preset; of two alike, the one that was named."""
+        """Number of settings that differ from the preset's; of equal ones, the preset that was named comes first."""
         differing = [path for path, value in same[name].items() if settings.get(f"objective.{path}", value) != value]
         return len(differing), name != chosen
 

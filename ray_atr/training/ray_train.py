@@ -41,18 +41,18 @@ logger = logging.getLogger(__name__)
 ERROR_FILE = "error.txt"
 METRICS = "metrics"
 SHARDED_FROM = 2**30
-"""Bytes of embeddings from which a base over several nodes is held in parts: smaller ones are cheaper to have everywhere."""
+"""Bytes of embeddings from which a base over several nodes is divided into parts; a smaller one is copied to every node."""
 ALWAYS_SHOWN = ("epoch", "is_final")
 ASK_EVERY = 5.0
-"""Seconds between two questions whether a node is to be taken away: each makes all workers wait for each other."""
+"""Seconds between two checks for preemption: in each, all workers wait for each other."""
 
 SIGNS = (
     "OutOfMemoryError",  # torch's on a GPU, Ray's of a node
     "ObjectStoreFullError",
-    "OutOfDiskError",  # Ray's, when what does not fit into the object store does not fit on the disk either
+    "OutOfDiskError",  # Ray's, when objects fit neither into the object store nor on the disk
     "MemoryError",  # Python's and NumPy's
     "can't allocate memory",  # torch's on a CPU
-    "OOM killer",  # what Ray thinks of a process that was killed from outside
+    "OOM killer",  # Ray's guess for a process that was killed from outside
 )
 REMEDY = (
     "if memory was too small: lower train.embedding_chunk and train.language_chunk (the same gradient), train.batch_size, "
@@ -62,11 +62,11 @@ REMEDY = (
 
 
 OF_LOST_PEERS = re.compile(r"\bgloo/|NCCL|process group|by peer|Broken pipe")
-"""What torch says of an exchange with workers that are gone: an error that follows from another one."""
+"""Errors of torch in an exchange with workers that are gone: a consequence of another error."""
 
 
 class TrialError(RuntimeError):
-    """A trial that cannot continue: a mistake in its settings, numbers that are not finite, workers that died too often."""
+    """A trial cannot continue: a mistake in its settings, numbers that are not finite, or workers that died too often."""
 
 
 def run_trial(
@@ -79,9 +79,9 @@ def run_trial(
 ) -> None:
     """Train one experiment to its end, resuming what `folder` holds.
 
-    With `scaling.workers` of 1 or more through a TorchTrainer, whose reports reach `callbacks` in its controller, packed,
-    with the metrics `shown`; with 0 (or auto, not decided) in this process, calling `report_here(metrics)`. Raises
-    TrialError, with the first cause, when workers died more often than allowed.
+    With `scaling.workers` of 1 or more, in a TorchTrainer: its reports reach `callbacks` in its controller, packed, with the
+    metrics `shown`. With 0 (or auto, not decided), in this process, which calls `report_here(metrics)`. Raises TrialError,
+    with the first cause, when workers died more often than allowed.
     """
     config = {"experiment": experiment, "folder": str(folder), "home": str(home), "shown": list(shown)}
     if not experiment.scaling.has_workers:
@@ -95,7 +95,7 @@ def run_trial(
     trainer = TorchTrainer(
         worker,
         train_loop_config=config,
-        # NCCL wants a GPU for each worker: two shares of more than half are never of the same one.
+        # NCCL needs a GPU for each worker, which a share of more than half guarantees.
         torch_config=TorchConfig(backend="nccl" if scaling.gpus_per_worker > 0.5 else "gloo"),
         # Ray's hints are those of the API before 2.60.
         scaling_config=ScalingConfig(  # type: ignore[call-arg]
@@ -105,10 +105,10 @@ def run_trial(
             label_selector=parse_labels("scaling.worker_labels", scaling.worker_labels) or None,
         ),
         run_config=RunConfig(
-            # Named after the trial, never after the time: a restarted trial is the same run to Ray Train.
+            # The trial's name, without the time: Ray Train then treats a restarted trial as the same run.
             name=folder.name,
             storage_path=ray_storage(folder),
-            # A node that its cloud takes back is no failure: such a restart is not counted.
+            # Restarts after a preemption are not counted as failures.
             failure_config=FailureConfig(  # type: ignore[call-arg]
                 max_failures=scaling.max_failures, max_preemption_failures=-1
             ),
@@ -122,20 +122,20 @@ def run_trial(
 
 
 def first_cause(failures: Mapping[int, Exception]) -> str:
-    """What ended the workers, in a line, from the errors of those that had one, by rank.
+    """The cause of the workers' end, in one line, from their errors by rank.
 
-    If a worker dies, the others fail too: their exchange with it breaks. Such errors are told only where there is no other.
+    If a worker dies, the others fail too, in their exchange with it. Such an error is reported only if there is no other.
     """
-    if died := {rank: how for rank, error in sorted(failures.items()) if (how := how_it_died(error))}:
+    if died := {rank: how for rank, error in sorted(failures.items()) if (how := how_process_ended(error))}:
         ranks = " and ".join(map(str, died))
         return f"worker{'s' * (len(died) > 1)} {ranks} died: {next(iter(died.values()))}"
-    told = [_last_words(error) for _, error in sorted(failures.items())]
+    told = [_one_line(error) for _, error in sorted(failures.items())]
     own = [words for words in told if not OF_LOST_PEERS.search(words)]
     return own[0] if own else f"a worker was lost, and Ray does not say how; another one said {told[0]}"
 
 
-def how_it_died(error: Exception) -> str | None:
-    """How a worker's process ended, if this error of Ray Train tells that it did; None for an error of its own."""
+def how_process_ended(error: Exception) -> str | None:
+    """How a worker's process ended, if this error of Ray Train is about its end; None for an error within the worker."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     failure = getattr(error, "health_check_failure", None)
@@ -150,25 +150,25 @@ def how_it_died(error: Exception) -> str | None:
     return f"its process{where} was killed, as the system does where memory is full, or it crashed"
 
 
-def _last_words(error: Exception) -> str:
-    """An error as Python prints it, in a line."""
+def _one_line(error: Exception) -> str:
+    """An error as Python prints it, on one line."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
 def num_workers(scaling: ScalingSettings) -> int | tuple[int, int]:
-    """How many workers, as Ray Train takes it: a number, or the least and the most."""
+    """The number of workers for Ray Train: a number, or the least and the most."""
     return scaling.workers if isinstance(scaling.workers, int) else (scaling.fewest_workers, scaling.most_workers)
 
 
 def ray_storage(folder: Location) -> str:
-    """Where Ray keeps notes of its own on a run. Nothing is read from them again, so with an object store they stay here."""
+    """The folder for Ray Train's own files. They are never read again, so with an object store they stay on this machine."""
     if is_local(folder):
         return str(folder / "ray")
     return os.path.join(tempfile.gettempdir(), "ray_atr", *folder.parts[1:], "ray")
 
 
 def worker(config: dict[str, Any]) -> None:
-    """What each Ray Train worker runs."""
+    """The training function of each Ray Train worker."""
     import ray.train
 
     _train_in_worker(config, lambda metrics: ray.train.report(packed(metrics, config["shown"])))
@@ -179,7 +179,7 @@ def _train_in_worker(config: dict[str, Any], report: Any) -> None:
         _train_once(config, report)
     except DamagedCacheError as error:
         if config["experiment"].scaling.has_workers:
-            # The other workers wait for this one: Ray Train starts all of them again, from the last checkpoint.
+            # The other workers wait for this one: raised, so that Ray Train restarts all of them from the last checkpoint.
             raise
         logger.warning("%s; training continues from the last checkpoint", error)
         _train_once(config, report)
@@ -214,10 +214,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
         raise
     except (ValueError, NonFiniteError) as error:
         if is_joined and not has_group():
-            # Another worker died, so Ray Train has taken this one's group away to start all of them again. The next exchange
-            # is a ValueError to torch, and no mistake in the settings.
+            # Another worker died, and Ray Train has destroyed this one's group to restart all of them. torch raises a ValueError
+            # in the next exchange, which is no mistake in the settings.
             raise
-        # Trying again would end the same way, so this ends the trial instead of counting as a worker that died.
+        # Another attempt would end in the same way: written as the trial's error instead of raised, which would restart workers.
         write_error(folder, str(error))
     except (MemoryError, RuntimeError) as error:
         what = "".join(traceback.format_exception_only(error))
@@ -227,15 +227,15 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
 
 
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:
-    """The run's knowledge base as named actors, one for each part: started by the first worker that searches it, found by others.
+    """The run's knowledge base as named actors, one for each part: the first worker that searches a part starts its actor.
 
-    It encodes by itself, on the resources of one encoder, or leaves that to `scaling.encoders` processes.
+    The actor encodes with the resources of one encoder, or `scaling.encoders` processes do.
     """
     from ray_atr.training.knowledge_base import actor
 
-    # The trial's name for people, its folder's for two runs whose trials are called alike.
+    # The trial's name is for people; the hash of its folder distinguishes runs with equal trial names.
     own = f"{folder.parent.name}-{cache_key(str(folder))}"
-    # Beside an object store each worker has a folder of its own.
+    # With an object store each worker has its own folder: the first worker's name is used.
     name = str(group.gather_objects(own)[0])
     experiment = encode.experiment
     settings, scaling = knowledge.snapshot_settings(experiment.seed), experiment.scaling
@@ -252,16 +252,16 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
         refresher = actor.ActorRefresher(name, part)
     group.barrier()
     if group.is_first:
-        refresher.give_back(folder)
+        refresher.restore(folder)
     group.barrier()
     return refresher
 
 
 def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
-    """In how many parts the workers hold the base, the same on all of them: `scaling.base_shards`, or what auto stands for.
+    """Number of parts of the base, the same on all workers: `scaling.base_shards`, at most one part for each worker.
 
-    Auto is one part a node, of a base that takes `SHARDED_FROM` or more, can be searched in parts and encoded beside the
-    workers. Never more than there are workers.
+    `auto` is one part for each node, for a base of `SHARDED_FROM` bytes or more that can be searched in parts and whose encoders
+    fit beside the workers; else 1.
     """
     scaling, knowledge = experiment.scaling, experiment.objective.knowledge
     if scaling.base_shards != AUTO:
@@ -280,13 +280,13 @@ def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
 
 
 def write_error(folder: Location, message: str) -> None:
-    """Leave word of why a trial ended, for the process that started it."""
+    """Write why a trial ended, for the process that started it."""
     make_folder(folder)
     write_text(folder / ERROR_FILE, " ".join(redact(message).split()) + "\n", is_private=True)
 
 
 def worker_group(experiment: Experiment) -> WorkerGroup:
-    """This process's place among the trial's workers, and its device."""
+    """The trial's workers as this process sees them, with its rank and device."""
     device = torch.device("cpu")
     if experiment.scaling.gpus_per_worker and torch.cuda.is_available():
         from ray.train.torch import get_device
@@ -298,35 +298,35 @@ def worker_group(experiment: Experiment) -> WorkerGroup:
 
 
 def has_group() -> bool:
-    """Whether this process is joined with the trial's other workers."""
+    """Whether this process is in a process group with the trial's other workers."""
     return dist.is_available() and dist.is_initialized()
 
 
 def remedy(text: str) -> str:
-    """`; if memory was too small: ...` for an error's text that tells of it, with its type; nothing for another."""
+    """`; if memory was too small: ...` if an error's text (with its type) is about memory, else empty."""
     return f"; {REMEDY}" if any(sign in text for sign in SIGNS) else ""
 
 
 def packed(metrics: Mapping[str, Any], shown: Iterable[str] = ()) -> dict[str, Any]:
-    """What a worker reports, as it travels to the driver: the metrics as one text; those in `shown` as numbers too.
+    """A worker's report to the driver: the metrics as one text, and those in `shown` as numbers too.
 
-    Tune keeps statistics of every number that a trial ever reported, which with hundreds of metrics a trial fills the
-    driver (NOTEBOOK.md).
+    Tune stores statistics of every number that a trial ever reported: hundreds of metrics for each trial would fill the
+    driver's memory (NOTEBOOK.md).
     """
-    open_ones = {name: metrics[name] for name in (*ALWAYS_SHOWN, *shown) if name in metrics}
-    return {**open_ones, METRICS: json.dumps(dict(metrics))}
+    numbers = {name: metrics[name] for name in (*ALWAYS_SHOWN, *shown) if name in metrics}
+    return {**numbers, METRICS: json.dumps(dict(metrics))}
 
 
 def unpacked(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What was packed, without all that Tune adds to a result; nothing if a trial reported nothing of its own."""
+    """The packed metrics, without what Tune adds to a result; empty if it has none."""
     return dict(json.loads(result[METRICS])) if METRICS in result else {}
 
 
 class PreemptionNotices:
-    """Says, once for each node that is to be taken away, that a checkpoint is due; called by all workers after the same steps.
+    """True once for each node that will be preempted: then a checkpoint is due. Called by all workers after the same steps.
 
-    Clouds give word of it some 30 to 120 seconds before. `ask` is `ray.train.get_preemption_info`: None, or what names the
-    nodes. It waits until every worker has asked, so the workers first agree that it is time.
+    Clouds announce it some 30 to 120 seconds before. `ask` is `ray.train.get_preemption_info`, which returns None or the nodes.
+    It waits for every worker, so the workers first agree to call it.
     """
 
     def __init__(

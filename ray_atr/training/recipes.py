@@ -1,10 +1,11 @@
 """Experiments by name: each recipe derives from another one and changes what is different.
 
-The names say data, towers and objective. The small ones are of seconds without a GPU; recipes of papers name published
+The names say data, towers and objective. The small ones take seconds without a GPU. Recipes of papers name published
 checkpoints (a hub id, or a file to be put under `checkpoints/`) and prepared data sets under `data/`. Every value can be
 overridden by its path.
 
-A file of recipes has what each is `about`, the `base` that it derives from, and what it `changes`, by the paths of the settings.
+A YAML file of recipes gives each one's description (`about`), the recipe that it derives from (`base`), and its `changes`, by
+the paths of the settings.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Recipe:
     base: Recipe | None = None
 
     def __call__(self) -> Experiment:
-        # Names of recipes are read for help, which does not wait for the towers' libraries.
+        # Imported here because `--help` only needs the names, and not the towers' libraries.
         from ray_atr.common.override import override
         from ray_atr.training.experiment import Experiment
 

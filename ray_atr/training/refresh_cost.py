@@ -1,4 +1,4 @@
-"""What a refresh of a knowledge base costs beside an epoch of training, estimated before the start."""
+"""The estimated cost of a knowledge base's refresh, compared with an epoch of training."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ray_atr.training.checks import split_sizes
 from ray_atr.training.experiment import Experiment
 
 FORWARD_SHARE = 1 / 3
-"""Of a training step, what a forward pass takes: the backward pass costs about two of them."""
+"""Share of a forward pass in a training step: the backward pass takes about twice as long."""
 GPU_IN_CPU_THREADS = 50.0
-"""CPU threads that one GPU is worth with the published towers, roughly; only the order of magnitude matters here."""
+"""CPU threads that are about as fast as one GPU with the published towers; only the order of magnitude matters."""
 
 
-def epochs_a_refresh(experiment: Experiment, num_training: int, num_source: int) -> float:
-    """The time of one refresh in epochs of training, by what computes each; 0 if nothing is encoded for it.
+def epochs_per_refresh(experiment: Experiment, num_training: int, num_source: int) -> float:
+    """The time of one refresh in epochs of training, by the resources of both; 0 if a refresh encodes nothing.
 
-    num_training, num_source are clips. Both do the same work a clip, a forward pass, which training follows with a
-    backward pass. Reading, the frozen towers' caches and the batch size are not counted: this is an estimate.
+    num_training, num_source: numbers of clips. A refresh takes a forward pass for each clip, training a backward pass too.
+    Reading, the frozen towers' caches and the batch size are not counted: this is an estimate.
     """
     knowledge, scaling = experiment.objective.knowledge, experiment.scaling
     if not isinstance(knowledge, KnowledgeBaseObjective) or knowledge.refresh != "re_encode":
@@ -34,10 +34,10 @@ def _speed(cpus: float, gpus: float) -> float:
     return GPU_IN_CPU_THREADS * gpus if gpus else max(1.0, float(int(cpus)))
 
 
-def said_of_refresh(experiment: Experiment) -> str:
-    """A warning, with what to set, where a refresh takes longer than the epochs between two of them; else empty.
+def refresh_warning(experiment: Experiment) -> str:
+    """A warning, with settings that help, if a refresh takes longer than the epochs between two of them; else empty.
 
-    With `refresh_lag` 0 training waits all of that time, else what exceeds the lag.
+    With `refresh_lag` 0 training waits all of that time, else for what exceeds the lag.
     """
     knowledge, scaling = experiment.objective.knowledge, experiment.scaling
     if not isinstance(knowledge, KnowledgeBaseObjective):
@@ -46,7 +46,7 @@ def said_of_refresh(experiment: Experiment) -> str:
     num_training = split_sizes(experiment)[split]
     is_own = knowledge.source == "train"
     num_source = num_training if is_own else read_manifest(knowledge.source).num_rows_of(split)
-    epochs = epochs_a_refresh(experiment, num_training, num_source)
+    epochs = epochs_per_refresh(experiment, num_training, num_source)
     # A base that is never refreshed is still encoded once.
     if epochs <= max(1, knowledge.refresh_every_epochs):
         return ""
@@ -63,6 +63,6 @@ def said_of_refresh(experiment: Experiment) -> str:
     )
 
 
-def said_of_refreshes(experiments: Iterable[Experiment]) -> list[str]:
-    """Each warning of some experiments once."""
-    return [said for said in dict.fromkeys(map(said_of_refresh, experiments)) if said]
+def refresh_warnings(experiments: Iterable[Experiment]) -> list[str]:
+    """The distinct warnings of some experiments."""
+    return [warning for warning in dict.fromkeys(map(refresh_warning, experiments)) if warning]

@@ -1,4 +1,4 @@
-"""A run folder: the local truth of what was run and what came out, readable without Ray or MLflow.
+"""A run folder: the record of what was run and of its results, readable without Ray or MLflow.
 
     RUN/experiment.json                  the base experiment, flattened
     RUN/sweep.json                       name, space, seeds, data manifest hash, code version, command
@@ -10,9 +10,9 @@
     RUN/report/                          tables, figures, page
 
 It is on a file system or in an object store (`s3://bucket/runs/x`); there `objects/` and `checkpoint.json` take the place of
-`last` (common/transfer.py). Every file appears whole, and the one that says that the others are there is written
-last. Every JSON object ends with a digest, by which damaged bytes are known. One process at a time writes it. A trial with a
-`result.json` is finished and is never run again.
+`last` (common/transfer.py). Every file appears complete, and the one that refers to the others is written last. Every JSON
+object ends with a digest, which reveals damaged bytes. One process at a time writes it. A trial with a `result.json` is finished
+and is never run again.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from ray_atr.training.objective_label import joint_name, objective_label
 STATUSES = PENDING, RUNNING, FINISHED, FAILED, STOPPED = "pending", "running", "finished", "failed", "stopped"
 METRICS_FILE, RESULT_FILE, TEST_SCORES = "metrics.jsonl", "result.json", "test/scores.npz"
 DROPPED = "dropped"
-"""Of a trial.json, why a race has dropped the trial's point."""
+"""The key, in a trial.json, of the evidence by which a race dropped the trial's point."""
 LAST, BEST = "last", "best"
-"""A trial's checkpoints: all that it takes to resume, and the retriever of the best validation epoch."""
+"""A trial's checkpoints: everything needed to resume, and the retriever of the best validation epoch."""
 
 
 @dataclass(frozen=True)
 class RaceEvidence:
-    """Why a point was dropped: which other one is better, and by how much at least, after how many seeds."""
+    """Why a race dropped a point: the better point, its lead, and the number of seeds compared."""
 
     rival: str
     seeds: int
     ahead: float
-    """Mean of the rival less that of the point, over the seeds and clips that both have."""
+    """Mean of the rival minus that of the point, over the seeds and clips that both have."""
     at_least: float
     """The lower end of the joint interval, above 0."""
     level: float
-    """What this look spends: the interval covers all pairs at once but with this probability."""
+    """The error probability of this comparison: that the joint interval misses some pair's difference."""
 
     @classmethod
     def read(cls, content: Any, path: str) -> RaceEvidence:
         """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
         numbers = [one.name for one in fields(cls) if one.name != "rival"]
-        is_whole = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
-        if not is_whole or not all(type(content.get(name)) in (int, float) for name in numbers):
+        has_rival = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
+        if not has_rival or not all(type(content.get(name)) in (int, float) for name in numbers):
             raise refuse(
                 path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
             )
@@ -77,13 +77,13 @@ class RaceEvidence:
 
 
 LONGEST_NAME = 60
-"""Characters of a trial's folder that say what it varies."""
+"""Most characters of the readable part of a trial's id."""
 
 
 def make_trial_id(overrides: Mapping[str, Any]) -> str:
-    """A name that says what the trial varies, made unique by a hash: the same point has the same id in every run."""
+    """An id of what the trial varies, with a hash that makes it unique: the same point has the same id in every run."""
     words = [re.sub(r"[^A-Za-z0-9.=-]+", "-", word).strip("-") for word in trial_name(overrides).split(" ")]
-    # Whole words: a number that was cut would be another one.
+    # Only complete words: a number that is cut would be another number.
     fitting = [word for number, word in enumerate(words) if len("-".join(words[: number + 1])) <= LONGEST_NAME]
     readable = "-".join(filter(None, fitting)) or words[0][:LONGEST_NAME]
     digest = hashlib.sha256(json.dumps(dict(overrides), sort_keys=True, default=str).encode()).hexdigest()[:8]
@@ -96,18 +96,19 @@ CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowled
 
 
 def trial_name(overrides: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> str:
-    """What a person calls the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`. With all its settings, its
-    objective has the name that reports give it, which says its metric too.
+    """A readable name of the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`.
+
+    With all of its `settings`, the objective has its name in reports, which may include the metric.
     """
     chosen = [str(overrides[path]) for path in CHOICES if path in overrides]
     words = [joint_name(chosen)] if chosen else []
-    said = set(CHOICES)
+    named = set(CHOICES)
     if settings is not None and any(path.startswith("objective") for path in overrides):
         words = [objective_label(settings, overrides)]
         if words[0].endswith(f"_{overrides.get(METRIC)}"):
-            said.add(METRIC)
+            named.add(METRIC)
     for path in sorted(overrides, key=lambda path: path == "seed"):
-        if path in said:
+        if path in named:
             continue
         value = overrides[path]
         text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -130,7 +131,7 @@ class TrialFolder:
         return storage.file_exists(self.folder / RESULT_FILE)
 
     def describe(self) -> dict[str, Any]:
-        """What `trial.json` says, but for the status: a kill can leave it behind the result, which makes a trial finished."""
+        """The content of `trial.json`, with the status corrected by `result.json`: a kill can come between writing the two."""
         content = _described(self.folder / "trial.json", self.trial_id)
         if content["status"] in (RUNNING, FAILED) and self.is_finished:
             content |= {"status": FINISHED, "error": None, "train_seconds": train_seconds(self.epochs())}
@@ -139,13 +140,13 @@ class TrialFolder:
         return content
 
     def problem(self) -> str | None:
-        """Which of its files has lost something since it was written, and what; None if all are as a trial leaves them.
+        """A file that was damaged since it was written, and how; None if there is none.
 
-        A trial that a kill ended has lost nothing: its result is written before its status, and epochs that are not recorded
-        yet are reported again by its checkpoint.
+        A kill damages nothing: the result is written before the status, and a resumed run reports epochs again that were not
+        recorded.
         """
         if not storage.file_exists(self.folder / "trial.json"):
-            # A kill between the two leaves a folder with nothing in it.
+            # A kill between making the folder and writing the file leaves an empty folder.
             return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
         described, rows = _described(self.folder / "trial.json", self.trial_id), self.epochs()
         if described["status"] == FINISHED and not self.is_finished:
@@ -159,16 +160,16 @@ class TrialFolder:
         for name, records in parts.items():
             if others := {record.get("trial_id", self.trial_id) for record in records} - {self.trial_id}:
                 return f"{self.folder / name}: of another trial, {shortened(str(min(others, key=str)))}"
-        # Of a folder that something else wrote, no record has one.
+        # A folder that another program wrote has no digest at all.
         files = [self.folder / name for name in parts if storage.file_exists(self.folder / name)]
         lost = [storage.lost_seal(file, is_lines=file.name == METRICS_FILE) for file in files]
         if not all(lost):
-            for found in filter(None, lost):
-                return found
+            for problem in filter(None, lost):
+                return problem
         if self.is_finished and storage.is_local(self.folder):
             cut = first_cut_short(self.folder / BEST)
             if cut is not None:
-                return f"{cut}: missing or cut short, not the whole file as it was written"
+                return f"{cut}: missing or cut short, not the complete file as it was written"
         recorded = [row.epoch for row in rows]
         least = result.get("epochs", result.get("best_epoch", 0)) if result else described.get("epochs", 0)
         expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
@@ -178,24 +179,24 @@ class TrialFolder:
         return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
 
     def update(self, **changes: Any) -> None:
-        """Change entries of `trial.json`. StorageError if it is gone: it is never made from the changes alone."""
+        """Change entries of `trial.json`. StorageError if the file is missing."""
         storage.write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
 
     def result(self) -> dict[str, Any]:
-        """What `result.json` says of a finished trial."""
+        """The content of `result.json` of a finished trial."""
         return dict(storage.read_json(self.folder / RESULT_FILE))
 
     def epochs(self) -> list[EpochReport]:
-        """The recorded epochs in order. A last line cut off by a kill is left out: its epoch will be recorded again."""
+        """The recorded epochs in order, without a last line that a kill cut off: its epoch will be recorded again."""
         return [EpochReport(row) for row in storage.read_appended(self.folder / METRICS_FILE)]
 
     def epochs_after(self, epoch: int) -> list[EpochReport]:
-        """The recorded epochs after one, in order; those before it are not read."""
+        """The recorded epochs after this one, in order; earlier lines are not read."""
         rows = itertools.takewhile(lambda row: row["epoch"] > epoch, storage.newest_lines(self.folder / METRICS_FILE))
         return [EpochReport(row) for row in rows][::-1]
 
     def add_epoch(self, metrics: Mapping[str, Any]) -> bool:
-        """Record an epoch's metrics; False if that epoch is there already (a resumed run reports it again)."""
+        """Record an epoch's metrics; False if that epoch is recorded already (a resumed run reports it again)."""
         newest = next(storage.newest_lines(self.folder / METRICS_FILE), None)
         if newest is not None and newest["epoch"] >= metrics["epoch"]:
             return False
@@ -240,7 +241,7 @@ class RunFolder:
 
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder. ValueError if it cannot be written, holds a run already, or a setting holds a secret."""
+        """Make a new run folder. ValueError if it cannot be written, is a run folder already, or a setting holds a secret."""
         folder = storage.locate(path)
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
@@ -261,7 +262,7 @@ class RunFolder:
 
     @staticmethod
     def open(path: str | Location) -> RunFolder:
-        """Open an existing run folder. ValueError if it is none; StorageError if its storage is away."""
+        """Open an existing run folder. ValueError if it is none; StorageError if its storage cannot be reached."""
         folder = storage.locate(path)
         if not storage.file_exists(folder / "sweep.json"):
             raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
@@ -273,7 +274,7 @@ class RunFolder:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings of the run, flattened, as `experiment.json` has them: those of another version as they stand."""
+        """All settings of the run, flattened, as in `experiment.json`, also settings of another version."""
         return _object(self.path / "experiment.json")
 
     @property
@@ -282,14 +283,14 @@ class RunFolder:
         return metric_chosen_by(self.settings)
 
     def update_experiment(self, experiment: Experiment) -> None:
-        """Put another experiment in the place of the run's, if it is another."""
+        """Replace the run's experiment, if it differs."""
         if (settings := flatten(experiment)) != self.settings:
             storage.write_json(self.path / "experiment.json", settings, is_private=True)
 
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
-        """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with what the trial varies.
+        """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with the trial's overrides.
 
-        A folder of another version may hold settings that the tree does not know: they are its settings as they stand.
+        A run of another version may have unknown settings: then they are returned as stored.
         """
         try:
             return flatten(resolved(override(experiment or self.experiment, overrides)))
@@ -297,12 +298,12 @@ class RunFolder:
             return {**self.settings, **overrides}
 
     def experiment_of(self, trial: TrialFolder) -> Experiment:
-        """A trial's experiment: the run's, with what the trial varies."""
+        """A trial's experiment: the run's, with the trial's overrides."""
         return resolved(override(self.experiment, trial.describe()["overrides"]))
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `sweep.json` says, without secrets that a hand may have put there."""
+        """The content of `sweep.json`, without secrets that someone may have put there."""
         file = self.path / "sweep.json"
         content = {"name": self.path.name, **require_format("run", _object(file), file)}
         space = content.get("space") or {}
@@ -319,9 +320,9 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the one process that writes this run. ValueError, with who does so already, if another is.
+        """Lock this run for writing. ValueError, with the other process, if it is locked.
 
-        What writers that were killed left half written goes.
+        Removes incomplete files of writers that were killed.
         """
         with storage.hold(self.path, "this run"):
             if storage.is_local(self.path):
@@ -330,12 +331,12 @@ class RunFolder:
             yield
 
     def remove(self) -> None:
-        """Remove a run in which nothing has run, if it is on a file system."""
+        """Remove a run without trials, if it is on a file system."""
         if storage.is_local(self.path):
             storage.remove_folder(self.path)
 
     def trial(self, trial_id: str) -> TrialFolder:
-        """The folder of a trial, which need not exist. ValueError for an id that is no name of a folder."""
+        """The folder of a trial, which need not exist. ValueError for an id that cannot name a folder."""
         return TrialFolder(self.path / "trials" / storage.safe_name(trial_id, "trial"))
 
     def trials(self) -> Iterator[TrialFolder]:
@@ -344,16 +345,16 @@ class RunFolder:
                 yield TrialFolder(folder)
 
     def problems(self) -> list[str]:
-        """What the run's and the trials' files have lost, each with the file's name."""
+        """The damaged files of the run and of its trials, and how each is damaged."""
         own = [storage.lost_seal(self.path / name) for name in ("experiment.json", "sweep.json")]
         if all(own):
-            # Something else wrote the folder.
+            # Another program wrote the folder.
             own = []
         trials = (TrialFolder(folder).problem() for folder in storage.entries_in(self.path / "trials"))
         return [problem for problem in (*own, *trials) if problem is not None]
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
-        """The folder of a trial, with its `trial.json` if that is not there yet."""
+        """The folder of a trial; its `trial.json` is written if it does not exist."""
         trial = self.trial(make_trial_id(overrides))
         if not storage.file_exists(trial.folder / "trial.json"):
             refuse_secrets(overrides)
@@ -372,24 +373,24 @@ class RunFolder:
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:
-    """The validation metric that flattened settings choose epochs and trials by; the default if they lack it."""
+    """The validation metric that chooses among epochs and trials, from flattened settings; the default if they lack it."""
     return str(settings.get("evaluation.select_by", Experiment().evaluation.select_by))
 
 
 def hashes_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """Data set -> manifest hash, of a sweep.json."""
+    """The manifest hash by data set, from a sweep.json."""
     data = info.get("data") or {"name": "", "hash": ""}
     pairs = zip(data["name"].split(", "), data["hash"].split(", "), strict=True)
     return {name: digest for name, digest in pairs if name}
 
 
 def sets_of(info: Mapping[str, Any]) -> list[str]:
-    """What the data sets of a sweep.json call themselves in their manifests."""
+    """The names of a sweep.json's data sets in their manifests."""
     return [name for name in (info.get("data") or {}).get("set", "").split(", ") if name]
 
 
 def trial_place(folder: Location, path: str) -> Location:
-    """The folder itself, or that of the only trial if it is a run's. ValueError names the trials if there are several."""
+    """The folder, or that of the only trial if it is a run folder. ValueError names the trials if there are several."""
     if not storage.file_exists(folder / "sweep.json"):
         return folder
     trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
@@ -400,13 +401,13 @@ def trial_place(folder: Location, path: str) -> Location:
 
 
 def saved_retriever(folder: str | Location, path: str) -> Location:
-    """The retriever in a folder of its own, of a trial, or of a one-trial run, also by URL. ValueError names `path` if none.
+    """The saved retriever in a folder (or URL): its own, a trial's, or that of a run with one trial.
 
-    A published one is a folder on this machine, or the `.pt` in it.
+    A published one is a folder on this machine, or the `.pt` in it. ValueError, with the setting `path`, if there is none.
     """
     place = storage.locate(folder)
     if storage.is_local(place) and place.suffix == ".pt" and place.is_file():
-        # Beside other files of weights, nothing says which one the folder stands for.
+        # A folder with several files of weights is ambiguous.
         if lone_file(place.parent) is None:
             raise refuse(
                 path, str(folder), f"LAION-CLAP's .pt alone in a folder with {BESIDE}; or ML-CLAP's, with {NLLB_BESIDE}"
@@ -439,7 +440,7 @@ def _object(file: Location) -> dict[str, Any]:
 
 
 def _described(file: Location, trial_id: str) -> dict[str, Any]:
-    """What a `trial.json` says. ValueError, naming the file, if it does not say what the trial varies and how far it is."""
+    """The content of a `trial.json`. ValueError, naming the file, if its overrides or status are missing."""
     content = {"name": trial_id, "error": None, "train_seconds": None, **require_format("run", _object(file), file)}
     if not isinstance(content.get("overrides"), dict):
         raise refuse(f"{file}: overrides", content.get("overrides"), "an object of settings by their paths")
@@ -449,7 +450,7 @@ def _described(file: Location, trial_id: str) -> dict[str, Any]:
 
 
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
-    """ValueError for a setting with a password or key in a URL: a run folder keeps its settings, and shows them."""
+    """ValueError for a setting with a password or key in a URL: a run folder stores its settings in plain text."""
     for path, value in settings.items():
         if redact_values(value) != value:
             allowed = (

@@ -24,10 +24,10 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Refres
 
 
 def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None = None) -> TrainState:
-    """The state before the first step; the weights are the same on every worker, dropout is each one's own."""
+    """The state before the first step. All workers have the same weights; each has its own seed for dropout."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
-    whole = prepared.first_retriever(experiment)
-    retriever = prepared.reading(whole)
+    complete = prepared.first_retriever(experiment)
+    retriever = prepared.reading(complete)
     if experiment.scaling.shard_towers and group.size > 1:
         retriever.shard(group.device)
     retriever = retriever.to(group.device)
@@ -55,7 +55,7 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
     torch.manual_seed(experiment.seed * 1_000_003 + group.rank)
     updates_per_epoch = -(-data.steps_per_epoch // experiment.train.batches_per_step)
     scheduler = make_schedule(optimizer, experiment.train, updates_per_epoch)
-    return TrainState(retriever, whole, optimizer, scheduler, memory, estimator, is_first=group.is_first)
+    return TrainState(retriever, complete, optimizer, scheduler, memory, estimator, is_first=group.is_first)
 
 
 def _refresher_of_base(data: TrainingData, folder: Path, make_refresher: MakeRefresher | None) -> Refresher | None:
@@ -68,7 +68,7 @@ def _refresher_of_base(data: TrainingData, folder: Path, make_refresher: MakeRef
         return make_refresher(knowledge, encode, folder, data.group)
     if data.group.size > 1:
         raise ValueError("objective.knowledge: a base for several workers needs a refresher that all of them reach")
-    # Built now: in the base's thread it would move the generator that training draws from at the same time.
+    # Built here: in the base's thread it would use the generator that training draws from at the same time.
     _ = encode.retriever
     return InProcessRefresher(encode, knowledge.snapshot_settings(experiment.seed), folder)
 
@@ -82,9 +82,9 @@ def make_optimizer(retriever: Retriever, experiment: Experiment) -> Optimizer:
         metric_scale=settings.metric_rate_scale,
         towers_apart=experiment.scaling.shard_towers,
     )
-    # One kernel a parameter instead of some ten calls: a sixth of the time with small towers on a CPU.
+    # Fused: one kernel for each parameter instead of some ten, a sixth of the time with small towers on a CPU.
     if settings.optimizer == "sgd":
-        # torch has no such kernel of SGD for sharded weights.
+        # torch has no fused SGD for sharded weights.
         return SGD(groups, momentum=settings.momentum, fused=not experiment.scaling.shard_towers)
     return Adam(groups, fused=True) if settings.optimizer == "adam" else AdamW(groups, fused=True)
 

@@ -1,9 +1,9 @@
 """The sharded part of a run's checkpoints: each worker writes its part of the towers' tensors, in a thread, while the next steps
 are computed (`torch.distributed.checkpoint`).
 
-    last/state.pt      the rest, and which of the two folders belongs to it; written last, so that it alone says what is whole
+    last/state.pt      the rest, and which of the two folders belongs to it; written last, when the checkpoint is complete
     last/shards-0      shard-00001-....safetensors of each worker, and a sealed list of them
-    last/shards-1      the one before, until the newer one is whole
+    last/shards-1      the one before, until the newer one is complete
 
 Any number of workers reads them again, and one process without a group too. Files are safetensors: nothing is unpickled.
 """
@@ -49,14 +49,16 @@ class ShardWriter:
         self.folder, self.group, self.sync = folder / LAST, group, sync
         self.slot = SLOTS[1]
         """The folder of the last checkpoint."""
-        # Beside training, so that neither waits for the other; what is said there is said from the CPU.
+        # A group of its own, so that neither training nor the checkpoint waits for the other; it exchanges objects on the CPU.
         self._peers: Any = dist.new_group(backend="gloo") if group.size > 1 else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
     def save(self, tensors: Mapping[str, Tensor], finish: Callable[[str], object]) -> None:
-        """Begin to write tensors as they are now. The first worker calls `finish(slot)` in the thread when all parts are on the
-        disk: the checkpoint counts from then on, and the one before goes.
+        """Begin to write the present values of tensors.
+
+        The first worker calls `finish(slot)` in the thread when all parts are on disk. Then the checkpoint is valid, and the one
+        before is removed.
         """
         self.wait()
         stager = DefaultStager(IN_STEP)
@@ -65,17 +67,17 @@ class ShardWriter:
         self._writing = self._thread.submit(self._write, staged, SLOTS[self.slot == SLOTS[0]], finish)
 
     def wait(self) -> None:
-        """Wait until what was begun is whole on all workers. Raises what kept it from that."""
+        """Wait until the checkpoint that was begun is complete on all workers. Raises the error of its thread."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def listed(self, slot: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        """The shape and type of each tensor in a slot. ValueError, on every worker, if it is not whole."""
+        """The shape and type of each tensor in a slot. ValueError, on every worker, if it is not complete."""
         place = self.folder / slot
         names = sorted(digests_of(place)) if place.is_dir() else []
         if not names:
-            raise ValueError(f"{place}: not a whole checkpoint (the list of its files is missing)")
+            raise ValueError(f"{place}: not a complete checkpoint (the list of its files is missing)")
 
         def check() -> None:
             # Each worker reads its share of the files.
@@ -87,7 +89,7 @@ class ShardWriter:
         return {name: (entry.size, entry.properties.dtype) for name, entry in metadata.items()}  # type: ignore[union-attr]
 
     def load(self, slot: str, tensors: dict[str, Tensor]) -> None:
-        """Read a slot's tensors into these, which may be sharded otherwise. Call `listed` before."""
+        """Read a slot's tensors into these, which may be sharded in another way. Call `listed` before."""
         reader = HuggingFaceStorageReader(str(self.folder / slot))
         _checked(
             torch_checkpoint.load,
@@ -99,7 +101,7 @@ class ShardWriter:
         self.slot = slot
 
     def close(self) -> None:
-        """Let what was begun end, if it can."""
+        """Wait for the checkpoint that was begun; its errors are ignored."""
         with suppress(Exception):
             self.wait()
         self._thread.shutdown(wait=False)
@@ -139,7 +141,7 @@ class ShardWriter:
         self.slot = slot
 
     def _together(self, work: Callable[[], Result]) -> list[Result]:
-        """What each worker's work returned, by rank. Where one fails all raise."""
+        """The results of each worker's `work`, by rank. If one fails, all raise."""
         if self._peers is None:
             return [work()]
         answers: list[Any] = [None] * self.group.size
@@ -151,22 +153,22 @@ class ShardWriter:
         dist.all_gather_object(answers, result, group=self._peers)
         for rank, answer in enumerate(answers):
             if isinstance(answer, _Failed):
-                raise (ValueError if answer.is_wrong else RuntimeError)(f"worker {rank}: {answer.said}")
+                raise (ValueError if answer.is_value_error else RuntimeError)(f"worker {rank}: {answer.text}")
         return answers
 
 
 class _Failed(NamedTuple):
-    """What a worker's error said, and whether it was a ValueError."""
+    """The text of a worker's error, and whether it was a ValueError."""
 
-    said: str
-    is_wrong: bool
+    text: str
+    is_value_error: bool
 
 
 def _checked(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """torch's call, whose exception, which is no `Exception`, is raised as the error behind it."""
+    """Call torch; its CheckpointException, which is no `Exception`, is raised as the error that caused it."""
     try:
         with warnings.catch_warnings():
-            # Without a group it says so each time.
+            # torch warns in every call without a group.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             call(*arguments, **options)
     except CheckpointException as failed:

@@ -1,4 +1,4 @@
-"""A worker's share of a batch, embedded: what a step learns from, whatever the model's interaction."""
+"""Embeddings of a worker's share of a batch, for global and for late interaction."""
 
 from __future__ import annotations
 
@@ -19,41 +19,40 @@ from ray_atr.training.knowledge_base.memory import WorkerBatch
 
 
 def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
-    """Embeddings [b, D] of the share's clips, pooled from the windows that are heard; `chunk` windows embedded at a time."""
+    """Embeddings [b, D] of the share's clips, pooled over their windows; `chunk` windows are embedded at a time, 0: all."""
     inputs = [one.to(retriever.device) for one in batch.audio_inputs]
     embedded = embed_in_chunks(retriever.embed_audio, inputs, chunk)
     return retriever.pool_windows(embedded, batch.clips.to(embedded.device))
 
 
 class Share:
-    """The share's clips and texts, `chunk` of them embedded at a time; needed [b, K] bool says which texts."""
+    """The share's clips and texts, `chunk` of them embedded at a time (0: all). needed [b, K] bool: which texts."""
 
     def __init__(
         self, retriever: Retriever, texts: TextBatcher, batch: Batch, needed: Tensor, *, chunk: int, autocast: bool
     ) -> None:
         self.retriever, self.texts, self.batch, self.needed, self.chunk = retriever, texts, batch, needed, chunk
         self.device = retriever.device
-        # The towers compute in bfloat16 if that is asked for.
-        # A cast weight that is kept for the next call would outlive the gathered one that it was made of.
+        # With sharded towers no cast weight is cached: it would outlive the gathered weight that it was made from.
         caches = retriever.calls is None
         self.autocast = partial(
             torch.autocast, self.device.type, torch.bfloat16, enabled=autocast, cache_enabled=caches
         )
 
     def audio(self) -> Tensor:
-        """[b, D]."""
+        """Audio embeddings [b, D]."""
         with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
             embedded = embed_batch(self.retriever, self.batch, self.chunk)
         return extra.joined(embedded)
 
     def text(self, columns: Tensor) -> Tensor:
-        """[b, K, D] of the languages with True in columns [K]; zeros if no text is needed."""
+        """Text embeddings [b, K, D] of the languages with True in columns [K]; zeros for texts that are not needed."""
         with self.autocast(), self.retriever.equal_calls(gradient=True, again=self.chunk > 0) as extra:
             embedded = self._text(self.texts, columns)
         return extra.joined(embedded)
 
     def similarity(self, group: WorkerGroup) -> Tensor | None:
-        """What takes the place of the embeddings' inner products, [K, B, B]: nothing."""
+        """Similarities [K, B, B] in the place of the embeddings' inner products; here None."""
         return None
 
     @torch.no_grad()
@@ -66,7 +65,7 @@ class Share:
         )
 
     def worker_batch(self, audio: Tensor, text: Tensor) -> WorkerBatch:
-        """The share as a memory sees it, with the embeddings [b, D] and [b, K, D] that the loss takes."""
+        """The share for a memory, with the embeddings [b, D] and [b, K, D] of the loss."""
         return WorkerBatch(
             audio=audio,
             text=text,
@@ -83,13 +82,13 @@ class Share:
 
 
 class LateShare(Share):
-    """The same where frames and tokens are compared (late interaction); audio and all texts are embedded at once."""
+    """A share for late interaction, which compares frames and tokens; audio and all texts are embedded at once."""
 
     def __init__(
         self, retriever: Retriever, texts: TextBatcher, batch: Batch, needed: Tensor, *, chunk: int, autocast: bool
     ) -> None:
         super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
-        # One call of each tower on every worker, of no text if its share has none.
+        # Every worker calls each tower once, even if its share has no text.
         with self.autocast(), retriever.equal_calls():
             self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.audio_inputs))
             where = np.argwhere(needed.numpy())

@@ -23,7 +23,7 @@ from ray_atr.models.sharding import is_sharded
 from ray_atr.objectives import Embeddings, Objective, Terms
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.objectives.pairs.pair_loss import weighted_sum
-from ray_atr.objectives.pairs.ring import Homecoming
+from ray_atr.objectives.pairs.ring import PendingGradients
 from ray_atr.training.batch import Batch
 from ray_atr.training.checks import check_chunks
 from ray_atr.training.clock import Clock
@@ -38,7 +38,7 @@ class NonFiniteError(RuntimeError):
 
 
 class StepResult(NamedTuple):
-    """What a step leaves: scalars to log, and the global batch's embeddings, None if no worker gathered them."""
+    """Scalars of a step to log, and the global batch's embeddings; None if no worker gathered them."""
 
     scalars: dict[str, float]
     embeddings: Embeddings | None
@@ -60,10 +60,9 @@ def training_step(
 ) -> StepResult:
     """Leave the gradients of one global batch in `retriever`, as one process that holds all of it would.
 
-    `memory` is the worker's beyond the batch, asked for what it retrieves; `estimator` weighs the pairs.
-    At most `language_chunk` languages, and `embedding_chunk` clips or texts, are embedded at a time; 0: all. Raises
-    NonFiniteError if the loss is not finite, naming the clips, and ValueError if `check_chunks` does. A batch of which no clip
-    has a text that the scheme compares has a loss of 0.
+    `memory` retrieves from outside the batch; `estimator` weighs the pairs. At most `language_chunk` languages, and
+    `embedding_chunk` clips or texts, are embedded at a time; 0: all. A batch without texts that the scheme compares has a loss
+    of 0. Raises NonFiniteError, with the clips, if the loss is not finite, and ValueError as `check_chunks` does.
     """
     check_chunks(objective, language_chunk)
     clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
@@ -72,20 +71,20 @@ def training_step(
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
     if not bool(needed.any()):
         return nothing_compared(retriever)
-    ring, homecoming = None, Homecoming()
+    ring, pending = None, PendingGradients()
     if goes_around(retriever, objective, len(needed), group):
-        ring = replace(group.ring(len(needed)), homecoming=homecoming)
+        ring = replace(group.ring(len(needed)), pending=pending)
     with clock("forward"):
         share = kind(retriever, texts, batch, needed_here, chunk=embedding_chunk, autocast=autocast)
         audio_here = share.audio()
     with clock("gather"):
         audio = group.keep(audio_here.float()) if ring else group.gather(audio_here.float())
     parts = scheme.language_shares(needed, global_batch.draw, language_chunk)
-    # With several parts each leaves its gradient at a copy, and the audio tower is back-propagated once.
+    # With several parts, each adds its gradient to a detached copy, and the audio tower is back-propagated once.
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     of_chunks: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
-    # The gradients of sharded towers are means already when they are there.
+    # The backward pass of sharded towers averages their gradients itself.
     order = in_order(retriever, texts_last=ring is None)
     replicated = [p for p in order if not is_sharded(p)] if group.size > 1 else []
     with GradientMean(replicated, group.size) as mean:
@@ -111,14 +110,14 @@ def training_step(
                     )
             else:
                 with clock("loss"), group.share_losses():
-                    text = homecoming.leave(group.keep(text_here.float()))
+                    text = pending.detached(group.keep(text_here.float()))
                     terms = objective.score_own(
                         anchor, text, mask, ring, groups=groups, learned=learned, draw=global_batch.draw,
                         weigh_pairs=weigh_pairs,
                     )  # fmt: skip
             with clock("loss"):
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
-            # Between the exchanges of sharded towers, others might come at another time on each worker.
+            # Not with sharded towers: the order of their exchanges and of these would differ between workers.
             if number == len(parts) and retriever.calls is None:
                 mean.begin_last()
             with clock("backward"):
@@ -126,8 +125,8 @@ def training_step(
                 if number == len(parts) and anchor is not audio and audio.requires_grad:
                     audio.backward(anchor.grad)
                 if ring is not None:
-                    # While the audio tower was back-propagated, the texts' gradients were on their way.
-                    homecoming.arrive()
+                    # Only now: the texts' gradients travelled while the audio tower was back-propagated.
+                    pending.backward()
             of_chunks.append((Terms(terms.loss.detach(), terms.scalars), embeddings))
         with clock("backward"):
             mean.finish()
@@ -146,9 +145,9 @@ def nothing_compared(module: nn.Module) -> StepResult:
 
 
 def goes_around(retriever: Retriever, objective: Objective, B: int, group: WorkerGroup) -> bool:
-    """Whether the workers keep their embeddings and pass the texts' around, so that none gathers those of B clips.
+    """Whether workers pass the texts' embeddings around a ring, so that none gathers those of all B clips.
 
-    One worker alone takes the same way: the result does not depend on how many there are.
+    A single worker computes in the same way, so that the result does not depend on the number of workers.
     """
     if objective.gathers or retriever.settings.interaction == "late":
         return False
@@ -156,13 +155,13 @@ def goes_around(retriever: Retriever, objective: Objective, B: int, group: Worke
 
 
 def in_order(retriever: Retriever, *, texts_last: bool) -> list[nn.Parameter]:
-    """The parameters in the opposite of the order in which a backward pass comes to them: the texts' last, or first."""
+    """The parameters in the reverse order of the backward pass: those of the text tower last, or first."""
     of_text = {id(p) for part in (retriever.text_tower, retriever.text_projection) for p in part.parameters()}
     return sorted(retriever.parameters(), key=lambda parameter: (id(parameter) in of_text) is texts_last)
 
 
 def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
-    """The embeddings of all parts; their masks are disjoint, and what a mask leaves out is 0."""
+    """The embeddings of all parts, whose masks are disjoint; texts outside of a mask are 0."""
     if len(parts) == 1:
         return parts[0]
     text = torch.stack([part.text.detach() for part in parts]).sum(dim=0)

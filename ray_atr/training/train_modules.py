@@ -1,4 +1,4 @@
-"""Any two modules, any objective and any data set object, trained in this process: no Ray, no files, no settings tree.
+"""Train any two modules on any data set object in this process: no Ray, no files, no settings tree.
 
 Shapes: N clips, B of them in a batch, K languages, D embedding width.
 """
@@ -42,12 +42,12 @@ class ClipSet(Protocol):
         """The number of clips N."""
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
-        """What the audio module takes for the clips with these numbers, and their captions."""
+        """(the audio module's input for the clips with these numbers, their captions)."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What `train` found. The modules that it was given have the weights of the best epoch."""
+    """The result of `train`. The given modules have the weights of the best epoch."""
 
     history: list[dict[str, float]]
     """each epoch's loss (`train/loss`), scalars and validation metrics (`text_to_audio/eng/recall_at_1`)"""
@@ -76,15 +76,15 @@ def train(
 ) -> Trained:
     """Train two modules and what the objective learns, and leave the weights of the best validation epoch in them.
 
-    audio, text   modules: what `data.batch` gives for clips -> [B, D]; a list of n captions -> [n, D].
+    audio, text   modules: the clips of `data.batch` -> [B, D]; a list of n captions -> [n, D].
     objective     any without a knowledge base and without a correspondence, which need a prepared data set.
-    optimizer     makes the optimiser of all parameters; none: AdamW at `learning_rate`.
-    clip_norm     largest norm of the gradient; 0: any.
+    optimizer     makes the optimiser of all parameters; None: AdamW at `learning_rate`.
+    clip_norm     largest norm of the gradient; 0: no limit.
     patience      epochs without a better `select_by` on the validation set after which it stops; 0: never.
     report        called with each epoch's metrics.
 
-    Equal seeds and weights give equal results; no random generator outside moves. ValueError for what does not fit;
-    NonFiniteError before a step that would spoil the weights.
+    Equal seeds and weights give equal results; torch's global generator is restored. ValueError for arguments that do not go
+    together; NonFiniteError before an optimiser step with a loss or gradient that is not finite.
 
     When: the towers or the data are your own.
     Related: `ray-atr train` for prepared data, run folders, sweeps and knowledge bases.
@@ -134,7 +134,7 @@ def train(
 
 
 class _Model(nn.Module):
-    """The two modules, and what the objective learns."""
+    """The two modules, and the parameters that the objective learns."""
 
     def __init__(self, audio: nn.Module, text: nn.Module, objective: Objective, D: int) -> None:
         super().__init__()
@@ -147,15 +147,15 @@ class _Model(nn.Module):
         """One optimiser step on the clips with these numbers; the loss, its scalars and the gradient's norm."""
         names, alone, scheme = [str(row) for row in rows], WorkerGroup(), self.objective.scheme
         clips, captions = _batch(data, rows)
-        there = _available(captions)
-        draw = scheme.draw(seed, epoch, names, there)
-        needed = scheme.needed(there, draw)
+        available = _available(captions)
+        draw = scheme.draw(seed, epoch, names, available)
+        needed = scheme.needed(available, draw)
         optimizer.zero_grad(set_to_none=True)
         if not bool(needed.any()):
             scalars = nothing_compared(self).scalars
         else:
             embeddings = Embeddings(
-                self.audio(clips), self._texts(captions, needed), needed, _positives(captions, there)
+                self.audio(clips), self._texts(captions, needed), needed, _positives(captions, available)
             )
             terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
             check_finite("loss", terms.loss, names, alone, terms.scalars)
@@ -171,13 +171,13 @@ class _Model(nn.Module):
     def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:
         """Every metric of both directions by language; a caption's own clip is relevant."""
         self.eval()
-        audio, text, there = [], [], []
+        audio, text, available = [], [], []
         for rows in evaluation_plan(len(data), batch_size=batch_size).rows:
             clips, captions = _batch(data, rows)
-            there.append(_available(captions))
+            available.append(_available(captions))
             audio.append(nn.functional.normalize(self.audio(clips).float(), dim=-1))
-            text.append(nn.functional.normalize(self._texts(captions, there[-1]).float(), dim=-1))
-        texts, present = torch.cat(text), torch.cat(there)
+            text.append(nn.functional.normalize(self._texts(captions, available[-1]).float(), dim=-1))
+        texts, present = torch.cat(text), torch.cat(available)
         metric, kind = self.learned.metric, self.learned.settings.metric
         metrics = evaluate_languages(
             torch.cat(audio),
@@ -206,14 +206,14 @@ def _batch(data: ClipSet, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
 
 
 def _available(captions: Captions) -> Tensor:
-    """Which captions there are, bool [B, K]."""
+    """Which captions exist, bool [B, K]."""
     return torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
 
 
-def _positives(captions: Captions, there: Tensor) -> Tensor:
+def _positives(captions: Captions, available: Tensor) -> Tensor:
     """Which clips are no negatives of each other, bool [B, B]: two that have an equal caption in a language."""
     groups = torch.stack([caption_groups([text or "" for text in of_all]) for of_all in zip(*captions, strict=True)], 1)
-    return ((groups[:, None] == groups) & there[:, None] & there).any(dim=-1)
+    return ((groups[:, None] == groups) & available[:, None] & available).any(dim=-1)
 
 
 @torch.no_grad()

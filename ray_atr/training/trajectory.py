@@ -1,4 +1,4 @@
-"""The weights that a run passed through, and how far another run is from them at the same steps (Yin et al. 2025, Eq. 6)."""
+"""The weights of a run after each epoch, to be compared with another run's at the same steps (Yin et al. 2025, Eq. 6)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ray_atr.training.run_folder import trial_place
 TRAJECTORY = "trajectory"
 """The folder of a trial that holds them, with `train.keep_trajectory`."""
 
-HOW = "the folder of a trial (or of a run with one) that was trained with --train.keep_trajectory true"
+ALLOWED = "the folder of a trial (or of a run with one) that was trained with --train.keep_trajectory true"
 
 
 def keep_weights(folder: Path, step: int, weights: Mapping[str, Tensor]) -> None:
-    """Write a retriever's weights after `step` steps to a trial's folder, whole or not at all."""
+    """Write a retriever's weights after `step` steps to a trial's folder. The file appears complete."""
     place = folder / TRAJECTORY
     place.mkdir(parents=True, exist_ok=True)
     aside = place / f".{_name(step)}"
@@ -42,22 +42,22 @@ def check_other_run(folder: str) -> None:
     place = _trial(folder)
     has_any = saved_steps(place) if is_local(place) else file_exists(place / CHECKPOINT_FILE)
     if not has_any:
-        raise refuse("train.distance_to", folder, HOW)
+        raise refuse("train.distance_to", folder, ALLOWED)
 
 
 class OtherRun:
     """The weights of another run after each of its epochs, read one epoch at a time."""
 
     def __init__(self, folder: str, retriever: Retriever, steps_per_epoch: int) -> None:
-        """Raises ValueError if there are none, or if they are another model's or of epochs of another length."""
+        """Raises ValueError if there are none, or if they are of another model or of epochs of another length."""
         check_other_run(folder)
         with on_this_node(_trial(folder)) as (local, sync):
             if sync is not None:
                 sync.fetch(f"{TRAJECTORY}/")
             self.steps = saved_steps(local)
             if not self.steps:
-                raise refuse("train.distance_to", folder, HOW)
-            # From a store they are here for the moment alone; they are as many as epochs, so they are all read then.
+                raise refuse("train.distance_to", folder, ALLOWED)
+            # A store's files are on this node only within this block, so all of them are read now.
             self._held = {} if sync is None else {step: weights_of(local, step) for step in self.steps}
             self._local = local
         mine, theirs = (
@@ -72,14 +72,14 @@ class OtherRun:
             raise refuse("train.distance_to", folder, allowed)
 
     def weights_after(self, step: int) -> dict[str, Tensor] | None:
-        """The other run's weights after as many steps; None after its end."""
+        """The other run's weights after this number of steps; None if it has none."""
         if step not in self.steps:
             return None
         return self._held[step] if step in self._held else weights_of(self._local, step)
 
 
 def weights_of(folder: Path, step: int) -> dict[str, Tensor]:
-    """The weights that a trial's folder has of a step."""
+    """The weights of a step in a trial's folder."""
     return load_file(folder / TRAJECTORY / _name(step))
 
 

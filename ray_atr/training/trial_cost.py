@@ -1,4 +1,4 @@
-"""What a trial will take, from some of its steps and one of each thing that it does besides: measured by doing them."""
+"""The cost of a trial, from measuring some of its steps and one of each of its other parts."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from ray_atr.training.trajectory import TRAJECTORY
 from ray_atr.training.unusual import naming_settings
 
 WARM_STEPS, LEAST_STEPS, SECONDS = 2, 8, 3.0
-"""Steps that are not counted (what is made at the first call), and as many as are at least; more until they took so long."""
+"""Uncounted steps, which initialise; the least number of counted steps; and the least seconds of counted steps."""
 AGAIN_SECONDS = 30.0
-"""A validation that took less is measured a second time."""
+"""A validation that took less is measured again, without its one-time work."""
 VERSIONS_KEPT = 2
-"""Versions of a knowledge base that a trial keeps on the disk."""
+"""Versions of a knowledge base that are on a trial's disk."""
 
 
 @dataclass
 class Spent:
-    """CPU seconds of all threads of this process, and seconds on the clock."""
+    """CPU seconds of all threads of this process, and wall-clock seconds."""
 
     cpu: float = 0.0
     wall: float = 0.0
@@ -58,7 +58,7 @@ class Spent:
 
 @dataclass
 class TrialCost:
-    """What each part of a trial takes once, and how often it is done (`total`)."""
+    """The cost of each part of a trial, done once. `total` multiplies each by how often it is done."""
 
     steps_per_epoch: int
     steps_measured: int = 0
@@ -71,7 +71,7 @@ class TrialCost:
     gpu_memory: int = 0
 
     def total(self, experiment: Experiment) -> Spent:
-        """The trial from its start to its end, no epoch spared."""
+        """The cost of the whole trial, if it trains all epochs."""
         epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
         knowledge = experiment.objective.knowledge
         refreshes = 0
@@ -96,16 +96,16 @@ class TrialCost:
 
 
 def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost:
-    """Do some steps of a trial, and what it does once an epoch and at its end, in `folder`, which is empty and can go afterwards.
+    """Run some steps of a trial, and once each of its other parts, in `folder`, which is empty and can be removed afterwards.
 
-    Without Ray, by one process on its device. What is prepared of the data set must be there. ValueError, or NonFiniteError,
-    where the trial itself would raise it.
+    In this process on its device, without Ray. The data set must be prepared. Raises ValueError or NonFiniteError as the trial
+    itself would.
     """
     is_on_gpu = experiment.scaling.gpus_per_worker > 0 and torch.cuda.is_available()
     group = WorkerGroup(device=torch.device("cuda" if is_on_gpu else "cpu"))
     parts: dict[str, Spent] = {}
     with _measured(parts, "start", group):
-        # Its first epoch is validated, whichever epochs are.
+        # So that the first epoch is validated.
         experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
         clock = Clock()
         prepared = prepare(experiment, home, use_ray=False, say=silent)
@@ -149,7 +149,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         with _measured(parts, "validation", group):
             progress.history.extend(map(dict, validation.after_epoch(row)))
         if parts["validation"].wall < AGAIN_SECONDS:
-            # What the first one makes, and the retriever that it saves as the best so far, are not part of every one.
+            # The first one includes one-time work, and saves the retriever as the best so far.
             first, best_value = parts["validation"], progress.best_value
             progress.best_value = math.inf
             with _measured(parts, "validation", group):
@@ -160,7 +160,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
             with _measured(parts, "checkpoint", group):
                 save_state(state, data, folder, clock, None)
         if not is_refreshed:
-            # Sample weights are estimated before each epoch but the first; the first time imports what estimates them.
+            # Sample weights are estimated before each epoch but the first; the first estimate includes imports.
             with _measured(begun, "begin", group):
                 begin_epoch(state, data, 1)
             with _measured(parts, "epoch's begin", group):
@@ -180,7 +180,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
 
 @contextmanager
 def _measured(parts: dict[str, Spent], part: str, group: WorkerGroup) -> Iterator[None]:
-    """What the block takes; a GPU has done its work by its end."""
+    """Measure the block as a part, including work on the GPU."""
     cpu, wall = time.process_time(), time.perf_counter()
     yield
     if group.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What is said of a failure that a setting beyond reason may have caused: it names the setting, and not only the clips."""
+"""Adds settings with unusual values to errors that they may have caused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USUAL = {
     "learning_rate": (0.0, 1.0),
     "margin": (-1.0, 10.0),
 }
-"""Name of a setting -> the values beyond which a failure is blamed on it. Of any other number: `FAR` times its default."""
+"""The usual range of a setting by name. Any other number is unusual at `FAR` times its default, or a `FAR`th of it."""
 FAR = 1e4
 NOT_BLAMED = ("seed", "tracking.", "scaling.")
 BLAMED_FOR = (
@@ -33,12 +33,12 @@ BLAMED_FOR = (
     RuntimeError,
     torch.OutOfMemoryError,
 )
-"""What numbers without measure lead to; of subclasses that are not listed, only what their own code says is said."""
+"""Errors that unusual numbers can cause. Subclasses that are not listed are raised unchanged."""
 
 
 @contextmanager
 def naming_settings(experiment: Experiment) -> Iterator[None]:
-    """Adds the settings that are far from all that is usual to an error within: they are its cause more often than clips."""
+    """Adds the experiment's settings with unusual values to an error within the block: they often are its cause."""
     try:
         yield
     except BLAMED_FOR as error:
@@ -49,7 +49,7 @@ def naming_settings(experiment: Experiment) -> Iterator[None]:
 
 
 def unusual_settings(experiment: Experiment) -> list[tuple[str, float]]:
-    """(path, value) of the numbers of the experiment that lie beyond `USUAL`, or far from their defaults."""
+    """(path, value) of the experiment's numbers outside of `USUAL`, or far from their defaults."""
     rows = ((path, value, default) for path, value, default in _numbers(experiment) if not path.startswith(NOT_BLAMED))
     return [(path, value) for path, value, default in rows if _is_far(path.rpartition(".")[2], value, default)]
 
@@ -63,7 +63,7 @@ def _is_far(name: str, value: float, default: Any) -> bool:
 
 
 def _numbers(tree: Any, prefix: str = "") -> Iterator[tuple[str, float, Any]]:
-    """(Path, value, the default that its class declares) of each number of a tree of settings."""
+    """(path, value, default) of each number in a tree of settings."""
     for field in dataclasses.fields(tree):
         value, path = getattr(tree, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):

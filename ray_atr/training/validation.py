@@ -29,19 +29,19 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.run_folder import TEST_SCORES
 
 MOST_PLANNED = 2**24
-"""Pairs of a test split up to which its plan is computed besides the ranking that counts."""
+"""Most pairs of a test split for which the ranking by plan is computed in addition to the main one."""
 
 TEXTS = 64
 """Texts that are compared with the clips at a time by late interaction."""
 
 MEASURE = "recall_at_1"
-"""What is kept of each test query: whether it found its own first."""
+"""The measure that is stored for each test query."""
 
 
 @torch.no_grad()
 def embed_clips(retriever: Retriever, features: FeatureSet, batch_size: int, group: WorkerGroup) -> Tensor:
     """Unit-norm embeddings [N, D] of a split's clips, each worker embedding a share."""
-    # Read in this process: the rows are cached and memory-mapped, and a short pass is not worth an execution's start.
+    # Read in this process: the rows are cached and memory-mapped, and starting a Ray Data execution would take longer.
     plan = evaluation_plan(len(features), batch_size=batch_size, rank=group.rank, num_workers=group.size)
     with retriever.equal_calls():
         embedded = embed_batches(retriever, clip_batches(features, plan.rows))
@@ -108,9 +108,9 @@ def evaluate_split(
 ) -> dict[Metric, float]:
     """The metrics of `evaluate_languages` on a split: `text_to_audio/fra/recall_at_1`, `embedding/fra/language_gap`, ...
 
-    Ranked as the retriever ranks, and with `has_other_rankings` in the other ways too. `keep` is handed every query's scores.
-    `max_captions` limits the captions of a clip and language to the first ones; 0 takes all of them. A language that the
-    split lacks is left out. All workers take part and all get the metrics.
+    Ranked as the retriever ranks, and with `has_other_rankings` in the other ways too. `keep` is called with every query's
+    scores. `max_captions` limits the captions of a clip and language to the first ones; 0: all. A language that the split lacks
+    is left out. All workers take part and get the metrics.
     """
     by_language = {language: features.captions_in(language) for language in experiment.data.languages}
     spoken = {language: of_clip for language, of_clip in by_language.items() if any(map(any, of_clip))}

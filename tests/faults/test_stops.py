@@ -185,7 +185,7 @@ def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(
     with (tmp_path / "state.pt").open("r+b") as file:
         _seal(file)
     assert (tmp_path / "state.pt").stat().st_size < 2**18
-    with pytest.raises(ValueError, match=r"state.pt: not a whole checkpoint \(its entries are packed"):
+    with pytest.raises(ValueError, match=r"state.pt: not a complete checkpoint \(its entries are packed"):
         load_checkpoint(tmp_path)
 
 

@@ -26,7 +26,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base import faiss_library, parts, prototypes
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.parts import UNIT, BasePart, part_of_worker
-from ray_atr.training.knowledge_base.prototypes import centroids_of, drawn, pool
+from ray_atr.training.knowledge_base.prototypes import centroids_of, kmeans_sample, pool
 from ray_atr.training.knowledge_base.refresher import READY, BackgroundRefresher, LocalShards
 from ray_atr.training.knowledge_base.searcher import Positions, Searcher
 from ray_atr.training.knowledge_base.shard import BaseShard
@@ -43,7 +43,7 @@ from ray_atr.training.knowledge_base.snapshot import (
 )
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import base_shards
-from ray_atr.training.refresh_cost import epochs_a_refresh
+from ray_atr.training.refresh_cost import epochs_per_refresh
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny
 
@@ -119,7 +119,7 @@ def test_results_of_parts_are_merged_by_score_then_by_position(k: int) -> None:
 def test_k_means_sees_the_sample_that_faiss_draws_of_all_entries() -> None:
     settings = SnapshotSettings(prototypes=3, seed=4)
     rows = np.random.default_rng(0).normal(size=(2000, D)).astype(np.float32)
-    places = drawn(np.ones(2000, dtype=bool), settings)
+    places = kmeans_sample(np.ones(2000, dtype=bool), settings)
     assert len(places) == 3 * 256
     kmeans = faiss.Kmeans(D, 3, niter=10, seed=5, min_points_per_centroid=1, max_points_per_centroid=256)
     kmeans.train(rows)
@@ -264,8 +264,8 @@ def test_what_a_shard_had_begun_is_lost_with_it_and_built_again(
 SEARCHES = {
     "ask": (SearchSpec(5, "auto", 16), "float32", (2, 3, 4)),
     "ask, float16": (SearchSpec(5, "auto", 16), "float16", (2, 4)),
-    "ance": (SearchSpec(30, "auto", 16, coarse=False, left_out="positives", across=True), "float32", (2, 4)),
-    "more than a part has": (SearchSpec(UNIT + 7, "auto", 16, left_out="nothing"), "float32", (4,)),
+    "ance": (SearchSpec(30, "auto", 16, coarse=False, excluded="positives", across=True), "float32", (2, 4)),
+    "more than a part has": (SearchSpec(UNIT + 7, "auto", 16, excluded="nothing"), "float32", (4,)),
     "flat": (SearchSpec(3, "flat", 16), "float32", (4,)),
 }
 """What is searched, in which numbers, and in how many parts."""
@@ -490,4 +490,4 @@ def test_auto_is_one_part_a_node_of_a_large_base_that_can_be_divided(
 def test_each_part_takes_an_encoder() -> None:
     gpus = {"scaling__gpus_per_worker": 0.5, "scaling__gpus_per_encoder": 0.25}
     assert sum(one.resources["GPU"] for one in processes_of(asked_for(objective="ask", **gpus))) == 4 * 0.5 + 4 * 0.25
-    assert epochs_a_refresh(asked_for(objective="ask"), 1000, 1000) == pytest.approx(1 / 3)
+    assert epochs_per_refresh(asked_for(objective="ask"), 1000, 1000) == pytest.approx(1 / 3)

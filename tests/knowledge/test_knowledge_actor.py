@@ -146,7 +146,7 @@ def test_a_restarted_run_ends_the_base_it_finds_and_goes_on_from_its_folder(star
 
 def test_versions_built_on_another_disk_are_in_the_checkpoint_and_given_to_the_next_base(start, tmp_path):
     refresher, here = start("a"), tmp_path / "here"
-    refresher.give_back(here)
+    refresher.restore(here)
     client = SnapshotClient(refresher, SPEC, 1)
     for number in range(5):
         client.refresh(number, weights(number), lag=0)
@@ -157,7 +157,7 @@ def test_versions_built_on_another_disk_are_in_the_checkpoint_and_given_to_the_n
     expected = refresher.get(4)
     other = start("b")
     assert ray.get(other.actors[0].versions.remote()) == []
-    other.give_back(here)
+    other.restore(here)
     assert ray.get(other.actors[0].versions.remote()) == [3, 4]
     np.testing.assert_array_equal(other.get(4).audio, expected.audio)
 
@@ -183,7 +183,7 @@ def test_a_base_in_parts_outlives_its_shards_and_is_given_to_a_base_of_another_n
         actor.start_knowledge_base(run, encode, SETTINGS, disk, part=BasePart(number, 2))
         for number, disk in enumerate(disks)
     )
-    base.give_back(disks[0])
+    base.restore(disks[0])
     request.addfinalizer(base.close)
 
     def whole(version):

@@ -106,7 +106,7 @@ def test_memories_keep_which_texts_were_there_and_which_pairs_are_clean():
     embeddings = Embeddings(audio=torch.eye(2), text=torch.ones(2, 2, 2), mask=mask)
     support = SupportMemory(Queue(4, 2, 2))
     momentum = MomentumMemory(torch.nn.Linear(2, 2), Queue(4, 2, 2), 0.9)
-    support._whose, momentum._keys = whose([1, 2]), (whose([1, 2]), embeddings.audio, embeddings.text)
+    support._identity, momentum._keys = whose([1, 2]), (whose([1, 2]), embeddings.audio, embeddings.text)
     for memory in (support, momentum):
         memory.after_batch(embeddings, ["1", "2"], lambda: is_clean)
         assert torch.equal(memory.queue.mask[:2], mask)

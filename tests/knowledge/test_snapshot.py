@@ -95,7 +95,7 @@ def test_a_clip_never_finds_its_own_entries_and_does_where_they_are_allowed():
         # Equal entries tie, so what is compared is which clips were found.
         expected = nearest_by_loop(audio[i].numpy(), twice.audio, 5, mine)
         assert twice.ids[found.fine_audio[i, 0]].tolist() == twice.ids[expected].tolist()
-    with_own = Searcher(twice, asked(left_out="nothing")).search(audio, text, None, own)
+    with_own = Searcher(twice, asked(excluded="nothing")).search(audio, text, None, own)
     assert all(i in with_own.fine_audio[i, 0].tolist() for i in range(6))
 
 
@@ -207,7 +207,7 @@ def test_positives_are_left_out_where_asked_by_a_loop():
     # Two of the queries have the group of what is nearest to them.
     nearest = [nearest_by_loop(query.numpy(), snapshot.audio, 1)[0] for query in wanted_audio]
     own, mine = ["clip3", "elsewhere", "clip7", "clip7"], torch.tensor([*groups[nearest[:2]].tolist(), 1, -7])
-    found = Searcher(snapshot, asked(left_out="positives")).search(wanted_audio, wanted_text, None, own, mine)
+    found = Searcher(snapshot, asked(excluded="positives")).search(wanted_audio, wanted_text, None, own, mine)
     for i in range(4):
         out = {n for n in range(30) if ids[n] == own[i] or groups[n] == int(mine[i])}
         assert found.fine_audio[i, 0].tolist() == nearest_by_loop(wanted_audio[i].numpy(), snapshot.audio, 5, out)

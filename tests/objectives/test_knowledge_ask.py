@@ -17,8 +17,8 @@ from ray_atr.objectives.knowledge.ask import (
     agreement,
     consistency,
     inject,
-    kept_share,
     multiplier,
+    own_share,
     potential,
     realign,
     reliability,
@@ -154,7 +154,7 @@ def test_injection_at_one_is_the_neighbours_mean():
     some = inject(rows, near, valid, 0.3)
     mixed = 0.7 * rows[2] + 0.3 * near[2].mean(dim=0)
     assert torch.allclose(some[2], mixed / mixed.norm())
-    assert torch.allclose(kept_share(rows, near, valid, 0.3)[2], 0.7 / mixed.norm())
+    assert torch.allclose(own_share(rows, near, valid, 0.3)[2], 0.7 / mixed.norm())
 
 
 def test_without_renormalising_the_derivative_by_a_neighbour_is_the_papers_constant():

@@ -80,8 +80,8 @@ def test_moco_leaves_out_the_keys_of_the_clip_itself_and_of_its_positives():
     audio_keys, text_keys = unit(B, D, seed=3), unit(B, K, D, seed=4)
     # Clip 0 has two earlier keys, 5 and 7; clip 2 has the caption of the queued 3, 6 and 9.
     clips, groups = BATCH.clip.clone(), BATCH.group.clone()
-    queue.whose.clip[[5, 7]] = clips[0]
-    queue.whose.group[[3, 6, 9]] = groups[2]
+    queue.identity.clip[[5, 7]] = clips[0]
+    queue.identity.group[[3, 6, 9]] = groups[2]
     found = queue.keys(Identity(clips, groups), audio_keys, text_keys)
     left_out = {0: {5, 7}, 2: {3, 6, 9}}
     expected = 0.0
@@ -99,11 +99,11 @@ def test_what_belongs_to_nnclrs_neighbour_is_no_negative():
     english = [n for n in range(Q) if n != 3]
     near_text = [max(english, key=lambda n: float(text[i, 0] @ queue.text[n, 0])) for i in range(B)]
     # What clip 0's audio finds is an earlier embedding of clip 1; what clip 2's text finds has the caption of clip 4.
-    queue.whose.clip[near[0]] = BATCH.clip[1]
-    queue.whose.group[near_text[2]] = BATCH.group[4]
+    queue.identity.clip[near[0]] = BATCH.clip[1]
+    queue.identity.group[near_text[2]] = BATCH.group[4]
 
     def is_like(n, j):
-        return int(queue.whose.clip[n]) == int(BATCH.clip[j]) or int(queue.whose.group[n]) == int(BATCH.group[j])
+        return int(queue.identity.clip[n]) == int(BATCH.clip[j]) or int(queue.identity.group[n]) == int(BATCH.group[j])
 
     assert is_like(near[0], 1)
     assert is_like(near_text[2], 4)

@@ -39,7 +39,7 @@ def test_half_a_file_is_refused_by_name(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"weights": torch.rand(1000)})
     content = (tmp_path / STATE_FILE).read_bytes()
     (tmp_path / STATE_FILE).write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=f"{STATE_FILE}: not a whole checkpoint"):
+    with pytest.raises(ValueError, match=f"{STATE_FILE}: not a complete checkpoint"):
         load_checkpoint(tmp_path)
 
 
@@ -56,6 +56,6 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path: Path) -> None:
             return (Path.touch, (marker,))
 
     (tmp_path / STATE_FILE).write_bytes(pickle.dumps(Harm()))
-    with pytest.raises(ValueError, match="not a whole checkpoint"):
+    with pytest.raises(ValueError, match="not a complete checkpoint"):
         load_checkpoint(tmp_path)
     assert not marker.exists()

@@ -1,4 +1,4 @@
-"""Who is a true pair, and how far: one file a method, one line here."""
+"""How likely each pair is to be a true one: one file for each method, one line here."""
 
 from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence, Oracle

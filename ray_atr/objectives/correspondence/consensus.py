@@ -1,4 +1,4 @@
-"""A caption's clean probability from its clip's other captions and languages: mispairing told from mistranslation. Ours.
+"""A caption's clean probability from its clip's other captions and languages: separates mispairing from mistranslation. Ours.
 
     own_ik   = <t_ik, mean of the clip's other captions>   low if this one caption is wrong (a mistranslation)
     clip_i   = <a_i, mean of all the clip's captions>       low if all of them are (a mispaired clip)
@@ -60,7 +60,7 @@ class _ConsensusEstimator(MixtureEstimator):
             self.clean_probabilities.mul_(self.posterior(self.own))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
-        """How the clip fits all its captions; how the caption fits the others is recorded with it."""
+        """Similarity of the clip and all its captions [n]. The caption's similarity to the others is recorded in `own`."""
         if "text" not in self.tables:
             self.table("text", 0.0, comparison.v.shape[1])
         text, own = self.tables["text"], comparison.v.float()

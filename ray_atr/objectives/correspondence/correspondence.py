@@ -1,10 +1,10 @@
-"""How likely each training pair is to be clean: an objective's fourth choice, and the state that a run keeps for it.
+"""How likely each training pair is to be clean: an objective's fourth part, and the state of a run for it.
 
     estimator = objective.correspondence.estimator(pairs)
     estimator.begin_epoch(epoch)
     weigh_pairs = estimator.for_batch(rows, slots)      # which clips, and which of their captions, the global batch holds
     objective(embeddings, weigh_pairs=weigh_pairs)      # each audio-text comparison passes through it
-    estimator.end_epoch()                        # scalars: how good a detector it was, if the truth is known
+    estimator.end_epoch()                        # scalars: how good a detector it was, if the wrong pairs are known
 
 A pair is a clip with one caption in one language: its place is (row, slot, language), in tables [N, J, K] of N training
 clips with J captions at most in K languages; a comparison has n pairs. Everything is computed from the gathered batch,
@@ -34,12 +34,12 @@ from ray_atr.objectives.pairs import CleanShare, Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class Correspondence(Settings):
-    """A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator. `needs_truth`: injected noise."""
+    """A subclass sets `name` (its key in CORRESPONDENCES) and makes its estimator. `needs_truth`: only for injected noise."""
 
     name: ClassVar[str]
     needs_truth: ClassVar[bool] = False
     reads_embeddings: ClassVar[bool] = True
-    """Whether it judges by the embeddings of a batch."""
+    """Whether it needs the embeddings of a batch."""
 
     @property
     def needs_clean_share(self) -> bool:
@@ -47,11 +47,11 @@ class Correspondence(Settings):
         return False
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
-        """What a run keeps to estimate these training pairs. ValueError if it cannot."""
+        """The estimator of a run for these training pairs. ValueError if they lack what it needs."""
         raise NotImplementedError
 
     def require_truth(self, has_truth: bool) -> None:
-        """ValueError if it needs to know which pairs are wrong, and that is not known."""
+        """ValueError if it needs to know which pairs are wrong, and the data do not say."""
         if self.needs_truth and not has_truth:
             allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
             raise refuse("objective.correspondence", self.name, allowed)
@@ -88,7 +88,7 @@ class TrainingPairs:
 
 
 class PairIndex(NamedTuple):
-    """Where the pairs of a comparison stand in a table: three int64 [n]. `table[index]` reads them."""
+    """The indices of a comparison's pairs in a table [N, J, K]: three int64 [n]. `table[index]` reads their values."""
 
     rows: Tensor
     slots: Tensor
@@ -122,6 +122,7 @@ class Estimator:
         self._pending_writes.append((table, index, values))
 
     def flush(self) -> None:
+        """Make the writes of `write_later`."""
         for table, index, values in self._pending_writes:
             table[index] = values
         self._pending_writes.clear()
@@ -242,7 +243,7 @@ class PairEstimate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoCorrespondence(Correspondence):
-    """Every pair has a sample weight of 1: the floor.
+    """Every pair has a sample weight of 1: the baseline.
 
     When: pairs are clean.
     Related: `small_loss` is the cheapest that tells wrong pairs.
@@ -262,9 +263,9 @@ class NoCorrespondence(Correspondence):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Correspondence):
-    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the ceiling of every method.
+    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the upper bound of every method.
 
-    When: noise was injected, and a ceiling for methods is wanted.
+    When: noise was injected, and an upper bound for the other methods is wanted.
     Related: every other method estimates what this one knows.
 
     >>> from ray_atr.objectives import Objective

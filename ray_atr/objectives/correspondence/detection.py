@@ -56,13 +56,13 @@ def calibration_error(clean_probability: Tensor, is_true: Tensor) -> float:
 
 
 def clean_pairs_lost(clean_probability: Tensor, is_true: Tensor) -> float:
-    """As `detection` has it; ties stand together."""
+    """As in `detection`. Pairs of equal probability are selected together."""
     order = clean_probability.argsort(descending=True)
-    num_kept, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
+    selected, wrong = torch.arange(1, len(order) + 1), (~is_true[order]).cumsum(0)
     descending = clean_probability[order]
-    is_whole = torch.cat([descending[1:] < descending[:-1], torch.ones(1, dtype=torch.bool)])
-    allowed = (wrong <= FALSE_DISCOVERY * num_kept) & is_whole
+    is_last_of_ties = torch.cat([descending[1:] < descending[:-1], torch.ones(1, dtype=torch.bool)])
+    allowed = (wrong <= FALSE_DISCOVERY * selected) & is_last_of_ties
     if not bool(allowed.any()):
         return 1.0
     last = int(allowed.nonzero().max())
-    return 1 - int(num_kept[last] - wrong[last]) / int(is_true.sum())
+    return 1 - int(selected[last] - wrong[last]) / int(is_true.sum())

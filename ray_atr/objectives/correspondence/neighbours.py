@@ -70,7 +70,7 @@ class _NeighbourEstimator(MixtureEstimator):
         self.row_of = {clip_id: row for row, clip_id in enumerate(pairs.clip_ids)}
         self._of_snapshot: tuple[Any, Anchors] | None = None
         self._rows: Tensor | None = None
-        """Of the anchors, if all clips have been met: they then stay the same for an epoch."""
+        """Training rows of the anchors. They stay the same for an epoch if all clips have been in a batch."""
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
@@ -106,7 +106,7 @@ class _NeighbourEstimator(MixtureEstimator):
         return self._of_snapshot[1]
 
     def remembered(self) -> Anchors | None:
-        """Anchors of the pairs met so far; None before two are trusted."""
+        """Anchors among the pairs of earlier batches; None before two are trusted."""
         if "audio" not in self.tables:
             return None
         rows = self._chosen(self.tables["is_met"]) if self._rows is None else self._rows

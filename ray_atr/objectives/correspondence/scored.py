@@ -32,7 +32,7 @@ STEPS = 50
 LEAST_VARIANCE = 5e-4  # DivideMix's regularisation of the covariance, for values in [0, 1]
 FEWEST = 8
 LEAST_SHARE = 0.01
-"""Of a component whose share is given."""
+"""Smallest share, and distance from 1, of a component whose share is given."""
 
 
 class MixtureEstimator(Estimator):
@@ -67,7 +67,7 @@ class MixtureEstimator(Estimator):
         return clean_probabilities
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
-        """Record the pairs' scores, and return what the scores before gave."""
+        """Record the pairs' scores for the next epoch; the estimate is that of the epoch's start."""
         self.write_later(self.scores, index, self.score(comparison, index).float())
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
@@ -150,9 +150,9 @@ def _beta(mean: float, variance: float) -> Weights:
 
 
 def _monotone(values: Tensor, low: Tensor) -> Tensor:
-    """The posterior, never rising with the value: a wide component would else claim values beyond the other one.
+    """The posterior, made non-increasing in the value: a wide component would otherwise have values beyond the other one.
 
-    Up to the low component's mean it is the largest found there; beyond, it is the smallest so far.
+    Up to the low component's mean it is the largest posterior there; beyond, the running minimum.
     """
     order = values.argsort()
     falling = low[order]

@@ -68,7 +68,7 @@ class SmallLossEstimator(MixtureEstimator):
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
     """Each pair's own contrastive loss against the negatives of its batch in both directions, [n] each.
 
-    Other positives are left out: another clip of the same caption says nothing of whether this one fits it.
+    Other positives are left out: another clip of the same caption is no evidence of whether this one fits it.
     """
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
     own = logits.diagonal()

@@ -1,4 +1,4 @@
-"""What an objective knows beyond its batch: one file a variant, one line here."""
+"""Knowledge from outside the batch: one file for each variant, one line here."""
 
 from ray_atr.objectives.knowledge.ance import Ance
 from ray_atr.objectives.knowledge.ask import Ask

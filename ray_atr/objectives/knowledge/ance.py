@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.knowledge.knowledge import (
+    Excluded,
     KnowledgeBaseObjective,
-    LeftOut,
     Retrieved,
     SearchSpec,
     Sides,
@@ -57,8 +57,8 @@ class Ance(KnowledgeBaseObjective):
     @property
     def search_spec(self) -> SearchSpec:
         """The nearest clips of the other modality, from which the negatives are drawn."""
-        left_out: LeftOut = "positives" if self.exclude_own else "nothing"
-        return SearchSpec(self.pool, self.index, self.probes, coarse=False, left_out=left_out, across=True)
+        excluded: Excluded = "positives" if self.exclude_own else "nothing"
+        return SearchSpec(self.pool, self.index, self.probes, coarse=False, excluded=excluded, across=True)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""

@@ -2,10 +2,10 @@
 
 At each granularity, single clips (fine) and prototypes (coarse): both sides are enhanced with what they retrieved
 (injection), their similarities realigned by a transport plan (realignment), and the pair loss scores them; the two
-losses are added (Eq. 16). A sample's loss counts the less, the more its neighbours can be relied on (modulation, Eq. 18).
+losses are added (Eq. 16). A sample's loss counts less, the more reliable its neighbours are (modulation, Eq. 18).
 
-The paper's formulas were not readable to us: they are rebuilt from its words and the printed rows of its Table 6. The
-defaults are ours and are to be swept; the recipes in `recipes.ask` follow the paper's readable sentences.
+The paper's formulas were not readable to us: they are reconstructed from its text and the printed rows of its Table 6. The
+defaults are ours and should be swept; the recipes in `recipes.ask` follow the paper's readable sentences.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Ask(KnowledgeBaseObjective):
             self.probes,
             fine=self.fine,
             coarse=self.coarse,
-            left_out="own" if self.exclude_own else "nothing",
+            excluded="own" if self.exclude_own else "nothing",
         )
 
     def snapshot_settings(self, seed: int) -> SnapshotSettings:
@@ -107,8 +107,8 @@ class Ask(KnowledgeBaseObjective):
             return pair(comparison, learned)
         comparison, scalars = self.modulate(comparison, sides)
         terms = []
-        for name, found in sides.items():
-            enhanced = self.enhance(comparison, found)
+        for name, neighbours in sides.items():
+            enhanced = self.enhance(comparison, neighbours)
             if self.transport and self.beta > 0:
                 agreed, plan = agreement(
                     enhanced.cross_similarity(),
@@ -121,14 +121,14 @@ class Ask(KnowledgeBaseObjective):
                 scalars[f"realignment_{name}_own"] = agreed.diagonal().mean()
             terms.append(pair(enhanced, learned))
             scalars[f"loss_{name}"] = terms[-1].loss.detach()
-        loss, found_scalars = weighted_sum(terms, [1.0] * len(terms))
-        return Terms(loss, {**found_scalars, **scalars})
+        loss, pair_scalars = weighted_sum(terms, [1.0] * len(terms))
+        return Terms(loss, {**pair_scalars, **scalars})
 
     def enhance(self, comparison: Comparison, sides: Sides) -> Comparison:
         """Both sides enhanced (Eq. 9).
 
-        A precomputed similarity s (late interaction) has no embedding to move: with the enhanced u~ = x u + n, v~ = y v + m
-        it is <u~, v~> with s in the place of <u, v>, that is <u~, v~> + x y (s - <u, v>). This is ours.
+        A precomputed similarity s (late interaction) has no embedding to enhance. With the enhanced u~ = x u + n, v~ = y v + m
+        it becomes <u~, v~> with s in the place of <u, v>, that is <u~, v~> + x y (s - <u, v>). This is ours.
         """
         if not self.injection or self.injection_ratio == 0:
             return comparison
@@ -138,8 +138,8 @@ class Ask(KnowledgeBaseObjective):
         new_u, new_v = inject(*of_u), inject(*of_v)
         similarity = comparison.similarity
         if similarity is not None:
-            own_shares = torch.outer(kept_share(*of_u), kept_share(*of_v))
-            similarity = new_u @ new_v.T + own_shares * (similarity - u @ v.T)
+            shares = torch.outer(own_share(*of_u), own_share(*of_v))
+            similarity = new_u @ new_v.T + shares * (similarity - u @ v.T)
         return dataclasses.replace(comparison, u=new_u, v=new_v, similarity=similarity)
 
     def modulate(self, comparison: Comparison, sides: dict[str, Sides]) -> tuple[Comparison, dict[str, Tensor]]:
@@ -147,7 +147,7 @@ class Ask(KnowledgeBaseObjective):
         if not self.reliability:
             return comparison, {}
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detach_reliability):
-            phi = {name: potentials(comparison, found) for name, found in sides.items()}
+            phi = {name: potentials(comparison, neighbours) for name, neighbours in sides.items()}
             scalars: dict[str, Tensor] = {}
             weights: list[Tensor | None] = []
             for side, label in enumerate(("rows", "columns")):
@@ -179,8 +179,8 @@ def mean_neighbour(neighbours: Tensor, valid: Tensor) -> Tensor:
     return (neighbours * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
 
-def kept_share(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
-    """The factor [N] that the embedding itself has in its enhanced form: (1 - lambda), over the norm if renormalised."""
+def own_share(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
+    """The factor [N] of the embedding in its enhanced form: 1 - ratio, divided by the norm if renormalised."""
     mixed = (1 - ratio) * embeddings + ratio * mean_neighbour(neighbours, valid)
     share = (1 - ratio) / (mixed.norm(dim=1).clamp(min=1e-12) if renormalise else torch.ones_like(mixed[:, 0]))
     return torch.where(valid.any(dim=1), share, torch.ones_like(share))
@@ -200,13 +200,13 @@ def agreement(
         plan = solve(similarity.max() - similarity, epsilon, max_iterations=iterations)
         return plan.matrix * len(similarity), plan
     weight = sample_weight.to(similarity)
-    kept = (weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
-    if not len(kept):
-        kept, weight = torch.arange(len(weight), device=weight.device), torch.ones_like(weight)
-    part, a = similarity[kept][:, kept], weight[kept] / weight[kept].sum()
+    weighted = (weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
+    if not len(weighted):
+        weighted, weight = torch.arange(len(weight), device=weight.device), torch.ones_like(weight)
+    part, a = similarity[weighted][:, weighted], weight[weighted] / weight[weighted].sum()
     plan = solve(part.max() - part, epsilon, rows=a, columns=a, max_iterations=iterations)
     agreed = torch.zeros_like(similarity)
-    agreed[kept[:, None], kept] = plan.matrix.to(similarity) / torch.outer(a, a).sqrt()
+    agreed[weighted[:, None], weighted] = plan.matrix.to(similarity) / torch.outer(a, a).sqrt()
     return agreed, plan
 
 
@@ -224,11 +224,11 @@ def realign(comparison: Comparison, agreed: Tensor, beta: float, form: str = "we
 
 
 def potentials(comparison: Comparison, sides: Sides) -> tuple[Tensor, Tensor]:
-    """phi [N] of the rows' queries u and of the columns' queries v: how far what they retrieved agrees (Eq. 11-13).
+    """phi [N] of the rows' queries u and of the columns' queries v: how far their retrieved entries agree (Eq. 11-13).
 
     For a text query i with neighbours N_t(i), whose audio components are a_j, and the audio query's neighbours N_a(i):
 
-        c_j   = mean over m in N_a(i) of <a_j, a_m>      do both modalities retrieve alike?
+        c_j   = mean over m in N_a(i) of <a_j, a_m>      whether both modalities retrieve alike
         w     = softmax over j of c_j
         phi_i = sum over j of w_j exp(<t_i, a_j>)        the potential, in [1/e, e]
 
@@ -267,8 +267,9 @@ def multiplier(
     scope: str = "sample",
     sample_weight: Tensor | None = None,
 ) -> Tensor | None:
-    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if there is neither. `scope` batch: their mean for each, in which a
-    pair counts by its sample weight [N].
+    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if neither R is given.
+
+    With `scope` batch, every sample has the batch mean, in which a pair counts by its sample weight [N].
     """
     parts = [weight * R for R, weight in ((fine, weight_fine), (coarse, weight_coarse)) if R is not None]
     if not parts:

@@ -1,4 +1,4 @@
-"""The seam of knowledge from outside the batch: what is searched, what was found, how a comparison is scored with it.
+"""The interface of knowledge from outside the batch: what to search, the results, and how a comparison is scored with them.
 
 `KnowledgeBaseObjective` has the settings that variants with a base share: what it holds, how it is searched, when it is
 refreshed. `info_nce` is what MoCo and ANCE share.
@@ -18,17 +18,17 @@ from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms, inner_products
 
 INDEXES = ("auto", "exact", "flat", "ivf", "hnsw")
-LeftOut = Literal["nothing", "own", "positives"]
+Excluded = Literal["nothing", "own", "positives"]
 """Which entries are never among a query's: none; those of its own clip; those of its own clip and of its positives."""
 
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """What a knowledge variant wants to have searched for each clip of a batch.
+    """What a knowledge variant searches for each clip of a batch.
 
     neighbours     entries that a query retrieves, among single clips (`fine`) and among prototypes (`coarse`).
     index, probes  the search structure, and how many of its lists are searched (`Snapshot`).
-    left_out       which single clips are never among them.
+    excluded       the single clips that are never among them.
     across         audio searches texts and texts search audio; else each searches its own modality.
     """
 
@@ -37,7 +37,7 @@ class SearchSpec:
     probes: int
     fine: bool = True
     coarse: bool = True
-    left_out: LeftOut = "own"
+    excluded: Excluded = "own"
     across: bool = False
 
 
@@ -48,9 +48,9 @@ class Neighbours:
     audio  [B, Q, Kn, D]: Q = 1 for audio queries, the number of languages K for text queries.
     text   [B, T, Kn, D]: for audio queries T is the number of languages that the base holds; for text queries T = Q,
            and the text is in the language that was searched.
-    valid  [B, Q, Kn] bool: False if fewer than Kn entries were there, or the query was absent: it counts for nothing.
-    like   [B, Q, Kn, B] bool: the clips of the batch that an entry is of, or has a caption of. None: not known.
-    entry  [B, Q, Kn] int64: the entries' numbers in the base or queue, -1 if there is none. None: not known.
+    valid  [B, Q, Kn] bool: False if fewer than Kn entries were found, or the query was absent; such an entry has no effect.
+    like   [B, Q, Kn, B] bool: the clips of the batch that an entry belongs to or shares a caption with. None: unknown.
+    entry  [B, Q, Kn] int64: the entries' numbers in the base or queue, -1 if there is none. None: unknown.
     """
 
     audio: Tensor
@@ -62,7 +62,7 @@ class Neighbours:
 
 @dataclass(frozen=True, eq=False)
 class NeighbourVectors:
-    """The neighbours of the N queries of one side of a comparison, as `Neighbours` has them for a batch.
+    """The neighbours of the N queries of one side of a comparison: `Neighbours` holds those of a batch.
 
     own      [N, Kn, D]: the entries' component in the modality of the query. valid [N, Kn], like [N, Kn, B] are bool.
     partner  [N, Kn, D]: that in the modality of the comparison's other side.
@@ -83,13 +83,16 @@ class NeighbourVectors:
 
 @dataclass(frozen=True, eq=False)
 class Granularity:
-    """What one base (of single clips, or of prototypes) answered to the batch's audio and text queries."""
+    """The results of one base (of single clips, or of prototypes) for the batch's audio and text queries."""
 
     by_audio: Neighbours
     by_text: Neighbours
 
     def vectors_of(self, rows: Tensor, language: Tensor | None, partner_language: Tensor | None) -> NeighbourVectors:
-        """What the given clips' queries found, in the given languages and for partners in theirs; None stands for audio."""
+        """The neighbours of the clips at `rows` [N], for queries in `language` [N] and partners in `partner_language` [N].
+
+        None stands for audio.
+        """
         queries = self.by_audio if language is None else self.by_text
         audio = _in_language(queries.audio, rows, language)
         text = _in_language(queries.text, rows, partner_language if language is None else language)
@@ -103,21 +106,21 @@ class Granularity:
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What the two sides of a comparison found in one base."""
+    """The neighbours of the two sides of a comparison in one base."""
 
     u: NeighbourVectors
     v: NeighbourVectors
 
     @classmethod
     def from_comparison(cls, comparison: Comparison, granularity: Granularity) -> Sides:
-        """The part of a batch's neighbours that the comparison's rows and languages are concerned with."""
+        """The neighbours of the comparison's rows in its languages, from those of the batch."""
         rows, u, v = comparison.row_numbers, comparison.u_language, comparison.v_language
         return cls(u=granularity.vectors_of(rows, u, v), v=granularity.vectors_of(rows, v, u))
 
 
 @dataclass(frozen=True, eq=False)
 class Retrieved:
-    """What was found for a batch among single clips (`fine`) and among prototypes (`coarse`; None: not searched)."""
+    """The results for a batch among single clips (`fine`) and among prototypes (`coarse`); None: not searched."""
 
     fine: Granularity | None = None
     coarse: Granularity | None = None
@@ -127,8 +130,8 @@ class Retrieved:
 class Queued:
     """Momentum encoders' keys of a batch and of earlier ones (MoCo).
 
-    audio        [B, D], text [B, K, D]: keys of the batch's clips; what the batch's mask leaves out means nothing.
-    queue_audio  [Q, D], queue_text [Q, K, D]: earlier keys, unit norm. queue_mask [Q, K] bool: which texts were there.
+    audio        [B, D], text [B, K, D]: keys of the batch's clips; texts outside of the batch's mask have no meaning.
+    queue_audio  [Q, D], queue_text [Q, K, D]: earlier keys, unit norm. queue_mask [Q, K] bool: which texts existed.
     negative     [B, Q] bool: False if a key is of the clip itself, or of a clip with its caption.
     """
 
@@ -146,7 +149,7 @@ def _in_language(tensor: Tensor, rows: Tensor, language: Tensor | None) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge(Settings):
-    """How one comparison is scored with what was retrieved for the batch. Stateless; searching is done by the caller.
+    """How one comparison is scored with what was retrieved for the batch. Stateless: the caller searches.
 
     A subclass sets `name` (its key in KNOWLEDGE), `needs_retrieval` where `retrieved` may not be None, and implements
     `score`: it makes changed comparisons with `dataclasses.replace` and calls `pair(comparison, ...)` on each.
@@ -179,7 +182,7 @@ class NoKnowledge(Knowledge):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotSettings(Settings):
-    """How embeddings become a snapshot: what `KnowledgeBaseObjective.snapshot_settings` reads off an objective."""
+    """How embeddings become a snapshot (`KnowledgeBaseObjective.snapshot_settings`)."""
 
     prototypes: int = setting(256, "clusters of the coarse base (P); 0: no coarse base", at_least=0)
     pooling: str = setting("max", "prototype of a cluster: elementwise max or mean", choices=("max", "mean"))
@@ -274,12 +277,12 @@ def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor, tau: Tensor 
 
 
 def contrastive_temperature(pair: PairLoss, learned: Learned, knowledge: str) -> Tensor | float:
-    """The learned temperature, or the contrastive pair loss's; ValueError for another pair loss."""
+    """The learned temperature, or the pair loss's setting; ValueError for any pair loss but `contrastive`."""
     require_contrastive(pair, knowledge)
     return learned.tau(pair.temperature)  # type: ignore[attr-defined]
 
 
 def require_contrastive(pair: PairLoss, knowledge: str) -> None:
-    """ValueError for another pair loss than the contrastive one."""
+    """ValueError for any pair loss but `contrastive`."""
     if pair.name != "contrastive":
         raise refuse("objective.pair", pair.name, f"contrastive, the only pair loss that {knowledge} is defined for")

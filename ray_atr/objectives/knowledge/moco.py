@@ -57,6 +57,6 @@ def _keys(queued: Queued, rows: Tensor, language: Tensor | None) -> tuple[Tensor
         return queued.audio[rows], queued.queue_audio, queued.negative[rows]
     taken = torch.zeros(queued.text.shape[1], dtype=torch.bool, device=language.device)
     taken[language] = True
-    there = queued.queue_mask & taken
-    clip = there.nonzero(as_tuple=True)[0]
-    return queued.text[rows, language], queued.queue_text[there], queued.negative[rows][:, clip]
+    in_queue = queued.queue_mask & taken
+    clip = in_queue.nonzero(as_tuple=True)[0]
+    return queued.text[rows, language], queued.queue_text[in_queue], queued.negative[rows][:, clip]

@@ -45,10 +45,12 @@ class Nnclr(Knowledge):
         near_u = inject(comparison.u, sides.u.own, sides.u.valid, 1.0)
         near_v = inject(comparison.v, sides.v.own, sides.v.valid, 1.0)
         ones = torch.ones_like(comparison.u[:, 0])
-        known, among = comparison.positive_mask(), comparison.rows
-        of_u, of_v = (known | found.like_batch(among) for found in (sides.u, sides.v))
-        rows = dataclasses.replace(comparison, u=near_u, positives=of_u, row_weight=ones, column_weight=0 * ones)
-        columns = dataclasses.replace(comparison, v=near_v, positives=of_v.T, row_weight=0 * ones, column_weight=ones)
-        terms = [pair(one, learned) for one in (rows, columns)]
+        positives, rows = comparison.positive_mask(), comparison.rows
+        of_u, of_v = (positives | side.like_batch(rows) for side in (sides.u, sides.v))
+        by_rows = dataclasses.replace(comparison, u=near_u, positives=of_u, row_weight=ones, column_weight=0 * ones)
+        by_columns = dataclasses.replace(
+            comparison, v=near_v, positives=of_v.T, row_weight=0 * ones, column_weight=ones
+        )
+        terms = [pair(one, learned) for one in (by_rows, by_columns)]
         moved = ((near_u * comparison.u).sum(dim=1).mean() + (near_v * comparison.v).sum(dim=1).mean()) / 2
         return Terms(terms[0].loss + terms[1].loss, {"neighbour_similarity": moved.detach()})

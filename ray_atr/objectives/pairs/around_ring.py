@@ -1,8 +1,8 @@
 """Losses over pairs whose embeddings stay with their workers: the v pass around a ring, and no worker gathers them.
 
-What a worker holds is its own n pairs, [n, D] a side, two blocks of others' that are on their way, and its rows of the logits,
-[n, N]; where these would not fit they are computed again, a tile at a time. The gradients are exact, and each
-arrives at the worker that has the embedding. Values are those of `contrastive.sample_losses` and `sigmoid.pair_losses`.
+A worker holds its own n pairs, [n, D] on each side, two blocks of other workers that pass through it, and its rows of the
+logits, [n, N]; where these would not fit, they are computed again, a tile at a time. The gradients are exact, and each ends at
+the worker that has the embedding. Values are those of `contrastive.sample_losses` and `sigmoid.pair_losses`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ray_atr.objectives.pairs.tiled_matching import tile_rows
 from ray_atr.objectives.transport.row_blocks import tiles_of
 
 FLOATS_HELD = 1.2
-"""Numbers that a worker holds for each entry of its rows of the logits, at the most."""
+"""Most numbers that a worker holds for each entry of its rows of the logits."""
 
 
 def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -> OwnPairs:
     """A worker's pairs of a comparison of some clips of a batch, from its own clips' audio [b, D] and text [b, K, D].
 
-    The audio has unit norm; the texts are brought to it here, so that no two sides have anything but `text` in common.
-    ring says which of the batch's B clips are whose; the comparison's `rows` are in order.
+    The audio has unit norm. The texts are normalised here, for each side anew: two sides then share only `text` in the graph.
+    The ring's blocks say which worker has which of the batch's B clips; the comparison's `rows` are in ascending order.
     """
     numbers = comparison.row_numbers.contiguous()
     starts = numbers.new_tensor([block.start for block in ring.blocks])
@@ -50,10 +50,10 @@ def own_pairs(comparison: Comparison, audio: Tensor, text: Tensor, ring: Ring) -
 
 
 class TileLoss(ABC):
-    """A loss as it sees the logits a tile at a time: rows of the own u with columns of one worker's v."""
+    """A loss that is computed from tiles of logits: rows of the worker's own u, columns of one worker's v."""
 
-    looks_twice = False
-    """Whether it has to see all tiles a second time before it knows its sample losses."""
+    needs_second_pass = False
+    """Whether the sample losses need all tiles a second time (`add_again`)."""
 
     def __init__(self, pairs: OwnPairs, logits: Tensor) -> None:
         """logits: an example of their number type and device."""
@@ -64,14 +64,14 @@ class TileLoss(ABC):
         self.of_rows, self.of_columns = logits.new_zeros(n), logits.new_zeros(N)
 
     @abstractmethod
-    def see(self, tile: Tensor, rows: slice, owner: int) -> None:
-        """A tile of logits [t, m], which must stay as it is."""
+    def add(self, tile: Tensor, rows: slice, owner: int) -> None:
+        """Add a tile of logits [t, m], which is not changed."""
 
     def join_columns(self) -> None:  # noqa: B027
-        """All tiles have been seen: what they tell of columns is put together, where that is needed."""
+        """Combine the workers' sums over columns, where the loss needs them. Called after the last tile."""
 
-    def see_again(self, tile: Tensor, rows: slice, owner: int) -> None:
-        """The same tile a second time, if `looks_twice`."""
+    def add_again(self, tile: Tensor, rows: slice, owner: int) -> None:
+        """Add the same tile in the second pass, if `needs_second_pass`."""
         raise NotImplementedError
 
     @abstractmethod
@@ -80,17 +80,17 @@ class TileLoss(ABC):
 
     @abstractmethod
     def gradient(self, tile: Tensor, rows: slice, owner: int, by_rows: Tensor, by_columns: Tensor) -> Tensor:
-        """dL/d(logits) [t, m] of dL/d(sample losses) of the own u [n] and of all v [N]."""
+        """dL/d(logits) [t, m], from dL/d(sample losses) of the own u [n] and of all v [N]."""
 
     def positives(self, rows: slice, owner: int) -> Tensor | None:
-        """Which entries of a tile are of pairs that are no negatives, bool [t, m]; None for the own pairs alone."""
+        """Which entries of a tile are no negatives, bool [t, m]; None if only the own pairs are none."""
         if self.groups is None:
             return None
         first, block = self.ring.own.start, self.ring.blocks[owner]
         return same_group(self.groups, slice(first + rows.start, first + rows.stop), block)
 
     def own_pairs(self, tile: Tensor, rows: slice, owner: int) -> Tensor:
-        """A view of the entries [t] that are the own pairs; of none, if the columns are another worker's."""
+        """A view of the entries [t] that are the own pairs; empty if the columns are another worker's."""
         if owner != self.ring.ranks.rank:
             return tile[:0, :0].diagonal()
         return tile[:, rows].diagonal()
@@ -101,19 +101,20 @@ class SoftmaxTiles(TileLoss):
 
     def __init__(self, pairs: OwnPairs, logits: Tensor) -> None:
         super().__init__(pairs, logits)
-        self.looks_twice = self.groups is not None
+        self.needs_second_pass = self.groups is not None
         least = torch.finfo(logits.dtype).min / 4
         self.row_sums = torch.full_like(self.of_rows, least)
         self.column_sums = torch.full_like(self.of_columns, least)
         self.log_weights = None if self.sample_weight is None else log_weight(self.sample_weight)
         self.own_logits = torch.empty_like(self.of_rows)
         self.shares: Tensor | None = None
-        """Of each sample's positives together, [N]: what divides their weights."""
+        """The summed weight of each sample's positives, [N]: the denominator of their shares."""
 
     def competing(self, tile: Tensor, rows: slice, owner: int) -> Tensor:
-        """The logits of what competes, with the logarithms of both pairs' weights; a new tensor if anything differs.
+        """The logits of the negatives, with the logarithms of both pairs' weights added; a new tensor if anything changes.
 
-        A row's sum is then too large by its own weight, and a column's by its own: one tile serves both.
+        A row's log-sum-exp then holds the row's own log weight too, and a column's the column's: `join_columns` subtracts them,
+        so that one tile serves both directions.
         """
         positives = self.positives(rows, owner)
         if self.log_weights is not None:
@@ -124,7 +125,7 @@ class SoftmaxTiles(TileLoss):
                 self.own_pairs(tile, rows, owner).sub_(own)
         return tile if positives is None else tile.masked_fill(positives, torch.finfo(tile.dtype).min / 4)
 
-    def see(self, tile: Tensor, rows: slice, owner: int) -> None:
+    def add(self, tile: Tensor, rows: slice, owner: int) -> None:
         if owner == self.ring.ranks.rank:
             self.own_logits[rows] = self.own_pairs(tile, rows, owner)
         block, competing = self.ring.blocks[owner], self.competing(tile, rows, owner)
@@ -143,14 +144,14 @@ class SoftmaxTiles(TileLoss):
         if self.groups is None:
             self.of_rows = self.above_rows - self.own_logits
             self.of_columns = self.above_columns
-            # The slope of a sample's loss by its log-sum-exp.
+            # The derivative of a sample's loss by its log-sum-exp.
             self.by_row_sums, self.by_column_sums = torch.ones_like(self.of_rows), torch.ones_like(self.of_columns)
             return
         self.shares = self._shares()
         self.by_row_sums, self.by_column_sums = torch.zeros_like(self.of_rows), torch.zeros_like(self.of_columns)
 
     def _shares(self) -> Tensor:
-        """[N]: the summed weight of each pair's positives; the same of a row and of a column."""
+        """The summed weight of each pair's positives, [N]; a row and its column have the same."""
         assert self.groups is not None, "positives"
         own, N = self.ring.own, self.ring.size
         weights = self.of_columns.new_ones(N) if self.sample_weight is None else self.sample_weight
@@ -163,7 +164,7 @@ class SoftmaxTiles(TileLoss):
         return self.ring.joined(mine).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def _weights(self, positives: Tensor, rows: slice, owner: int) -> tuple[Tensor, Tensor]:
-        """How the positives of each row, and of each column, share what pulls on it, [t, m] each."""
+        """The share of each positive in its row's loss, and in its column's, [t, m] each."""
         assert self.shares is not None, "joined before"
         own, block = self.ring.own, self.ring.blocks[owner]
         of_rows = of_columns = positives.to(self.of_rows)
@@ -171,9 +172,9 @@ class SoftmaxTiles(TileLoss):
             of_rows, of_columns = of_rows * self.sample_weight[block], of_columns * self.sample_weight[own][rows, None]
         return of_rows / self.shares[own][rows, None], of_columns / self.shares[block]
 
-    def see_again(self, tile: Tensor, rows: slice, owner: int) -> None:
+    def add_again(self, tile: Tensor, rows: slice, owner: int) -> None:
         positives, block = self.positives(rows, owner), self.ring.blocks[owner]
-        assert positives is not None, "looks twice for them"
+        assert positives is not None, "the second pass is for them"
         by_rows, by_columns = self._weights(positives, rows, owner)
         above_rows, above_columns = self.above_rows[rows, None] - tile, self.above_columns[block] - tile
         self.of_rows[rows] += (functional.softplus(above_rows) * by_rows).sum(dim=1)
@@ -220,12 +221,12 @@ class SigmoidTiles(TileLoss):
         return signs
 
     def _weights(self, rows: slice, owner: int) -> tuple[Tensor, Tensor] | None:
-        """How far each pair counts for its row [1, m] and for its column [t, 1], the own pairs aside."""
+        """The weight of each pair in its row's loss [m] and in its column's [t, 1], but for the own pairs."""
         if self.sample_weight is None:
             return None
         return self.sample_weight[self.ring.blocks[owner]], self.sample_weight[self.ring.own][rows, None]
 
-    def see(self, tile: Tensor, rows: slice, owner: int) -> None:
+    def add(self, tile: Tensor, rows: slice, owner: int) -> None:
         losses = functional.softplus(self._signs(tile, rows, owner).mul_(tile))
         block, weights = self.ring.blocks[owner], self._weights(rows, owner)
         own = self.own_pairs(losses, rows, owner)
@@ -268,20 +269,22 @@ Seen = TypeVar("Seen", bound=TileLoss)
 def losses_around_ring(
     pairs: OwnPairs, kind: type[Seen], tau: float | Tensor, bias: float | Tensor = 0.0
 ) -> tuple[Tensor, Tensor, Seen]:
-    """(sample losses of the own u [n], of the own v [n], the loss that saw the tiles), of logits <u_i, v_j> / tau + bias.
+    """(sample losses of the own u [n], of the own v [n], the `kind` that has all tiles); logits are <u_i, v_j> / tau + bias.
 
-    Every worker must take part, forward and backward, whatever number of pairs it has. The gradient of the own v comes by the
-    ring's `homecoming` if it has one.
+    Every worker must take part, forward and backward, even if it has no pairs. If the ring has `pending` gradients, that of the
+    own v is added to these.
     """
-    ranks, homecoming, v = pairs.ring.ranks, pairs.ring.homecoming, pairs.v
+    ranks, pending, v = pairs.ring.ranks, pairs.ring.pending, pairs.v
     tau, bias = (ranks.replicated(one) if isinstance(one, Tensor) else one for one in (tau, bias))
     u = pairs.u / tau
     shift = torch.as_tensor(bias, dtype=u.dtype, device=u.device) if isinstance(bias, Tensor) or bias else None
     loss = kind(pairs, u.detach())
-    # A worker whose own embeddings have no gradient must still take part in the others'.
+    # So that backward runs on a worker whose own embeddings need no gradient: the others' need its part.
     always = u.new_zeros((), requires_grad=torch.is_grad_enabled())
-    expect = partial(homecoming.expect, v) if homecoming is not None and v.requires_grad else None
-    rows, columns = _AroundRing.apply(u, v if expect is None else v.detach(), shift, always, loss, pairs.ring, expect)
+    add_pending = partial(pending.add, v) if pending is not None and v.requires_grad else None
+    rows, columns = _AroundRing.apply(
+        u, v if add_pending is None else v.detach(), shift, always, loss, pairs.ring, add_pending
+    )
     return rows, columns, loss
 
 
@@ -295,26 +298,26 @@ class _AroundRing(torch.autograd.Function):
         always: Tensor,
         loss: TileLoss,
         ring: Ring,
-        expect: Callable[[Callable[[], Tensor]], None] | None,
+        add_pending: Callable[[Callable[[], Tensor]], None] | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(u, v, *([] if bias is None else [bias]))
-        ctx.loss, ctx.ring, ctx.expect = loss, ring, expect
-        # The same on each worker, for a second look is a second round.
+        ctx.loss, ctx.ring, ctx.add_pending = loss, ring, add_pending
+        # The same on every worker: without held tiles, a second pass is a second exchange.
         ctx.is_held = Ranks.fits(ring.size, FLOATS_HELD * u.element_size())
         ctx.held = held = {}
         for owner, block in ring.around(v):
             for rows in _tiles(ring, owner, u):
                 tile = _logits(u, block, bias, rows)
-                loss.see(tile, rows, owner)
+                loss.add(tile, rows, owner)
                 if ctx.is_held:
                     held[owner, rows.start] = tile
         loss.join_columns()
-        if loss.looks_twice:
+        if loss.needs_second_pass:
             again = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
             for owner, block in again:
                 for rows in _tiles(ring, owner, u):
                     tile = held[owner, rows.start] if ctx.is_held else _logits(u, block, bias, rows)
-                    loss.see_again(tile, rows, owner)
+                    loss.add_again(tile, rows, owner)
         rows_of, columns_of = loss.losses()
         return rows_of.clone(), columns_of.clone()
 
@@ -338,8 +341,8 @@ class _AroundRing(torch.autograd.Function):
                     of_bias.add_(gradient.sum())
             return of_v
 
-        received = ring.gathered_home(v, of_block)
-        of_v = received() if ctx.expect is None else ctx.expect(received)
+        received = ring.summed_at_owners(v, of_block)
+        of_v = received() if ctx.add_pending is None else ctx.add_pending(received)
         return of_u, of_v, of_bias, None, None, None, None
 
 

@@ -3,7 +3,7 @@
     l_i = sum over negatives j of f(p_ij),   p_ij = softmax of the row's s_ij / tau
     f = -log(1 - p)  (log)  |  tan p  (tan)  |  (1 - (1 - p)^q) / q  (gce)
 
-What a wrong pair says of its negatives is mostly right, so nothing pulls on the pair itself but the softmax's
+The negatives of a wrong pair are mostly true negatives. Nothing pulls the pair itself together but the softmax's
 denominator. The paper averages both directions, as here; its method to set tau by a schedule is left out. With sample
 weights y, l_i is multiplied by y_i, and another pair counts by y_j in the sum and in the softmax; this is ours.
 """
@@ -59,9 +59,9 @@ class Complementary(PairLoss):
         return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": own})
 
     def sample_losses(self, direction: Direction, tau: float | Tensor, extra: Tensor | None) -> Tensor:
-        """Loss [N] of each row; a negative that is a soft target by t_ij counts by 1 - t_ij.
+        """Loss [N] of each row. A negative with the soft target t_ij counts by 1 - t_ij.
 
-        With sample weights, the positives count so too: they are negatives as far as the targets are others.
+        With soft targets and sample weights, positives count too: by 1 - t_ii, the share of the targets that they are not.
         """
         logits, targets, weights = (
             direction.competing(direction.similarity / tau),

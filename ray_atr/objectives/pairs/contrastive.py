@@ -6,8 +6,8 @@ With several positives, l_i is the mean over them, and none of them is in anothe
 sum_j t_ij l_ij, the cross-entropy of t_i and the row's softmax; the own partner's share is spread over the positives.
 
 With sample weights y, l_i is multiplied by y_i; positive j counts by y_j in the mean, and negative j by y_j in the sum: a
-pair that is of weight 0 is neither, as in learning to match. This is ours; released methods multiply l_i alone, where
-with several clips of one caption a wrong pair is pulled by the others.
+pair of weight 0 is neither, as in learning to match. This is ours. Released methods multiply l_i alone: where several clips
+have one caption, a wrong pair is then still pulled by the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contrastive plus an entropic term, which shows what of learning to match is its regularisation (Luong et al. 2024, Eq. 14).
+"""Contrastive plus an entropic term: the control for the regularisation in learning to match (Luong et al. 2024, Eq. 14).
 
     loss = contrastive + epsilon L_ent(R),   L_ent(R) = half of each direction's mean over i of sum_j R_ij log R_ij
 
@@ -22,8 +22,8 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Terms
 class ContrastiveEntropic(Contrastive):
     """NT-Xent with the entropy of the in-batch ranking matrix encouraged.
 
-    When: to tell what of m-LTM's gain is its entropy alone: this is the paper's own control.
-    Related: `Contrastive` is the same without the entropy, `LearningToMatch` the loss that it is a control of.
+    When: to measure how much of m-LTM's gain comes from its entropy alone. It is the paper's own control.
+    Related: `Contrastive` is the same without the entropy; `LearningToMatch` is the loss that it is a control for.
 
     >>> import torch
     >>> from ray_atr.objectives.pairs import Comparison, ContrastiveEntropic

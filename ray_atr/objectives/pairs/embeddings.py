@@ -1,4 +1,4 @@
-"""What an objective reads: the embeddings of the global batch, and similarities in place of their inner products."""
+"""The input of an objective: the embeddings of the global batch, or similarities in the place of their inner products."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ray_atr.common.settings import refuse
 class Embeddings:
     """The embeddings of one global batch of B clips with texts in K languages (k = 0 is English).
 
-    audio       [B, D], text [B, K, D]: rows get unit norm here. What the mask leaves out may hold anything, NaN too.
-    mask        [B, K] bool: True if the text exists and was encoded; None if all are. What is False is no anchor, no
-                positive and no negative.
+    audio       [B, D], text [B, K, D]: rows get unit norm here. Texts outside of the mask may hold anything, even NaN.
+    mask        [B, K] bool: True if the text exists and was encoded; None: all. A text outside is no anchor, no positive
+                and no negative.
     positives   [B, B] bool: True if two clips are no negatives of each other (the same clip twice, the same label, the
                 same caption); None for the identity. The diagonal is always True.
-    groups      [B, G] int64: the same as numbers, equal in one of the G columns for two clips that are no negatives of each
-                other. No mask of B^2 is made where workers share the rows of a loss. Not read if `positives` are given.
+    groups      [B, G] int64: the same as numbers: two clips that are equal in one of the G columns are no negatives of each
+                other. Needs no mask of B^2 where workers share the rows of a loss. Not read if `positives` are given.
     similarity  [K, B, B]: takes the place of the inner products (rows audio, columns text); see `models.late_interaction`.
 
-    Raises ValueError that names the tensor if shapes do not fit or a value is not finite.
+    Raises ValueError, with the tensor's name, if a shape or type does not fit or a value is not finite.
 
     When: you call an objective in a loop of your own; training makes them itself.
     Related: `Objective` takes them; `pairs.Comparison` is what a scheme makes of them for a pair loss.

@@ -66,7 +66,7 @@ class LearnedParameters(nn.Module):
     def __init__(self, settings: LearnedSettings, D: int) -> None:
         super().__init__()
         self.settings = settings
-        # Its logarithm, so that it stays above 0.
+        # The logarithm is learned, so that the temperature stays above 0.
         self.log_temperature = _parameter(math.log(settings.temperature) if settings.learn_temperature else None)
         self.metric = _parameter(initial_metric(settings.metric, D, settings.metric_rank))
         self.bias = _parameter(settings.bias)
@@ -80,7 +80,7 @@ class LearnedParameters(nn.Module):
         return Learned(temperature=temperature, metric=self.metric, bias=self.bias)
 
     def after_step(self) -> None:
-        """To be called after every optimiser step: brings the metric back to the positive semi-definite ones."""
+        """Project the metric to the positive semi-definite ones. Call it after every optimiser step."""
         if self.metric is None:
             return
         self.num_steps += 1
@@ -129,7 +129,7 @@ def project_metric(metric: Tensor, kind: str) -> None:
 
 @torch.no_grad()
 def metric_scalars(metric: Tensor, kind: str) -> dict[str, Tensor]:
-    """Smallest eigenvalue of M and its numerical rank (eigenvalues above 1e-6 of the largest), by a decomposition."""
+    """Scalars to log: the smallest eigenvalue of M, and its rank (eigenvalues above 1e-6 of the largest)."""
     if kind == "diagonal":
         values = metric.sort().values
     elif kind == "mahalanobis":

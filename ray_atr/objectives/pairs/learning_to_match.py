@@ -31,7 +31,7 @@ from ray_atr.objectives.transport.solve import SolveOptions
 from ray_atr.objectives.transport.tiled_plan import solve_by_tiles
 
 FLOATS_HELD = 4.4
-"""Numbers that a worker holds for each entry of its rows of a shared plan, at the most (`benchmarks/bench_plan_rows.py`)."""
+"""Most numbers that a worker holds for each entry of its rows of a shared plan (`benchmarks/bench_plan_rows.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +81,16 @@ class LearningToMatch(PairLoss):
         return Terms(loss, scalars)
 
     def is_shared(self, comparison: Comparison) -> bool:
-        """Whether workers share the plan's rows: of `shared_from` pairs or more where `Ranks.share` states no number.
+        """Whether workers share the plan's rows: from `shared_from` pairs on, unless `Ranks.share` states another number.
 
-        Not if the comparison holds a matrix [N, N] of its own anyway. One worker alone takes the same way: the result does not
-        depend on how many there are.
+        Not if the comparison holds a matrix [N, N] anyway. A single worker computes in the same way, so that the result does
+        not depend on the number of workers.
         """
         N, has_matrix = comparison.size, comparison.similarity is not None or comparison.gain is not None
         return 0 < Ranks.share_from(self.shared_from) <= N and Ranks.sharing().size <= N and not has_matrix
 
     def match(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
-        """(KL of the true matching and the plan, scalars); the mean of a pair's two weights multiplies its term."""
+        """(KL of true matching and plan, scalars). A pair's term is weighted by the mean of its two direction weights."""
         cost = normalised_cost(comparison, self.metric, learned.metric, detach_maximum=self.detach_maximum)
         mass, about_mass = self.mass(cost.detach(), comparison)
         marginal = comparison.marginal()
@@ -106,9 +106,9 @@ class LearningToMatch(PairLoss):
         return loss, {**plan_scalars(plan, own_mass(plan.log_matrix), mass), **about_mass}
 
     def match_own_rows(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `match`, by workers that each hold some rows of costs and plan, and all end with its loss and gradients.
+        """As `match`, by workers that each hold some rows of costs and plan. Each returns the loss of all.
 
-        Every worker has all embeddings; the workers' parts are summed on the way, forward and backward.
+        Every worker has all embeddings; values and gradients are summed over workers.
         """
         N, ranks = comparison.size, Ranks.sharing()
         own, rows = own_rows(comparison, ranks), ranks.own(N)
@@ -131,7 +131,7 @@ class LearningToMatch(PairLoss):
         return ranks.total(part.sum()), {**scalars, **about_mass}
 
     def match_tiles(self, comparison: Comparison, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `match_own_rows`, of rows that are computed again a tile at a time, because they would not fit."""
+        """As `match_own_rows`, with rows that would not fit: they are computed again, a tile at a time, for each use."""
         N, ranks = comparison.size, Ranks.sharing()
         own, rows = own_rows(comparison, ranks), ranks.own(N)
         weighed = weighed_rows(own, self.metric, None if learned.metric is None else ranks.replicated(learned.metric))
@@ -160,12 +160,12 @@ class LearningToMatch(PairLoss):
         return False
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
-        """(the share of the mass that is transported, what to log of how it was found): all of it."""
+        """(the share of the mass to transport, scalars about it to log); here all of it."""
         return 1.0, {}
 
 
 def own_rows(comparison: Comparison, ranks: Ranks) -> Comparison:
-    """The comparison of this worker's share of the u with all v: [n, N] where the whole is [N, N]."""
+    """The comparison of this worker's own u [n, D] with all v [N, D]."""
     own = ranks.own(comparison.size)
     row_weight, column_weight = comparison.row_weight, comparison.column_weight
     return dataclasses.replace(
@@ -178,17 +178,17 @@ def own_rows(comparison: Comparison, ranks: Ranks) -> Comparison:
 
 
 def divergences(target: Tensor, log_matrix: Tensor) -> Tensor:
-    """The pointwise terms of KL(target || plan), whose sum it is."""
+    """The terms of KL(target || plan) of all pairs: KL is their sum."""
     return torch.xlogy(target, target) - target * log_matrix
 
 
 def own_mass(log_matrix: Tensor) -> Tensor:
-    """The mass on the true pairs: of a plan's matrix, or of the square of its rows that holds their own columns."""
+    """The mass on the true pairs, from log pi [N, N], or from the square [n, n] of a worker's own rows and their columns."""
     return log_matrix.detach().diagonal().exp().sum()
 
 
 def plan_scalars(plan: SolvedPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
-    """How the solver fared and how much of the mass is on the true pairs."""
+    """Scalars to log: residual, iterations, mass, and the mass on the true pairs (`own`)."""
     return {
         "transport_residual": own.new_tensor(plan.residual),
         "transport_iterations": own.new_tensor(float(plan.iterations)),
@@ -212,7 +212,7 @@ def normalised_cost(
 
 @torch.no_grad()
 def detached_cost(comparison: Comparison) -> Tensor:
-    """Euclidean `normalised_cost` without gradient, for an estimate, and with a similarity that the loss shares."""
+    """Euclidean `normalised_cost` [N, N] without gradient, for an estimate. The loss then uses the same product u v^T."""
     cost, _ = _normalised_root(2 - 2 * comparison.cross_similarity(keep=True), Ranks())
     return cost
 
@@ -227,7 +227,7 @@ def squared_distance(comparison: Comparison, kind: str, metric: Tensor | None) -
         raise refuse("objective.pair.metric", kind, "euclidean if a precomputed similarity replaces embeddings")
     if kind == "euclidean":
         if comparison.similarity is None and comparison.gain is None:
-            # The factor goes to [N, D] and the sum is in place: no further [N, N] lives here or in the backward pass.
+            # Scaling [N, D] and adding in place saves a second [N, N], here and in the backward pass.
             return (comparison.u @ (-2 * comparison.v).T).add_(2)
         return 2 - 2 * comparison.cross_similarity()
     return squared_distances(weighed_rows(comparison, kind, metric), comparison.gain)
@@ -259,9 +259,9 @@ def _normalised_root(squared: Tensor, ranks: Ranks) -> tuple[Tensor, Tensor]:
 
 
 class _NormalisedRoot(torch.autograd.Function):
-    """sqrt(squared) / max(sqrt(squared)): one matrix is kept for the gradient, where a graph of its steps would keep three.
+    """sqrt(squared) / max(sqrt(squared)), which saves one matrix for the gradient, where autograd's own graph would save three.
 
-    The square root's slope at 0 is infinite: below the rounding error of the squared distance it is cut off.
+    The square root's slope at 0 is infinite: below the rounding error of the squared distance the gradient is 0.
     """
 
     @staticmethod

@@ -3,8 +3,8 @@
     loss = c/D mean over i of |u_i - v_i|^2 + mean over i, j of (u_i . u_j - v_i . v_j)^2
 
 The first term is the released mean squared error over all numbers of unit vectors, c = 44; the second, which the code calls a
-KL divergence, makes the batch's own similarities those of the other side. There a text projection learns the English text
-vectors of a space that exists. Nothing is pushed apart, so positives change nothing.
+KL divergence, makes the similarities within one side equal to those within the other. The paper trains a text projection to
+the English text vectors of an existing space. Nothing is pushed apart, so positives change nothing.
 
 |u_i - v_j|^2 is 2 - 2 s_ij; with soft targets t, the first term of i is the mean over them, and (i, j) counts by t_ii t_jj in
 the second. With sample weights y, the terms of i are multiplied by y_i, and j counts by y_j in the second; both are ours.
@@ -25,9 +25,9 @@ from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, 
 
 @dataclass(frozen=True, kw_only=True)
 class M2M(PairLoss):
-    """Squared distance of a pair's vectors, and of the similarities on each side.
+    """Squared distance between a pair's vectors, and between the similarities on each side.
 
-    When: one side's vectors are given and should be met, as in a language pack.
+    When: one side's vectors are given and are to be matched, as in a language pack.
     Related: `Contrastive` asks for the order of similarities alone.
 
     >>> import torch
@@ -57,7 +57,7 @@ def _squared_distances(direction: Direction) -> Tensor:
 
 
 def _structure_losses(comparison: Comparison) -> Tensor:
-    """Mean over j of (u_i . u_j - v_i . v_j)^2, [N]; a pair counts as far as its clean probability."""
+    """Mean over j of (u_i . u_j - v_i . v_j)^2, [N], weighted by sample weights y_j and by t_ii t_jj."""
     u, v, sample_weight, targets = comparison.u, comparison.v, comparison.sample_weight, comparison.targets
     squares = (u @ u.T - v @ v.T).square()
     if targets is not None:

@@ -16,7 +16,7 @@ _SHAPES = {"diagonal": "[D]", "mahalanobis": "[D, D]", "factored": "[D, rank]"}
 
 
 def shape_of(kind: str, D: int) -> str:
-    """What a metric of this kind has to be, in words."""
+    """The tensor that a metric of this kind has to be, as an error message says it."""
     return f"a tensor {_SHAPES[kind]} with D = {D} for a {kind} metric"
 
 
@@ -36,9 +36,9 @@ class Mahalanobis(NamedTuple):
     matrix: Tensor
 
     def weigh(self, u: Tensor, v: Tensor) -> WeighedRows:
-        """What inner products and distances under M are made of; gradients reach u, v and the metric.
+        """The rows u [N, D] and v [M, D] under M; gradients reach u, v and the metric.
 
-        A full matrix counts as its symmetric part, a negative entry of a diagonal as 0, as after projection.
+        Of a full matrix the symmetric part is used, and negative entries of a diagonal are 0, as after projection.
         """
         if self.kind == "factored":
             left, right = u @ self.matrix, v @ self.matrix
@@ -64,7 +64,7 @@ class Mahalanobis(NamedTuple):
 
     @torch.no_grad()
     def root(self) -> Tensor:
-        """R [D, r] with M = R R^T: rows u R have as Euclidean distance what u have under M. float64."""
+        """R [D, r], float64, with M = R R^T: the Euclidean distances of rows u R are those of u under M."""
         matrix = self.matrix.detach().double()
         if self.kind == "factored":
             return matrix

@@ -1,4 +1,4 @@
-"""The seam between what is compared (`Comparison`) and how it is scored (`PairLoss`).
+"""The interface between what is compared (`Comparison`) and how it is scored (`PairLoss`).
 
 A language scheme makes comparisons; a correspondence weighs their pairs; a knowledge variant may change
 them; a pair loss turns one comparison into `Terms`. None of the four knows the others.
@@ -21,12 +21,12 @@ from ray_atr.objectives.pairs.ring import Ring
 LEAST_SAMPLE_WEIGHT = 1e-6
 """A pair of a smaller weight has no part in a transport plan: its marginal would be lost in rounding."""
 LEAST_LOG_WEIGHT = -80.0
-"""The logarithm that a weight of 0 counts as: nothing beside any other logit, and finite in float32."""
+"""Stands for the logarithm of a weight of 0: negligible beside any other logit, and finite in float32."""
 
 _BY_PAIR = ("u", "v", "groups", "u_language", "v_language", "row_weight", "column_weight", "sample_weight")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
-# A batch is as badly converged as the worst of its pairs; every other scalar is averaged.
-_WORST = ("_residual", "_iterations", "_is_capped")
+# Scalars of which several comparisons report the largest; every other scalar is averaged.
+_LARGEST = ("_residual", "_iterations", "_is_capped")
 
 
 FOUNDED = 0.5
@@ -66,12 +66,12 @@ class Terms(NamedTuple):
 
 
 def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
-    """The weighted sum of losses; scalars of one name are averaged by weight, residuals and iterations take the largest."""
+    """The weighted sum of losses. Scalars of one name are averaged by weight; of residuals and iterations it is the largest."""
     loss = torch.stack([weight * one.loss for one, weight in zip(terms, weights, strict=True)]).sum()
     scalars: dict[str, Tensor] = {}
     for name in {name: None for one in terms for name in one.scalars}:
         pairs = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
-        if name.endswith(_WORST):
+        if name.endswith(_LARGEST):
             scalars[name] = torch.stack([value for value, _ in pairs]).max()
         else:
             total = sum(weight for _, weight in pairs)
@@ -85,8 +85,8 @@ class Comparison:
 
     u, v            [N, D], unit norm. In audio-text comparisons u is the audio.
     positives       [N, N] bool, diagonal True: pairs that are no negatives of each other. None: the identity.
-    groups          [N, G] int64: the same as numbers, equal in one of the G columns for pairs that are no negatives of each
-                    other; compared where a mask is needed. Not read if there are `positives`.
+    groups          [N, G] int64: the same as numbers: pairs that are equal in one of the G columns are no negatives of each
+                    other. Not read if there are `positives`.
     rows            [N] int64: which clip of the batch each pair is. None: all of them, in order.
     u_language      [N] int64: the language index of each row of u; None if it is audio. v_language: the same of v.
     similarity      [N, N]: takes the place of u v^T. None: u v^T.
@@ -95,11 +95,11 @@ class Comparison:
     row_weight      [N]: multiplies sample i's loss in the direction u -> v (ASK Eq. 17-18). None: ones.
     column_weight   [N]: the same in the direction v -> u.
     sample_weight   [N], in [0, 1]: how likely each pair is to be a true one. It multiplies the
-                    sample's loss both ways, and the pair counts as far as this among the others' positives and negatives:
-                    a pair of 0 is as good as not in the batch. A transport loss takes it as the marginals. None: ones.
-    targets         [N, N], >= 0, rows sum to 1: soft partners of each u_i in the place of its own; the diagonal is the own
-                    partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
-    reverse_targets [N, N], >= 0, rows sum to 1: soft partners of each v_j, where they are not the columns of `targets`. A
+                    sample's loss in both directions, and weighs the pair among the others' positives and negatives: a pair
+                    of weight 0 counts as absent. A transport loss takes it as the marginals. None: ones.
+    targets         [N, N], >= 0, rows sum to 1: soft targets of each u_i in the place of its own partner; the diagonal is the
+                    own partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
+    reverse_targets [N, N], >= 0, rows sum to 1: soft targets of each v_j, where they are not the columns of `targets`. A
                     transport loss, which has one matching for both directions, does not read them.
     clean_share     the estimated share of true pairs among them, for losses that transport a share; None: not known.
     extra_v         [Q, D] shared by all rows, or [N, Q, D] own ones: further negatives for the direction u -> v.
@@ -126,7 +126,7 @@ class Comparison:
     extra_v: Tensor | None = None
     groups: Tensor | None = None
     cached_products: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict, repr=False)
-    """u v^T with the u and v that it is of, from the estimate to the loss; other sides have another one."""
+    """u v^T, and the u and v that it was computed from: the estimate passes it to the loss."""
 
     @property
     def size(self) -> int:
@@ -147,14 +147,14 @@ class Comparison:
         return torch.arange(self.size, device=self.u.device) if self.rows is None else self.rows
 
     def cross_similarity(self, *, keep: bool = False) -> Tensor:
-        """The realigned similarity S' = G * S, [N, N]. An estimate asks to `keep` the product u v^T for the loss."""
+        """The realigned similarity S' = G * S, [N, N]. With `keep` the next call reuses the product u v^T."""
         similarity = self._product(keep) if self.similarity is None else self.similarity
         return similarity if self.gain is None else self.gain * similarity
 
     def _product(self, keep: bool) -> Tensor:
         u, v, product = self.cached_products.pop("product", (None, None, None))
         if product is None or u is not self.u or v is not self.v:
-            # An estimate wants no gradient, and the loss does.
+            # An estimate runs without gradients, but the loss that reuses its product needs them.
             with torch.set_grad_enabled(keep or torch.is_grad_enabled()):
                 product = self.u @ self.v.T
         if keep:
@@ -167,21 +167,21 @@ class Comparison:
         return self.positives is not None or self.groups is not None
 
     def positive_rows(self, rows: slice = slice(None)) -> Tensor | None:
-        """`positives`, or what the groups make of them: bool [N, N] or some of its rows; None for the identity."""
+        """`positives`, or those that the groups imply: bool [N, N] or some of its rows; None for the identity."""
         if self.positives is not None:
             return self.positives[rows]
         return None if self.groups is None else same_group(self.groups, rows)
 
     def positive_mask(self, rows: slice = slice(None)) -> Tensor:
-        """`positive_rows`, or those of the identity: bool [N, N] or some of its rows."""
-        known = self.positive_rows(rows)
-        if known is not None:
-            return known
+        """`positive_rows`, with the identity in the place of None: bool [N, N] or some of its rows."""
+        positives = self.positive_rows(rows)
+        if positives is not None:
+            return positives
         numbers = torch.arange(self.size, device=self.u.device)
         return numbers[rows, None] == numbers
 
     def weighted_part(self) -> Comparison:
-        """The part whose pairs have a weight above 0; the comparison itself if all of them have."""
+        """The pairs whose sample weight is above LEAST_SAMPLE_WEIGHT; the comparison itself if all are."""
         if self.sample_weight is None or bool((self.sample_weight > LEAST_SAMPLE_WEIGHT).all()):
             return self
         own = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
@@ -195,7 +195,7 @@ class Comparison:
         return of_u, None if self.extra_u is None else inner_products(self.v, self.extra_u) / tau
 
     def pair_weights(self) -> Tensor:
-        """Mean of the two directions' sample weights, [N, N] or a scalar."""
+        """The mean of the row's `row_weight` and the column's `column_weight`, [N, N]; a scalar if there is neither."""
         row = 1.0 if self.row_weight is None else self.row_weight[:, None]
         column = 1.0 if self.column_weight is None else self.column_weight
         return self.u.new_tensor(0.5) * (row + column)
@@ -205,9 +205,9 @@ class Comparison:
         return None if self.sample_weight is None else self.sample_weight / self.sample_weight.sum()
 
     def column_targets(self) -> Tensor | None:
-        """The soft partners of each v_j, [N, N]: rows sum to 1, or to 0 if it is nobody's partner.
+        """The soft targets of each v_j, [N, N]: rows sum to 1, or to 0 for a v_j that no u_i has as a target.
 
-        Each u_i is among them by its own sample weight.
+        Each u_i counts by its own sample weight.
         """
         if self.targets is None:
             return None
@@ -220,7 +220,7 @@ class Comparison:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
         similarity, positives, clean = self.cross_similarity(), self.positive_rows(), self.sample_weight
         if clean is not None and self.targets is not None:
-            # A pair is clean as far as its clip has a partner here, and as far as the own one is it.
+            # The pair's clean probability: that its clip has a partner in the batch, times that it is the own one.
             clean = clean * self.targets.diagonal()
         transposed = None if positives is None else positives.T
         return (
@@ -256,9 +256,9 @@ class Comparison:
 class OwnPairs:
     """A worker's own pairs of a comparison.
 
-    comparison  of all N pairs, for what it says of them by pair: `groups`, `sample_weight`. Its u and v are not read.
+    comparison  of all N pairs, of which `groups` and `sample_weight` are read, but not u and v.
     u, v        [n, D], unit norm, of the own pairs.
-    ring        whose pairs are which.
+    ring        its blocks are the pairs of each worker.
     """
 
     comparison: Comparison
@@ -267,14 +267,14 @@ class OwnPairs:
     ring: Ring
 
     def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
-        """`Comparison.both_directions` of sample losses that each worker has of its own pairs, [n] and [n]."""
+        """`Comparison.both_directions`, from the sample losses of each worker's own pairs, [n] and [n]."""
         own = row_losses + column_losses
         if self.comparison.sample_weight is not None:
             own = own * self.comparison.sample_weight[self.ring.own]
         return self.mean(own) / 2
 
     def mean(self, own: Tensor) -> Tensor:
-        """The mean over all pairs of what each worker has of its own, [n]."""
+        """The mean over all pairs, from the numbers [n] of each worker's own pairs."""
         return self.ring.ranks.total(own.sum()) / self.ring.size
 
 
@@ -282,8 +282,9 @@ class OwnPairs:
 class Direction:
     """One direction of a comparison: each row is an anchor, each column one of the other side's samples.
 
-    similarity [N, N] and positives [N, N] as a `Comparison` has them; clean_probability [N]: how
-    likely each pair's two sides are to fit each other, None for 1; targets [N, N]: the soft partners of each anchor.
+    similarity         [N, N] and positives [N, N] are as in `Comparison`.
+    clean_probability  [N]: how likely each pair's two sides are to fit each other; None for 1.
+    targets            [N, N]: the soft targets of each anchor.
     """
 
     similarity: Tensor
@@ -300,9 +301,9 @@ class Direction:
         )
 
     def other_weights(self) -> Tensor | None:
-        """How far each other pair counts for each anchor, [N, N], 1 for the own pair; None if all count fully.
+        """The weight of each other pair for each anchor, [N, N], 1 for the own pair; None if all have 1.
 
-        With soft targets anybody may be a partner, so that all count but the own caption of another pair.
+        With soft targets any sample may be the partner: all have a weight of 1, but for the further positives.
         """
         if self.clean_probability is None:
             return None
@@ -312,12 +313,12 @@ class Direction:
         return weights.fill_diagonal_(1.0)
 
     def competing(self, logits: Tensor) -> Tensor:
-        """Logits [N, N] under which each other pair counts in a softmax as far as its weight."""
+        """Logits [N, N] plus log weights: in a softmax each other pair counts by its weight."""
         weights = self.other_weights()
         return logits if weights is None else logits + log_weight(weights)
 
     def positive_shares(self) -> Tensor:
-        """How each anchor's positives share what pulls on it, [N, N]: evenly, or by each of their pairs' clean probability."""
+        """The share of each positive in its anchor's loss, [N, N]: equal shares, or by the positives' clean probabilities."""
         shares = self.mask.to(self.similarity.dtype)
         if self.clean_probability is not None:
             shares = shares * self.clean_probability
@@ -343,10 +344,10 @@ class PairLoss(Settings):
 
     name: ClassVar[str]
     short_name: ClassVar[str] = ""
-    """What it is called in a trial's name, if not by its name."""
+    """Stands for `name` in the names of trials, if it is set."""
     takes_extra_negatives: ClassVar[bool] = False
     shared_from: ClassVar[int] = 0
-    """Pairs from which workers share it; 0: they never do."""
+    """Number of pairs from which workers share the loss; 0: they never do."""
     goes_around: ClassVar[bool] = False
     """Whether workers can share it while each keeps its own embeddings (`score_own`)."""
 
@@ -371,7 +372,7 @@ class PairLoss(Settings):
         raise NotImplementedError
 
     def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
-        """The same of pairs of which every worker has some: the loss and scalars of all of them, on each."""
+        """As `score`, where every worker has some of the pairs: each returns the loss and the scalars of all pairs."""
         raise NotImplementedError
 
 
@@ -380,5 +381,5 @@ PAIRS: dict[str, type[PairLoss]] = {}
 
 
 def without(logits: Tensor, positives: Tensor) -> Tensor:
-    """The logits of the negatives; positives are a finite "minus infinity", so that a row without negatives has no NaN."""
+    """The logits, with a large negative number for positives: finite, so that a row without negatives has no NaN."""
     return logits.masked_fill(positives, torch.finfo(logits.dtype).min / 4)

@@ -68,7 +68,7 @@ class PartialLearningToMatch(LearningToMatch):
         return isinstance(self.transport_mass, str)
 
     def mass(self, cost: Tensor, comparison: Comparison) -> tuple[float, dict[str, Tensor]]:
-        """The set share; or the estimated one of true pairs, no less than `smallest_mass`."""
+        """The share that is set; with `auto` the estimated share of true pairs, at least `smallest_mass`."""
         if not isinstance(self.transport_mass, str):
             return float(self.transport_mass), {}
         estimate = comparison.clean_share
@@ -79,6 +79,6 @@ class PartialLearningToMatch(LearningToMatch):
 
 
 def require_mass(transport_mass: float | str) -> None:
-    """ValueError unless a setting `transport_mass` is a share or `auto`; shares outside (0, 1] its own bounds refuse."""
+    """ValueError for a `transport_mass` that is a word other than `auto`. (The setting's own bounds check numbers.)"""
     if isinstance(transport_mass, str) and transport_mass != "auto":
         raise refuse("transport_mass", transport_mass, "(0, 1] or auto")

@@ -15,49 +15,49 @@ from torch import Tensor, distributed
 from ray_atr.common.ranks import Ranks
 
 
-class Homecoming:
-    """Gradients on their way to the process whose rows they are of, while the backward pass goes on with other things.
+class PendingGradients:
+    """Gradients that are still on their way to the process that owns their rows, while the backward pass continues elsewhere.
 
-    rows = homecoming.leave(rows)     # what losses may use them for is back-propagated as far as here
-    loss.backward()                   # returns while gradients of rows that went around are on their last way
-    homecoming.arrive()               # waits for those, and goes on from here
+    rows = pending.detached(rows)    # the losses' backward pass ends here
+    loss.backward()                  # returns while gradients of rows that went around the ring are in their last exchange
+    pending.backward()               # waits for these, and continues the backward pass from the rows
     """
 
     def __init__(self) -> None:
-        self._left: tuple[Tensor, Tensor] | None = None
+        self._rows: tuple[Tensor, Tensor] | None = None
         self._awaited: list[tuple[Tensor, Callable[[], Tensor]]] = []
 
-    def leave(self, rows: Tensor) -> Tensor:
+    def detached(self, rows: Tensor) -> Tensor:
         """The rows, for the losses of one backward pass."""
-        self._left = rows, rows.detach().requires_grad_(rows.requires_grad)
-        return self._left[1]
+        self._rows = rows, rows.detach().requires_grad_(rows.requires_grad)
+        return self._rows[1]
 
-    def expect(self, used: Tensor, received: Callable[[], Tensor]) -> None:
-        """`received` will give the gradient of what was made of the rows and went around."""
+    def add(self, used: Tensor, received: Callable[[], Tensor]) -> None:
+        """`received()` will return the gradient of `used`, which was computed from the rows and went around the ring."""
         self._awaited.append((used, received))
 
-    def arrive(self) -> None:
-        """Back-propagate all that has come, and what is still to come, from the rows that left."""
+    def backward(self) -> None:
+        """Wait for the gradients that are still on their way, and back-propagate all of them through the rows."""
         if self._awaited:
             torch.autograd.backward([used for used, _ in self._awaited], [received() for _, received in self._awaited])
             self._awaited.clear()
-        assert self._left is not None, "rows have left"
-        rows, here = self._left
-        if here.grad is not None:
-            rows.backward(here.grad)
+        assert self._rows is not None, "detached before"
+        rows, copy = self._rows
+        if copy.grad is not None:
+            rows.backward(copy.grad)
 
 
 @dataclass(frozen=True, eq=False)
 class Ring:
     """The processes in their order, each with some consecutive rows of N.
 
-    blocks       which rows each process has. No rows is allowed, and any number.
-    homecoming   takes the gradients of rows that went around. None: the backward pass waits for them.
+    blocks     the rows of each process; a block may be empty.
+    pending    takes the gradients of rows that went around. None: the backward pass waits for them.
     """
 
     ranks: Ranks
     blocks: tuple[slice, ...]
-    homecoming: Homecoming | None = None
+    pending: PendingGradients | None = None
 
     @property
     def own(self) -> slice:
@@ -70,13 +70,13 @@ class Ring:
         return self.blocks[-1].stop
 
     def joined(self, own: Tensor) -> Tensor:
-        """The processes' numbers of their own rows, [N], on each of them, without gradient."""
-        whole = own.new_zeros(self.size)
-        whole[self.own] = own.detach()
-        return self.ranks.sum(whole)
+        """One number [N] for every row, on every process, of the numbers that each has for its own rows. No gradient."""
+        joined = own.new_zeros(self.size)
+        joined[self.own] = own.detach()
+        return self.ranks.sum(joined)
 
     def around(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(whose, the rows [n_r, ...]) of every process, the own ones first; every process must take all."""
+        """(rank, its rows [n_r, ...]) of every process, its own first. Every process must iterate to the end."""
         block, size, rank = own, self.ranks.size, self.ranks.rank
         for step in range(size):
             owner = (rank - step) % size
@@ -87,11 +87,11 @@ class Ring:
             if coming is not None:
                 block = coming.received()
 
-    def gathered_home(self, own: Tensor, part: Callable[[int, Tensor], Tensor]) -> Callable[[], Tensor]:
-        """Waits for the sum over processes of part(whose, rows), at the process whose rows they are: [n, ...] as the own ones.
+    def summed_at_owners(self, own: Tensor, part: Callable[[int, Tensor], Tensor]) -> Callable[[], Tensor]:
+        """A function that waits for the sum over processes of part(rank, rows) at the owner of the rows: [n, ...], as `own`.
 
-        A sum follows its rows around the ring, one process behind them, and so ends where they come from. All parts have been
-        computed when this returns, and the sums are on their last way.
+        A sum follows its rows around the ring, one process behind them, and so ends at their owner. All parts have been
+        computed when this returns; the sums are in their last exchange.
         """
         size = self.ranks.size
         coming: _Exchange | None = None
@@ -101,7 +101,7 @@ class Ring:
                 gradient += coming.received()
             if size == 1:
                 return lambda: gradient
-            # The last one that is sent comes home.
+            # The last one that is sent goes to the owner.
             coming = _Exchange(self.ranks, gradient, self._empty((owner - 1) % size, own))
         assert coming is not None, "more than one process"
         return coming.received
@@ -112,7 +112,7 @@ class Ring:
 
 
 class _Exchange:
-    """A tensor on its way to the next process, and one on its way from the one before. Nobody sends what has no rows."""
+    """A tensor that is sent to the next process, and one that comes from the process before. Empty tensors are not sent."""
 
     def __init__(self, ranks: Ranks, sent: Tensor, received: Tensor) -> None:
         self.sent, self.into = sent.contiguous(), received
@@ -128,7 +128,7 @@ class _Exchange:
         self.works = distributed.batch_isend_irecv(operations) if operations else []
 
     def received(self) -> Tensor:
-        """What the process before sent."""
+        """The tensor from the process before, once it has arrived."""
         for work in self.works:
             work.wait()
         return self.into

@@ -3,7 +3,7 @@
 loss = -1/N sum_ij log sigmoid(z_ij (s_ij / tau + b)),   z_ij = 1 for positives, -1 for negatives
 
 The paper learns tau and b, from log(1/tau) = log 10 and b = -10, so that the many negatives do not dominate the first steps.
-With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; positives share the own partner's t_ii.
+With soft targets t, a pair counts as a positive by t_ij and as a negative by 1 - t_ij; every positive has the own partner's t_ii.
 With sample weights y, the entry (i, j) counts by y_i y_j, that of a pair itself by y_i; this is ours.
 """
 
@@ -50,7 +50,7 @@ class Sigmoid(PairLoss):
         return LearnedSettings(temperature=self.temperature, learn_temperature=self.learn_scale, bias=bias)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        """Summed over a row's (a column's) pairs, mean over samples; with unit weights both directions are equal."""
+        """A sample's loss is the sum over its row's, or its column's, pairs. With unit weights both directions are equal."""
         tau = learned.tau(self.temperature)
         bias = self.bias if learned.bias is None else learned.bias
         of_rows, of_columns = (pair_losses(one, one.similarity / tau + bias) for one in comparison.directions())

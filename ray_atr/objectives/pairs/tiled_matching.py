@@ -1,7 +1,7 @@
 """Learning to match without the rows of the plan: costs, plan and gradients are computed again, a tile of rows at a time.
 
-For workers whose rows [n, N] would not fit (`LearningToMatch.match_tiles`). What is kept is of size N and N D. The loss and its
-gradients are those of the whole plan: each pass over the tiles computes the same costs again.
+For workers whose rows [n, N] would not fit (`LearningToMatch.match_tiles`). Only arrays of size N and N D are held. The loss
+and its gradients are those of the plan computed at once: each pass over the tiles computes the same costs again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ray_atr.objectives.transport.row_blocks import tiles_of
 from ray_atr.objectives.transport.tiled_plan import TiledPlan
 
 TILE_BYTES, TILE_BYTES_OF_DEVICE = 2**23, 2**29
-"""Of a tile of costs: what a CPU's cache holds, and what keeps a GPU busy."""
+"""Size of a tile of costs in bytes: on a CPU so that it fits the cache, on a GPU so that its kernels fill the device."""
 
 
 def tile_rows(N: int, example: Tensor) -> int:
-    """Rows [N] of a tile."""
+    """Number of rows [N] in a tile."""
     size = TILE_BYTES if example.device.type == "cpu" else TILE_BYTES_OF_DEVICE
     return max(1, size // (N * example.element_size()))
 
@@ -43,7 +43,7 @@ class Costs:
     def __init__(self, weighed: WeighedRows, own: slice, ranks: Ranks, floor: float, tile: int) -> None:
         self.weighed, self.own, self.ranks, self.floor = weighed, own, ranks, floor
         self.tiles = tiles_of(len(weighed.left), tile)
-        # Room for what is kept is made before the first tile: pieces between tiles would keep their memory from the next one.
+        # Allocated before the first tile: small tensors between the tiles would fragment the memory that the next one needs.
         of_pairs = weighed.left.new_empty(len(weighed.left))
         least, largest = (of_pairs.new_empty(len(self.tiles)) for _ in range(2))
         for number, rows in enumerate(self.tiles):
@@ -66,7 +66,7 @@ class Costs:
 
 
 class TrueMatching:
-    """The own rows of the true matching, [n, N], by tiles; of the diagonal alone where nothing else of it is not 0."""
+    """The own rows of the true matching, [n, N], by tiles. `is_diagonal`: only the true pairs have mass, `a` [n]."""
 
     def __init__(self, comparison: Comparison, marginal: Tensor | None, own: slice, costs: Costs) -> None:
         self.comparison, self.marginal, self.own = comparison, marginal, own
@@ -182,14 +182,14 @@ class _Outer:
 
 
 class _Gradient:
-    """What dL/d(squared distances) gives of the weighed rows and their norms, added up tile by tile."""
+    """The gradient of the weighed rows and their norms from dL/d(squared distances), summed over tiles."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.parts = [torch.zeros_like(part) for part in costs.weighed]
 
     def add(self, rows: slice, of_squared: Tensor) -> None:
-        """A tile's [t, N]."""
+        """Add the part of a tile's dL/d(squared distances) [t, N]."""
         left, right, _, _ = self.costs.weighed
         of_left, of_right, of_left_norms, of_right_norms = self.parts
         torch.mm(of_squared, right, out=of_left[rows])
@@ -198,6 +198,7 @@ class _Gradient:
         of_right_norms += of_squared.sum(dim=0)
 
     def scaled(self, scale: Tensor) -> list[Tensor]:
+        """The gradients times `scale`, in the order of `WeighedRows`; in place."""
         of_left, of_right, of_left_norms, of_right_norms = self.parts
         return [
             of_left.mul_(-2 * scale),

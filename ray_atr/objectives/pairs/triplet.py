@@ -6,9 +6,8 @@ l_i = [0.2 s_ii^2 - 0.7 s_ii + 0.5]_+ + [0.9 n^2 - 0.4 n + 0.03]_+,  n = max ove
                                                               (weighted; Wei et al. 2020, as ML-ACT uses it)
 
 With soft targets t, s_ii becomes the partners' mean sum_j t_ij s_ij, and a negative's margin (1 - t_ij) times the margin.
-With sample weights y, l_i is multiplied by y_i, and s_ij of a negative lowered by (1 - y_j)(2 + margin): no violation is
-left of a pair of weight 0. This is ours; such a pair's clip is often a negative of its true caption, and then among the
-hardest.
+With sample weights y, l_i is multiplied by y_i, and s_ij of a negative is lowered by (1 - y_j)(2 + margin): a pair of weight 0
+violates nothing. This is ours: a wrong pair's clip is often a negative of its true caption, and then among the hardest.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Triplet(PairLoss):
         similarity, positives, targets = direction.similarity, direction.mask, direction.targets
         own, weights = similarity.diagonal(), direction.other_weights()
         if targets is not None:
-            # A likely partner is a negative at a smaller margin: the same as a similarity that is so much lower.
+            # A negative's margin is (1 - t_ij) times the margin: the same as a similarity that is lower by t_ij times it.
             own, similarity = (targets * similarity).sum(dim=1), similarity - self.margin * targets
         if weights is not None:
             similarity = similarity - (1 - weights) * (2 + self.margin)

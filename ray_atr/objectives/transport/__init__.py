@@ -1,6 +1,6 @@
 """Entropic optimal transport, balanced and partial: `solve(cost, epsilon, mass=...) -> TransportPlan`, and exact gradients.
 
-In use:
+Usage:
 
     plan = solve(cost, epsilon=0.05, mass=0.8)       # plan.matrix, plan.residual, plan.iterations, plan.is_converged
     loss, plan = matching_loss(cost, epsilon=0.05)   # KL(I/N || plan), differentiable in the cost

@@ -1,8 +1,8 @@
 """One plan between N rows and M columns whose rows are on several processes: no process ever holds [N, M].
 
-Potentials of the columns are the same everywhere, those of the rows are each process's own. A row's sum needs no exchange; a
-column's sum is a log-sum-exp over processes, M numbers a sweep. The partial problem's level is found from all rows' sums, N
-numbers more. The plan, the loss and the gradient are those of `solve` and `log_plan` on one process.
+Every process has the potentials of all columns and of its own rows. A row's sum needs no exchange; a column's sum is a
+log-sum-exp over processes, M numbers in each sweep. The partial problem's level needs all rows' sums, N numbers more.
+The plan, the loss and the gradient are those of `solve` and `log_plan` on one process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBloc
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS, LogPlan
 
 MATCHED = 1e-5
-"""Difference of marginals, in units of their mean, up to which the envelope theorem gives the gradient."""
+"""Largest difference of marginals, relative to their mean, at which the envelope theorem gives the gradient."""
 
 
 def log_plan_across_ranks(
@@ -54,7 +54,7 @@ def log_plan_across_ranks(
 def solve_across_ranks(
     cost: Tensor, epsilon: float, a: Tensor, b: Tensor, ranks: Ranks, mass: float, tolerance: float | None, most: int
 ) -> TransportPlan:
-    """The own rows [n, M] of the plan with marginals a [N] and b [M]: of their sums at mass 1, at most them below."""
+    """The own rows [n, M] of the plan. Its sums are the marginals a [N] and b [M] at mass 1, and at most these below."""
     own = ranks.own(len(a))
     if len(a) < ranks.size or tuple(cost.shape) != (own.stop - own.start, len(b)):
         raise refuse("cost", tuple(cost.shape), f"{own.stop - own.start} of {len(a)} rows, and {len(b)} columns")
@@ -70,7 +70,7 @@ def solve_across_ranks(
 
 
 def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: float, most: int) -> Solution:
-    """Those of the own rows and of the columns of the plan with marginals a [N] and b [M], however its rows are held."""
+    """The potentials of the own rows and of all columns of the plan with marginals a [N] and b [M]."""
     own = block.ranks.own(len(a))
     if mass == 1:
         return balanced_sweeps(block, a[own], b, tolerance, most)
@@ -79,7 +79,7 @@ def potentials(block: RowBlock, a: Tensor, b: Tensor, mass: float, tolerance: fl
 
 
 def balanced_sweeps(block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float, most: int) -> Solution:
-    """The residual is the rows' summed error over all processes."""
+    """Balanced sweeps on the own rows. The residual is the rows' error, summed over all processes."""
     log_a, log_b = own_a.log(), b.log()
     inflow, outflow = block.sweep(torch.zeros_like(b), log_a)
     iterations, residual = 0, math.inf
@@ -87,8 +87,8 @@ def balanced_sweeps(block: RowBlock, own_a: Tensor, b: Tensor, tolerance: float,
         iterations += 1
         row, column = log_a - inflow, log_b - outflow
         inflow, outflow = block.sweep(column, log_a)
-        # The columns' sums are exact: how far the rows' are off is judged by the sums that the next sweep begins with, as often
-        # as on one process, which so stops after as many sweeps.
+        # The columns' sums are exact here; the rows' error is that of the sums which the next sweep starts from. It is computed
+        # as often as on one process, so that both stop after the same number of sweeps.
         if iterations % CHECK_EVERY == 0 or iterations == most:
             residual = float(block.ranks.sum(((row + inflow).exp() - own_a).abs().sum()))
     return Solution(row, column, None, residual, iterations)
@@ -99,7 +99,7 @@ def adjoint_across_ranks(
 ) -> Tensor:
     """`solve.adjoint`, [n, M], with the active set's system solved across processes.
 
-    marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
+    marginals   of the own rows [n] and of the columns [M] if the plan is balanced, else None.
     """
     matrix, row_sums = plan.matrix, outer.sum(dim=1)
     right = row_sums, ranks.sum(outer.sum(dim=0)), ranks.sum(row_sums.sum())
@@ -121,7 +121,7 @@ def multipliers(
     """(x + w of the own rows [n], y of the columns [M]) of `gradient`'s dL/d(cost), for G = dL/d(log pi); y None for zeros.
 
     right       G's row sums of the own rows [n], its column sums [M] and its sum, over all processes' rows.
-    marginals   of the own rows [n] and of the columns [M] if the plan is balanced.
+    marginals   of the own rows [n] and of the columns [M] if the plan is balanced, else None.
     """
     if marginals is not None and _is_matched(*right, marginals, ranks):
         return right[2].expand(len(row_active)), None

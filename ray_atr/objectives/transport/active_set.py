@@ -22,7 +22,7 @@ from ray_atr.common.ranks import Ranks
 
 MOST_ITERATIONS = 2000
 LEAST_DIAGONAL = 1e-6
-"""Of a diagonal element, relative to its column's mass: smaller ones are rounding."""
+"""Smallest diagonal element, relative to its column's mass: smaller ones are rounding error."""
 
 
 def solve_active_set(
@@ -36,7 +36,7 @@ def solve_active_set(
     row_part, column_part, mass_part = (part.double() for part in right)
     rows, columns = row_active.double(), column_active.double()
     row_sums, column_sums = plan.sum(dim=1), plan.sum(dim=0)
-    # Inactive rows and columns stay in the system with a unit diagonal and zeros elsewhere: no index is gathered.
+    # Inactive rows and columns stay in the system, with a unit diagonal and zeros elsewhere: selecting them would copy.
     weight = rows / row_sums.clamp(min=torch.finfo(torch.float64).tiny)
     M = plan.shape[1]
     border = 1 if has_mass_row else 0
@@ -65,7 +65,7 @@ def solve_active_set(
 
 
 def _solve_semi_definite(matrix: Tensor, right: Tensor) -> Tensor:
-    """Where the matrix is singular (isolated pairs that fill their row and column), a ridge chooses among the solutions."""
+    """x with matrix x = right. A ridge selects one if the matrix is singular (isolated pairs fill their row and column)."""
     scale = float(matrix.diagonal().abs().max())
     for ridge in (1e-14, 1e-11, 1e-8, 1e-5):
         matrix.diagonal().add_(ridge * scale)
@@ -76,9 +76,10 @@ def _solve_semi_definite(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 class PlanRows:
-    """Rows of a plan pi, [n, M], that one process answers for, a tile of them at a time: what conjugate gradients ask of them.
+    """The rows of a plan pi, [n, M], that one process owns, a tile at a time, with the products that conjugate gradients need.
 
-    matrix  gives pi [t, M] of a slice of the own rows. tiles: the slices; rows that are held are one tile.
+    matrix  returns pi [t, M] of a slice of the own rows.
+    tiles   the slices; rows that are in memory are one tile.
     """
 
     def __init__(self, matrix: Callable[[slice], Tensor], tiles: Sequence[slice]) -> None:
@@ -98,19 +99,19 @@ class PlanRows:
         return row_sums, column_sums, squares
 
     def times(self, vector: Tensor) -> Tensor:
-        """pi @ vector, [n] of [M]; float64, as all that follow."""
+        """pi @ vector, [n], of a vector [M]; float64, as the other products."""
         matrices = map(self.matrix, self.tiles)
         return torch.cat([torch.mv(matrix, vector.to(matrix)).double() for matrix in matrices])
 
     def transposed_times(self, vector: Tensor) -> Tensor:
-        """pi^T @ vector, [M] of [n]: the own rows' part."""
+        """pi^T @ vector, [M], of a vector [n]: the own rows' part."""
         total: Any = 0
         for rows in self.tiles:
             matrix = self.matrix(rows)
             total = total + torch.mv(matrix.T, vector[rows].to(matrix)).double()
         return torch.as_tensor(total)
 
-    def there_and_back(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    def times_then_transposed(self, vector: Tensor, between: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """pi^T @ between(pi @ vector), [M]; `between` gets the products of a slice of the own rows, and the slice."""
         total: Any = 0
         for rows in self.tiles:
@@ -150,11 +151,11 @@ def solve_active_set_across_ranks(
     diagonal = torch.where(column_active, column_sums, 1.0)
 
     def coupled(z: Tensor, products: Tensor, rows: slice) -> Tensor:
-        """[t]: some own rows' share of the columns' and the mass's unknowns; `products` are the plan's with the columns'."""
+        """The product of the system's off-diagonal block with z, for a slice of the own rows, [t]; `products` is pi @ z[:M]."""
         return products + has_mass_row * row_sums[rows] * z[M]
 
     def collected(products: Tensor, values: Tensor) -> Tensor:
-        """[M + 1]: `coupled` transposed, of values [n] whose products with the plan these are, summed over processes."""
+        """The transposed block's product with values [n], summed over processes, [M + 1]; `products` is pi^T @ values."""
         return ranks.sum(torch.cat([products * columns, has_mass_row * (row_sums * values).sum()[None]]))
 
     def applied(z: Tensor) -> Tensor:
@@ -164,7 +165,7 @@ def solve_active_set_across_ranks(
             values[rows] = weight[rows] * coupled(z, products, rows)
             return values[rows]
 
-        products = plan.there_and_back(z[:M] * columns, weighed)
+        products = plan.times_then_transposed(z[:M] * columns, weighed)
         straight = torch.cat([diagonal * z[:M] + edge * z[M], (edge @ z[:M] + mass * z[M])[None]])
         return straight - collected(products, values)
 

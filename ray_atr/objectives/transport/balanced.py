@@ -1,12 +1,12 @@
-"""The balanced problem: Sinkhorn's sweeps in the kernel domain, Newton's steps where sweeps crawl.
+"""The balanced problem: Sinkhorn's sweeps in the kernel domain, Newton's steps where sweeps converge slowly.
 
 The solution is log pi = -c/epsilon + row + column. A sweep sets the row potentials so that the row sums are exact, then
 the column potentials so that the column sums are.
 
 Kernel domain: hold K = exp(-c/epsilon + row + column) for potentials near the solution; a half sweep on the remaining
 scalings u, v is then one matrix-vector product. Safe while the scalings are moderate: they are absorbed into the potentials
-when they leave [exp(-30), exp(30)]. Log domain: a half sweep is a log-sum-exp, 6 to 16 times dearer, and never overflows. It
-comes first where max(c)/epsilon is large, and whenever the scalings overflowed between two checks.
+when they leave [exp(-30), exp(30)]. Log domain: a half sweep is a log-sum-exp, 6 to 16 times slower, and never overflows. It
+is used first if max(c)/epsilon is large, and after the scalings have overflowed between two checks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import Tensor
 from ray_atr.objectives.transport.newton import ascend
 from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
 
-# A check costs about as much as two sweeps: the next is made where, at the rate seen, the tolerance may be met.
+# A check costs about as much as two sweeps: the next one is made when, at the last rate, the tolerance may be met.
 CHECK_EVERY, FARTHEST_CHECK = 4, 32
 MODERATE = 30.0
 EXTREME = 70.0
 LOG_SWEEPS = 4
-# Newton's steps, two or three of them, cost about as much as M/2 sweeps: they take over where that many have been made,
-# or more would be needed at the rate seen. None beyond this size.
+# Two or three Newton steps cost about as much as M/2 sweeps. They are used once that many sweeps have been made, or if more
+# would be needed at the last rate; not beyond NEWTON_LARGEST.
 PATIENCE_LEAST = 64
 NEWTON_LARGEST = 2048
 
@@ -56,7 +56,7 @@ def solve_balanced(
         if residual <= tolerance or iterations >= max_iterations:
             break
         if may_use_newton and (swept.is_slow or iterations >= patience):
-            # A step squares the error, and the relative error of a small gradient profits from one more.
+            # A step squares the error; one more than the tolerance needs makes small gradients relatively exact.
             a, b, left = problem.row_marginal, problem.column_marginal, max_iterations - iterations
             row, column, residual, steps = ascend(scores, column, tolerance / 10, left, a, b)
             iterations, domain = iterations + steps, "newton"
@@ -79,8 +79,10 @@ def log_sweeps(
 
 
 class Swept(NamedTuple):
-    """Potentials, the rows' summed error, sweeps made, whether the scalings stayed within float's range, and whether the
-    rate of convergence is too slow to continue.
+    """Potentials, the rows' summed error and the number of sweeps.
+
+    is_safe   the scalings stayed within the range of floats.
+    is_slow   the rate of convergence is too slow to continue.
     """
 
     row: Tensor
@@ -101,7 +103,7 @@ def kernel_sweeps(
 ) -> Swept:
     """Sweep in the kernel domain until the tolerance is met, `most` sweeps are made, or the scalings should be absorbed.
 
-    Gives up where at the rate of the last two checks more than `patience` further sweeps would be needed.
+    Stops early if, at the rate of the last two checks, more than `patience` further sweeps would be needed.
     """
     scalings = Scalings(scores, column, marginals)
     previous, is_slow = math.inf, False
@@ -114,22 +116,22 @@ def kernel_sweeps(
             largest = max(high, 1 / low) if low > 0 else math.inf
             if not largest < math.exp(EXTREME):
                 return Swept(column, column, math.inf, sweep, False)
-            promised = sweeps_left(previous, residual, tolerance, between)
-            is_slow = promised > patience
+            predicted = sweeps_left(previous, residual, tolerance, between)
+            is_slow = predicted > patience
             if residual <= tolerance or largest > math.exp(MODERATE) or is_slow:
                 break
             previous = residual
-            # Not beyond twice the sweeps so far: the rate seen early promises too much.
-            between = int(max(CHECK_EVERY, min(promised, sweep, FARTHEST_CHECK)))
+            # At most twice the sweeps so far: an early rate predicts too few.
+            between = int(max(CHECK_EVERY, min(predicted, sweep, FARTHEST_CHECK)))
             check = min(sweep + between, most)
         scalings.fit_rows()
     return Swept(*scalings.potentials(), residual, sweep, True, is_slow)
 
 
 def sweeps_left(previous: float, residual: float, tolerance: float, between: int) -> float:
-    """How many sweeps are left to the tolerance if the residual keeps falling as in those since the last check; 0 at the first.
+    """Sweeps until the tolerance is met, if the residual keeps falling at the rate since the last check; 0 at the first check.
 
-    It falls ever more slowly, so it is seldom fewer.
+    The residual falls ever more slowly, so this is nearly always too few.
     """
     if residual <= tolerance or math.isinf(previous):
         return 0.0
@@ -146,7 +148,7 @@ class Marginals(NamedTuple):
 
 
 class Scalings:
-    """u [N] and v [M] on the kernel of exp(scores + column), [N, M]. Marginals None: 1/N and 1/M."""
+    """Scalings u [N] and v [M] of the kernel exp(scores + column) [N, M]. Marginals None: 1/N and 1/M."""
 
     def __init__(self, scores: Tensor, column: Tensor, marginals: Marginals | None) -> None:
         self.column, self.marginals = column, marginals
@@ -159,7 +161,7 @@ class Scalings:
         self.u, self.v, self.inflow = row.new_ones(N), row.new_empty(M), row.new_empty(N)
 
     def sweep(self) -> None:
-        """Make the columns' sums exact; `inflow` is then 1/u where the rows' are."""
+        """Make the columns' sums exact. The rows' sums are exact too where `inflow` is 1/u."""
         if self.marginals is None:
             N, M = self.kernel.shape
             torch.mv(self.kernel.T, self.u, out=self.v).reciprocal_()
@@ -181,5 +183,5 @@ class Scalings:
         return residual, low, high
 
     def potentials(self) -> tuple[Tensor, Tensor]:
-        """Those of the rows [N] and of the columns [M], which the scalings are brought into."""
+        """The potentials of the rows [N] and of the columns [M], with the scalings absorbed."""
         return self.row + self.u.log(), self.column + self.v.log()

@@ -32,7 +32,7 @@ def ascend(
 
     A step's system is solved by conjugate gradients, preconditioned by a factored Hessian: the first step's, in the
     scores' type, for as long as few iterations suffice with it. Steps are then far cheaper than a factorisation each.
-    Stops at the tolerance, after `most` steps, or where rounding keeps phi from rising; the error says which.
+    Stops at the tolerance, after `most` steps, or when rounding keeps phi from rising: then the error is above the tolerance.
     """
     dtype, column = scores.dtype, column.double()
     a, b = rows.double(), columns.double()
@@ -48,9 +48,9 @@ def ascend(
         direction = None if factor is None else _solve_hessian(plan, sums, gradient, factor, a)
         if direction is None:
             factor, direction = _factor_and_solve(plan, sums, gradient, dtype, a)
-        # Where the Hessian is nearly singular a direction may be far longer than any halving makes up for.
+        # If the Hessian is nearly singular, the direction may be too long for MOST_HALVINGS halvings.
         direction = direction * min(1.0, LONGEST_STEP / float(direction.abs().max()))
-        # Two plans at a time would be most of the memory: the old one goes before the next is made.
+        # Two plans at once would be most of the memory: the old one is freed before the next is made.
         plan = plan.new_empty(0)
         climbed = _climb(scores, column, direction, value, float(direction @ gradient), a, b)
         if climbed is None:
@@ -77,11 +77,11 @@ def _climb(
 
 
 def row_normalised(scores: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(the plan of exactly these row sums [N] under the column potentials, log-sum-exps of the rows): one pass of exp.
+    """(the plan with exactly these row sums [N] under the column potentials, log-sum-exps of the rows).
 
     Both in the potentials' number type.
     """
-    # A sum of two number types would make a copy of the scores on its way.
+    # A sum of two number types would copy the scores once more.
     plan = scores.to(column.dtype, copy=True).add_(column)
     largest = plan.amax(dim=1)
     plan.sub_(largest[:, None]).exp_()
@@ -102,7 +102,7 @@ def _factor_and_solve(
             direction = _solve_hessian(plan, sums, gradient, factor, rows)
             if direction is not None:
                 return factor, direction
-    # Nearly singular beyond what float64 resolves: the ridge's own direction still ascends.
+    # Singular to float64's precision: the direction that the ridge gives still ascends.
     return factor, torch.cholesky_solve(gradient[:, None], factor).squeeze(1)
 
 
@@ -124,7 +124,10 @@ def _hessian(plan: Tensor, sums: Tensor, dtype: torch.dtype, ridge: float, rows:
 
 
 def _solve_hessian(plan: Tensor, sums: Tensor, right: Tensor, factor: Tensor, rows: Tensor) -> Tensor | None:
-    """x [M] with Hessian x = right up to FINE_ENOUGH of it, by conjugate gradients in float64; None if they crawl."""
+    """x [M] with Hessian x = right, up to a relative residual of FINE_ENOUGH, by conjugate gradients in float64.
+
+    None if MOST_CONJUGATE iterations do not suffice.
+    """
     M = plan.shape[1]
 
     def applied(x: Tensor) -> Tensor:
@@ -181,5 +184,5 @@ def _partial_dual(scores: Tensor, u: Tensor, v: Tensor, mass: float, a: Tensor, 
 
 
 def _violation(gradient: Tensor, potential: Tensor) -> float:
-    """Mass by which sums exceed their bound (gradient < 0), or fall short of it though the potential pushes."""
+    """Mass by which sums exceed their bound (gradient < 0), or fall short of it although their potential is below 0."""
     return float(torch.where(potential < 0, gradient.abs(), (-gradient).clamp(min=0)).sum())

@@ -2,9 +2,9 @@
 
 log pi_ij = -c_ij/epsilon + u_i + v_j + l with u, v <= 0, and u_i < 0 only where row i is saturated. A block fixes v and
 finds u and l together: with q_i = sum_j exp(-c_ij/epsilon + v_j), row i receives min(L q_i, a_i), and L = exp(l) is the
-one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps where
-epsilon is not small. Where they crawl, a projected Newton method takes over; where that crawls too, as it does if pairs are
-nearly isolated and fill row and column together, blocks go on.
+one level at which the rows' sum is the mass; one sort finds it. Rows and columns alternate. Blocks need few sweeps unless
+epsilon is small. If they converge slowly, a projected Newton method is tried; if that is slow too, as it is if pairs are nearly
+isolated and fill their row and column together, blocks continue.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CHECK_EVERY = 5
 NEWTON_AFTER_LEAST = 30
 NEWTON_LARGEST = 2048
 NEWTON_MOST = 40
-"""Steps of Newton's method: the problems that it suits take some ten, at most about twenty."""
+"""Most steps of Newton's method: where it works it takes about ten, at most about twenty."""
 KERNEL_SWEEPS, LOG_SWEEPS = 0.5, 0.125
-"""Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is thought of: less than its first
-step, which eliminates an [M, M] system, takes. Twice as many more are made if they will suffice."""
+"""Sweeps of either kind, as a multiple of the columns, that are made before Newton's method is considered: they take less time
+than its first step, which factorises an [M, M] system. Twice as many more are made if they will suffice."""
 # NumPy's calls cost a third of torch's, and up to this size its product of a matrix and a vector computes on one thread.
 SMALL = 96 * 96
 
@@ -68,7 +68,8 @@ def solve_partial(
 class Pace:
     """How fast block sweeps near the tolerance, and when they should end.
 
-    few  sweeps that are made in any case; then no more than twice as many to go. Infinite if there is no other way.
+    few  sweeps that are made in any case; after these, sweeps end if more than twice as many are still needed. Infinite if
+         there is no other method to fall back on.
     """
 
     def __init__(self, tolerance: float, few: float = math.inf) -> None:
@@ -126,11 +127,11 @@ def kernel_blocks(
         beta, level = level_and_scaling(times(kernel.T, alpha), mass, columns, level)
         inflow = times(kernel, beta)
         if sweep % CHECK_EVERY == 0 or sweep == most or sweep == 1:
-            # The columns and the mass are exact after their block: the rows are judged.
+            # The columns and the mass are exact after their block: the residual is the rows' error.
             residual = violation(level * alpha * inflow, alpha < 1, rows)
             if pace.is_over(sweep, residual):
                 break
-    u, v, level = (torch.as_tensor(found).log() for found in (alpha, beta, level))
+    u, v, level = (torch.as_tensor(scaling).log() for scaling in (alpha, beta, level))
     return Solution(u, v, level - shift, residual, sweep)
 
 
@@ -155,7 +156,7 @@ def level_near(level: Any, ratio: Any, inflow: Any, mass: float, bounds: Any) ->
     for step in range(len(ratio) + 4):
         is_free = ratio > level
         before, unsaturated = unsaturated, int(np.count_nonzero(is_free))
-        # Nothing is free where the first level was too high; later, by rounding alone.
+        # No row is unsaturated if the first level was too high; later this comes from rounding alone.
         if unsaturated == before or (unsaturated == 0 and step > 1):
             break
         free = is_free.astype(inflow.dtype)
@@ -165,7 +166,7 @@ def level_near(level: Any, ratio: Any, inflow: Any, mass: float, bounds: Any) ->
 
 
 def level_of_order(ratio: Tensor, inflow: Tensor, mass: float, bounds: Tensor) -> Tensor:
-    """The level by a sort, for tensors [N]: no number has to come back from a GPU.
+    """The level by a sort, for tensors [N]: it needs no number back from a GPU.
 
     With the rows of the least bound / inflow saturated, L = (mass - their bounds) / (sum of the other inflows); as few are
     as leave the next row below its bound.
@@ -193,23 +194,23 @@ def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def violation(sums: Any, pushes: Any, bounds: Any) -> float:
-    """Mass by which rows exceed their bounds [N], or fall short of them though their potential pushes (bool [N])."""
+    """Mass by which rows exceed their bounds [N], or fall short of them although their potential is below 0 (`pushes` [N])."""
     excess = sums - bounds
     return float((excess.clip(min=0) - pushes * excess.clip(max=0)).sum())
 
 
 def has_view(tensor: Tensor) -> bool:
-    """Whether a view of NumPy's shares the tensor's memory: not on a GPU, nor under `torch.compile`."""
+    """Whether NumPy can view the tensor's memory: not on a GPU, nor under `torch.compile`."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def is_small(matrix: Tensor) -> bool:
-    """Whether sweeps over a matrix [N, M] are better made on a view of NumPy's."""
+    """Whether sweeps over a matrix [N, M] are faster in NumPy, on a view of it."""
     return matrix.numel() <= SMALL and has_view(matrix)
 
 
 def times(matrix: Any, vector: Any) -> Any:
-    """The product of a matrix [N, M] and a vector [M]; a vector of NumPy's gives one, also where torch has the matrix."""
+    """The product of a matrix [N, M] and a vector [M]: an array if the vector is one, even if the matrix is a tensor."""
     if isinstance(vector, np.ndarray) and isinstance(matrix, Tensor):
         return (matrix @ torch.from_numpy(vector)).numpy()
     return matrix @ vector

@@ -1,4 +1,4 @@
-"""The entropic transport problem, checked once, at the door; and its plan, with the evidence of how it was found."""
+"""The entropic transport problem, checked when it is made; and its plan, with the solver's residual and iterations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Problem:
     mass < 1 (partial): row i sums to at most a_i and column j to at most b_j (Luong et al. 2024, Eq. 13).
 
     rows [N], columns [M]: the marginals a and b, positive, each summing to 1; None: 1/N and 1/M.
-    log_range: (max c - min c) / epsilon, how many powers of e the kernel exp(-c/epsilon) spans; given where the cost is but some
-    rows of a checked one, else computed.
+    log_range: (max c - min c) / epsilon, the range of the kernel's logarithms. Given if the cost holds only some rows of a
+    checked one, else computed.
 
     Raises ValueError if cost holds NaN or infinity, epsilon <= 0, mass is outside (0, 1], or marginals are not as above.
     """
@@ -80,12 +80,12 @@ class Problem:
 
 
 def default_tolerance(dtype: torch.dtype, log_range: float) -> float:
-    """1e-9 in float64; 1e-5 in float32, or what potentials of the size max|c|/epsilon can be resolved to, if more."""
+    """1e-9 in float64; in float32 1e-5, or the rounding error of potentials of size `log_range` if that is larger."""
     return 1e-9 if dtype == torch.float64 else max(1e-5, torch.finfo(dtype).eps * log_range)
 
 
 def marginal_of(given: Tensor | None, size: int, cost: Tensor) -> Tensor:
-    """The marginal [size] as it is given, or the uniform one, in the cost's type."""
+    """The given marginal [size], or the uniform one, in the cost's number type and on its device."""
     return cost.new_full((size,), 1 / size) if given is None else given.detach().to(cost)
 
 
@@ -99,9 +99,7 @@ def require_marginal(name: str, marginal: Tensor, size: int) -> None:
 
 
 class Solution(NamedTuple):
-    """Potentials u [N] and v [M] and the log level of a partial plan (None: it is balanced), by how much its conditions fail, and
-    the sweeps or steps made.
-    """
+    """Potentials u [N] and v [M], the log level of a partial plan (None: balanced), the residual, and the iterations."""
 
     u: Tensor
     v: Tensor
@@ -112,11 +110,11 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SolvedPlan:
-    """A plan log pi_ij = -c_ij / epsilon + row_i + column_j between N rows and M columns by its potentials, and its evidence.
+    """A plan log pi_ij = -c_ij / epsilon + row_i + column_j between N rows and M columns, as potentials, and how it was solved.
 
-    row_potential      [N]: scaled potentials (f / epsilon); for a partial plan they hold the mass multiplier too.
+    row_potential      [N]: scaled potentials (f / epsilon); of a partial plan they include the log level.
     column_potential   [M].
-    row_active         [N] bool: rows whose constraint holds with equality and pushes; all True for a balanced plan.
+    row_active         [N] bool: rows whose sum is at its bound, with a potential below 0; all True for a balanced plan.
     column_active      [M] bool.
     residual           by how much the optimality conditions fail: the largest of the summed violations of the row and the
                        column constraints and of complementary slackness, in units of mass.
@@ -134,7 +132,7 @@ class SolvedPlan:
 
     @classmethod
     def from_solution(cls, found: Solution, tolerance: float, **more: Any) -> Self:
-        """The plan of a solution; a balanced one has no level, a partial one u, v <= 0. `more` are the subclass's own fields."""
+        """The plan of a solution: a balanced one has no level, a partial one has u, v <= 0. `more` are the subclass's fields."""
         u, v, level, residual, iterations = found
         if level is None:
             everywhere = torch.ones(1, dtype=torch.bool, device=u.device)
@@ -150,10 +148,10 @@ class SolvedPlan:
 
 @dataclass(frozen=True, eq=False)
 class TransportPlan(SolvedPlan):
-    """A plan pi that is held.
+    """A plan with its matrix in memory.
 
     log_matrix   [N, M]: log pi, finite where pi itself would underflow.
-    domain       `kernel`, `log` or `newton`: where the last step was made.
+    domain       `kernel`, `log` or `newton`: the method of the last step.
     """
 
     log_matrix: Tensor

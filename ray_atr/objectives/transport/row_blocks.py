@@ -1,7 +1,7 @@
 """Rows of -c/epsilon that processes share, and the two sums that a sweep of a shared plan needs of them.
 
-The rows are held as a kernel (`KernelRows`, a sweep is two products with it), as they are (`LogRows`, where the kernel's
-exponentials would underflow), or computed again, a tile at a time (`TiledRows`).
+`KernelRows` holds their exponentials, so that a sweep is two products with a vector. `LogRows` holds the rows themselves, for
+kernels that would underflow. `TiledRows` computes the rows again for each use, a tile at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowBlock(ABC):
 
 
 class LogRows(RowBlock):
-    """Rows that are held; a sum is a log-sum-exp."""
+    """Rows of -c/epsilon in memory; a sum is a log-sum-exp."""
 
     def __init__(self, scores: Tensor, ranks: Ranks) -> None:
         super().__init__(ranks)
@@ -50,7 +50,7 @@ class LogRows(RowBlock):
 
 
 class KernelRows(RowBlock):
-    """Rows held as exp(-c/epsilon), the largest entry of all processes being 1; a sum is a product with a vector."""
+    """Rows as exp(-c/epsilon), scaled so that the largest entry over all processes is 1; a sum is a product with a vector."""
 
     def __init__(self, scores: Tensor, ranks: Ranks) -> None:
         super().__init__(ranks)
@@ -73,10 +73,10 @@ class TiledRows(RowBlock):
 
     For a plan whose rows no process can hold. Sums over tiles are kept in float64: there may be thousands of them.
 
-    make    gives -c/epsilon [t, M] of a slice of the process's own rows, a new tensor each time.
+    make    returns -c/epsilon [t, M] of a slice of the process's own rows, a new tensor each time.
     tiles   the slices.
-    shift   the largest -c/epsilon of all processes, if the exponentials of all others fit beside it: each entry's is then
-            computed once a sweep. None: sums are log-sum-exps.
+    shift   the largest -c/epsilon of all processes, if exponentials relative to it do not underflow: each is then computed
+            once in a sweep. None: sums are log-sum-exps.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TiledRows(RowBlock):
 
     def sweep(self, column: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums of one pass over the tiles: a tile's rows can be brought to their mass at once."""
-        # Room for what is kept is made before the first tile: pieces between tiles would keep their memory from the next one.
+        # Allocated before the first tile: small tensors between the tiles would fragment the memory that the next one needs.
         inflow, total = torch.empty_like(log_mass), _LogTotal()
         largest, scaled = _scaled(column)
         for rows in self.tiles:
@@ -135,7 +135,7 @@ def tiles_of(num_rows: int, tile: int) -> list[slice]:
 
 
 class _LogTotal:
-    """log of a sum of exponentials that come one tensor after the other, in float64."""
+    """A running log-sum-exp over tensors, in float64."""
 
     def __init__(self) -> None:
         self.value = torch.empty(0)
@@ -148,6 +148,6 @@ class _LogTotal:
 
 
 def _scaled(potentials: Tensor) -> tuple[Tensor, Tensor]:
-    """(the largest, the exponentials by which the largest is 1)."""
+    """(the largest potential, the exponentials relative to it)."""
     largest = potentials.max()
     return largest, (potentials - largest).exp_()

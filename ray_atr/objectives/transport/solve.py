@@ -1,5 +1,5 @@
-"""The door to the solvers: problem in, plan out; the plan of least cost, the limit of epsilon -> 0; and exact gradients of a
-plan with respect to its cost, without a graph through the iterations.
+"""`solve`, the entry point of the solvers; `exact_plan`, the limit of epsilon -> 0; and exact gradients of a plan with respect
+to its cost, without a graph through the iterations.
 
 Let L be any function of log pi with G = dL/d(log pi). Differentiating the optimality conditions gives one symmetric system
 H (x, y, w) = p, `active_set`'s, with p = (row sums of G on the active rows, column sums of G on the active columns, sum of G),
@@ -52,9 +52,10 @@ def solve(
     """The entropic plan of a cost [N, M]: balanced at mass 1, partial below.
 
     rows, columns   marginals [N] and [M], positive, each summing to 1; None: uniform.
-    start           a plan of the previous, similar problem of the same shape; its potentials are where this one begins.
-    tolerance       residual to reach, in units of mass; None: 1e-5 in float32, 1e-9 in float64.
-    max_iterations  cap; a plan that hit it says so (`is_converged` is False) and holds what was reached.
+    start           the plan of a similar problem of the same shape; the solver starts from its potentials.
+    tolerance       residual to reach, in units of mass; None: 1e-9 in float64, 1e-5 in float32 (or the rounding error of
+                    potentials of size (max c - min c) / epsilon, if that is larger).
+    max_iterations  cap. A plan that reached it has `is_converged` False, and is the last iterate.
 
     No gradient flows through the plan; `ray_atr.objectives.transport.log_plan` and `matching_loss` have exact ones.
 
@@ -77,8 +78,8 @@ def solve(
 def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     """The plan pi [N, M] of least <pi, c> with uniform marginals: rows 1/N and columns 1/M at mass 1, at most that below.
 
-    Solved in float64 on the CPU by `ot.emd` (Bonneel et al. 2011), with a dummy row and column for the mass that stays behind
-    (Chapel et al. 2020). O(N^3 log N): seconds at N = 2,000. The result has the cost's type and device.
+    Solved in float64 on the CPU by `ot.emd` (Bonneel et al. 2011), with a dummy row and column for the mass that is not
+    transported (Chapel et al. 2020). O(N^3 log N): seconds at N = 2,000. The result has the cost's type and device.
     Raises ValueError if the cost is not finite, the mass is outside (0, 1], or the solver does not finish.
 
     When: a reference without regularisation is wanted. Related: `solve`, whose plan nears it as epsilon nears 0.
@@ -88,17 +89,17 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     >>> exact_plan(1 - torch.eye(2)).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
-    # POT imports every array library that is installed: ten seconds, for which no loss should wait.
+    # POT imports every array library that is installed, which takes ten seconds: only this function needs it.
     import ot
 
-    # Checks cost and mass; this problem has no entropy term, for which any epsilon will do.
+    # Only to check cost and mass: the exact problem has no epsilon.
     Problem(cost.detach(), epsilon=1.0, mass=float(mass))
     N, M = cost.shape
     costs = cost.detach().double().cpu().numpy()
     row, column = np.full(N, 1 / N), np.full(M, 1 / M)
     left = 1.0 - mass
     if left > 0:
-        # The dummies take up what is not transported. Between them nothing may flow, so that exactly `left` stays on each side.
+        # The dummies take the mass that is not transported. Their own cost is prohibitive, so that exactly `left` goes to each.
         padded = np.zeros((N + 1, M + 1))
         padded[:N, :M] = costs - costs.min()
         padded[N, M] = 2 * padded.max() + 1
@@ -121,7 +122,7 @@ def adjoint(plan: TransportPlan, is_balanced: bool, outer: Tensor) -> Tensor:
 
 
 class LogPlan(torch.autograd.Function):
-    """log pi of a plan whose `adjoint` turns dL/d(log pi) into a new tensor, dL/d(cost) * (-epsilon)."""
+    """log pi of a plan, with its gradient: `adjoint` computes dL/d(cost) * (-epsilon), a new tensor, from dL/d(log pi)."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""A plan of which no process holds its rows: costs are computed again, a tile of rows at a time, for each use of them.
+"""A plan whose rows fit no process: costs are computed again, a tile of rows at a time, for each use.
 
-Only potentials are kept, N + M numbers. The sweeps are `across_ranks`' own; the products that the gradient's linear system needs
-are made tile by tile too, so that memory is O(tile M).
+Only potentials are held, N + M numbers. The sweeps are those of `across_ranks`; the products that the gradient's linear system
+needs are computed tile by tile too, so that memory is O(tile M).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray_atr.objectives.transport.row_blocks import TiledRows
 class TiledPlan(SolvedPlan):
     """The own rows of a plan, [n, M], by tiles.
 
-    cost    gives c [t, M] of a slice of the own rows, a new tensor each time, the same each time.
+    cost    returns c [t, M] of a slice of the own rows: a new tensor with the same values each time.
     tiles   the slices.
     """
 
@@ -32,7 +32,7 @@ class TiledPlan(SolvedPlan):
     epsilon: float
 
     def log_rows(self, rows: slice, cost: Tensor | None = None) -> Tensor:
-        """log pi [t, M] of a tile; of its costs where they are at hand."""
+        """log pi [t, M] of a tile. Pass its costs [t, M] if they are computed already."""
         scores = (self.cost(rows) if cost is None else cost.clone()).div_(-self.epsilon)
         return scores.add_(self.row_potential[rows, None]).add_(self.column_potential)
 

@@ -1,1 +1,1 @@
-"""From clips and captions to vectors, the same way for training, evaluation, knowledge bases and frozen towers."""
+"""Encoding of clips and captions, for training, evaluation, knowledge bases and frozen towers alike."""

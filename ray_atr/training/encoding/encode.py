@@ -2,8 +2,8 @@
 
 Chunks are gradient caching (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
 setup"): their activations are not kept. The embeddings of all chunks enter the loss; when its gradient comes back to a
-chunk, it is embedded again, with the random state of the first time, so that dropout falls alike, and back-propagated.
-Exact, at the price of one more forward.
+chunk, it is embedded again, with the random state of the first time, so that dropout is the same, and back-propagated.
+Exact, at the cost of one more forward pass.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from ray_atr.models.retriever import Retriever
 
 
 class ClipBatch(NamedTuple):
-    """Windows of clips: features [m, T, F] float32, the frames [m] of them that count, and whose they are. `clips` [m]
-    numbers the clips of a pass from 0 in their order; the windows of a clip follow each other.
+    """Windows of clips.
+
+    features  [m, T, F] float32.
+    frames    [m]: how many of a window's frames are not padding.
+    clips     [m]: the window's clip, numbered from 0 within a pass; the windows of a clip are consecutive.
     """
 
     features: Tensor
@@ -40,8 +43,9 @@ def encode_clips(
     device: torch.device,
     pool: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """embed(features, frames) -> [m, width] of all batches' clips, [N, width], where `embed` leaves them.
-    `pool(embedded [M, width], clips [M])` makes one of a clip's windows; without it there is a row for each window.
+    """The rows of `embed(features, frames)` -> [m, width] of all batches, on the device that `embed` returns them on.
+
+    `pool(embedded [M, width], clips [M])` combines the windows of each clip to [N, width]; None: a row for each window.
     """
     parts, clips = [], []
     for batch in batches:
@@ -73,7 +77,7 @@ def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> It
 
 
 def as_clip_batch(array: NDArray[np.generic], frames: NDArray[np.generic], clips: NDArray[np.int64]) -> ClipBatch:
-    """Features as they are stored, in the types that towers take."""
+    """Stored features, converted to the number types that towers take."""
     features = torch.from_numpy(array.astype(np.float32))
     return ClipBatch(features, torch.from_numpy(frames.astype(np.int64)), torch.from_numpy(clips.astype(np.int64)))
 
@@ -84,9 +88,10 @@ def rows_in_parts(first: int, end: int, size: int) -> list[NDArray[np.int64]]:
 
 
 def embed_in_chunks(embed: Callable[..., Tensor], inputs: Sequence[Tensor], chunk: int) -> Tensor:
-    """embed(*inputs) [N, D] of inputs [N, ...], `chunk` rows at a time and embedded again backwards; chunk 0: as it is.
-    `embed` must treat every row by itself. The inputs must be on the device that `embed` computes on: it is from them
-    that its random generator is known.
+    """embed(*inputs) [N, D] of inputs [N, ...], `chunk` rows at a time, embedded again in the backward pass; 0: all at once.
+
+    `embed` must treat every row by itself. The inputs must be on the device that `embed` computes on: torch saves the random
+    state of their device.
     """
     if chunk == 0:
         return embed(*inputs)

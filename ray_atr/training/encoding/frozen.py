@@ -1,8 +1,8 @@
-"""Frozen towers encode a data set once: their pooled vectors are cached, and read instead of audio and tokens from then on.
+"""Frozen towers encode a data set once: their pooled vectors are cached, and then read instead of audio and tokens.
 
 A cache's folder is named by what its vectors depend on: data, front end, the tower's settings and the fingerprint of its
-weights. A note next to the caches leads from the checkpoint's files to that folder, so that a later use builds no tower to
-find it. Vectors are float32, computed without autocast. Interrupted work is taken up part by part.
+weights. A file in `known/` maps the checkpoint's files to that folder, so that a later use finds it without building the tower.
+Vectors are float32, computed without autocast. Interrupted work continues part by part.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ CLIPS = 32
 """Clips that are encoded together."""
 
 TOWER_FILE = "tower.safetensors"
-"""The tower's weights, stored with its vectors: what the retrievers that are trained on them are saved with."""
+"""The tower's weights, stored with its vectors: retrievers that are trained on these are saved with them."""
 
 PROBE = 256
-"""Captions whose tokens tell one tokeniser from another."""
+"""Captions whose tokens distinguish tokenisers."""
 
 
 @dataclass(frozen=True)
 class FrozenTower:
-    """One tower of a model that trains nothing, where its vectors are kept, and how it is to encode."""
+    """A frozen tower of a model, where its vectors are stored, and how it encodes."""
 
     kind: str
     """audio or text"""
@@ -57,7 +57,7 @@ class FrozenTower:
     tokenizer: Path | None
     home: Path
     store: str
-    """where features are kept besides this node's disk; empty: nowhere (scaling.feature_store)"""
+    """where features are stored besides this node's disk (scaling.feature_store); empty: nowhere"""
     encoder: Resources
     """what each encoding process gets"""
     use_ray: bool
@@ -79,14 +79,14 @@ class FrozenTower:
             tower: Any = self.settings.build()
         else:
             tokenizer = None if self.tokenizer is None else read_tokenizer(self.tokenizer)
-            # Its random weights are those that it has within the whole retriever.
+            # Built with the whole retriever, so that it has the same random weights.
             retriever = build_retriever(self.model, tokenizer=tokenizer, seed=self.seed)
             tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
         is_cuda = bool(self.encoder.gpus) and torch.cuda.is_available()
         return tower.eval().to("cuda" if is_cuda else "cpu")
 
     def identity(self) -> Any:
-        """What tells the tower's weights from others without reading them; None if only reading them tells."""
+        """An identity of the tower's weights that needs no reading of them; None if there is none."""
         if self.checkpoint is not None:
             return identity_of_checkpoint(self.checkpoint)
         model = {k: value for k, value in flatten(self.model, "model.").items() if ".adapt." not in k}
@@ -100,13 +100,13 @@ class FrozenTower:
 
 @cache
 def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
-    """The data set's features for the process of a job, which may run on another node: it asks once for all of its jobs."""
+    """The data set's features on the node of a job's process; cached for all jobs of the process."""
     root = cache_folder(home, "features")
     return ensure_features(data, front_end, root, in_windows=in_windows, use_ray=False, say=print, store=store)
 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
-    """A feature folder of the data set that holds one vector a clip, encoded now if it is absent."""
+    """A feature folder of the data set with one vector for each window of a clip; encoded now if it is missing."""
     manifest, model, store = read_manifest(data), tower.model, tower.store
     front_end, in_windows = model.audio.front_end, model.pools_windows
 
@@ -132,7 +132,7 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
 
 
 def ensure_text_vectors(tower: FrozenTower, data: str, languages: Sequence[str]) -> Path:
-    """A folder with the vectors of a data set's captions, each distinct one encoded once, now if it is absent."""
+    """A folder with the vectors of a data set's distinct captions; encoded now if it is missing."""
     manifest = read_manifest(data)
 
     def fingerprint(built: Any) -> str:
@@ -153,7 +153,7 @@ def ensure_text_vectors(tower: FrozenTower, data: str, languages: Sequence[str])
 
 @dataclass(frozen=True)
 class ClipJob:
-    """The clips of one feature file; `frames` finds the features on the node that encodes, or makes them."""
+    """The clips of one feature file; `frames` returns the feature folder on the node that encodes."""
 
     frames: Callable[[], Path]
     split: str
@@ -201,17 +201,17 @@ def _ensure(
     fingerprint: Callable[[Any], str],
     encode: Callable[[Path, Any], dict[str, Any]],
 ) -> Path:
-    """The folder of the tower's vectors of a data set; `encode` fills it if it is not whole and describes it."""
-    # What training alone looks at, and where the weights come from, change no vector.
-    left_out = ("adapt.", "checkpoint", "allow_mismatch")
-    settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(left_out)}
+    """The folder of the tower's vectors of a data set. If it is not complete, `encode` fills it and returns its description."""
+    # These settings change no vector: they are for training alone, or say where the weights come from.
+    ignored = ("adapt.", "checkpoint", "allow_mismatch")
+    settings = {k: v for k, v in flatten(tower.settings).items() if not k.startswith(ignored)}
     content = {"data": manifest.hash, "kind": tower.kind, "name": tower.settings.name, **settings, **about}
     identity, root = tower.identity(), cache_folder(tower.home, "vectors")
-    note = root / "known" / cache_key([content, identity])
-    if identity is not None and note.is_file():
-        known = root / note.read_text()
-        if is_complete(known):
-            return known
+    link = root / "known" / cache_key([content, identity])
+    if identity is not None and link.is_file():
+        folder = root / link.read_text()
+        if is_complete(folder):
+            return folder
     built = tower.build()
     content["fingerprint"] = fingerprint(built)
     folder = root / f"{manifest.name}-{tower.kind}-{cache_key(content)}"
@@ -222,8 +222,8 @@ def _ensure(
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             finish_folder(folder, store, {**content, **encode(folder, built)})
     if identity is not None:
-        note.parent.mkdir(exist_ok=True)
-        write_bytes(note, folder.name.encode())
+        link.parent.mkdir(exist_ok=True)
+        write_bytes(link, folder.name.encode())
     return folder
 
 
@@ -231,7 +231,7 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     waiting = [job for job in jobs if not (folder / job.file).is_file()]
     total = sum(job.size for job in jobs)
     done = total - sum(job.size for job in waiting)
-    # Elsewhere the tower is built again: its weights may be larger than what should be sent.
+    # Other processes build the tower again: its weights may be too large to send.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
     here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
     encoder = partial(_encoder, make_built, here)
@@ -242,7 +242,7 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
 
 
 def _encoder(make_tower: Callable[[], Any], here: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:
-    """What encodes parts, with a tower that is made once."""
+    """A function that encodes a part; the tower is built once."""
     tower = make_tower()
     return lambda job: here.make(job.file, partial(job.write, tower))
 

@@ -16,21 +16,23 @@ from ray_atr.models.tower import Encoded, embed_by_length, pad_tokens
 from ray_atr.training.encoding.encode import embed_again
 
 CPU_BUCKET, GPU_BUCKET = 256, 1024
-"""Captions that are embedded together: on a CPU so few that they stay in its cache, on a GPU so many that they fill it."""
+"""Captions that are embedded together: few on a CPU, so that they fit its cache; many on a GPU, so that they fill it."""
 
 
 def distinct(captions: Sequence[Caption]) -> tuple[list[Caption], NDArray[np.int64]]:
-    """The captions, each once, and where each of the given ones is among them, [n].
+    """(the distinct captions, the index of each given caption among them [n]).
 
-    Equal captions tie only if they are embedded once: in another batch the same one is rounded otherwise.
+    Equal captions have equal embeddings only if they are embedded once: in another batch the same one is rounded otherwise.
     """
     position = {caption: place for place, caption in enumerate(dict.fromkeys(captions))}
     return list(position), np.fromiter((position[caption] for caption in captions), np.int64, len(captions))
 
 
 class TextBatcher:
-    """Tokenises captions (each distinct one once a process) and embeds batches of them. `bucket` is how many distinct
-    captions go through the encoder together: sorted by length, so that little is padded. None: as suits the device.
+    """Tokenises captions (each distinct one once in a process) and embeds batches of them.
+
+    bucket   distinct captions that are encoded together, sorted by length to save padding; None: by the device.
+    memory   captions whose tokens are stored.
     """
 
     def __init__(self, retriever: Retriever, *, bucket: int | None = None, memory: int = 500_000) -> None:
@@ -44,8 +46,10 @@ class TextBatcher:
         return other
 
     def embed(self, captions: Sequence[Caption], *, chunk: int = 0) -> Tensor:
-        """Unit-norm embeddings `[n, D]` of the captions, in their order. With a chunk, buckets hold no more than that
-        many captions, keep no activations, and are embedded again backwards.
+        """Unit-norm embeddings `[n, D]` of the captions, in their order.
+
+        With a `chunk`, buckets have at most that many captions, and are embedded again in the backward pass instead of storing
+        activations.
         """
         once, places = distinct(captions)
         bucket = self.bucket or (GPU_BUCKET if self.retriever.device.type == "cuda" else CPU_BUCKET)

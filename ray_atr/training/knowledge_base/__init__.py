@@ -1,1 +1,1 @@
-"""What a run remembers beyond its batch: knowledge bases, queues, momentum encoders, and how they are searched."""
+"""Knowledge from outside the batch while a run trains: knowledge bases, queues, momentum encoders, and their search."""

@@ -1,11 +1,11 @@
 """The knowledge base as named Ray actors, one for each part, its snapshots in the object store, one copy a node.
 
-An actor owns the objects that it puts. Where it dies, workers keep what they have mapped; the restarted actor finds the
-versions in its folder and puts them again for whoever asks; a version that was being built is published to it again.
+An actor owns the objects that it puts. If it dies, workers keep what they have mapped; the restarted actor finds the
+versions in its folder and puts them again on request; a version that was being built is published to it again.
 
-A whole base is one actor. In a base in parts each is on the node that searches it, and the first part's actor leads: by it the
-parts agree. Each goes into the object store of its own node; what travels is the weights, k-means' sample and the clusters'
-pools.
+A base in one part is one actor. In a base in parts, each actor is on the node that searches its part, and the first part's
+actor leads. Each part is in the object store of its own node; only the weights, k-means' sample and the clusters' pools are
+sent between nodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ray_atr.training.knowledge_base.snapshot import (
 
 
 class ShardActor(BaseShard):
-    """A part behind references: its payload comes and its snapshots go in lists of them.
+    """A part whose payloads and snapshots are passed as references, in lists: Ray would fetch a bare reference's object.
 
-    A snapshot is in the object store once. Its reference travels in a list, or Ray would fetch what it refers to.
+    A snapshot is in the object store once.
     """
 
     def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart) -> None:
@@ -52,7 +52,7 @@ class ShardActor(BaseShard):
         super().encode(version, ray.get(payload[0]))
 
     def reference(self, version: int) -> list[Any]:
-        """That of the part of a version that is ready; every caller gets the same one."""
+        """The reference to the part of a version that is ready; every caller gets the same one."""
         with self._lock:
             if version not in self._references:
                 self._references[version] = ray.put(self.get(version))
@@ -65,7 +65,7 @@ class ShardActor(BaseShard):
 
 
 class LeadingActor(ShardActor):
-    """The first part, or a whole base, and what the parts agree by."""
+    """The first part, or the only one; its refresher coordinates the parts."""
 
     def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart, run: str) -> None:
         super().__init__(encoder, settings, folder, part)
@@ -78,14 +78,14 @@ class LeadingActor(ShardActor):
         return BackgroundRefresher(ActorShards(self, others), self.settings, self.folder)
 
     def lead(self, name: str, *arguments: Any) -> Any:
-        """What a method of the base's refresher returns. It is made at the first call, when the other parts are there."""
+        """Call a method of the base's refresher, which is made at the first call: by then the other parts have started."""
         with self._leading:
             refresher = self._refresher
         return getattr(refresher, name)(*arguments)
 
 
 class ActorShards:
-    """The shards of a base, each an actor where its part is searched; the first one is here."""
+    """The shards of a base, each an actor where its part is searched; the first one is in this process."""
 
     def __init__(self, here: ShardActor, others: Sequence[Any]) -> None:
         self.here, self.others = here, others
@@ -103,22 +103,20 @@ class ActorShards:
 
 
 class ActorRefresher:
-    """A run's actors as a `SnapshotClient`'s refresher: `get` is this worker's part. Picklable: a worker that gets one talks to
-    the same actors.
+    """A run's actors as the refresher of a `SnapshotClient`; `get` returns this worker's part. Picklable, with the same actors.
 
-    `copies` is the folder from which checkpoints are made, which hold every part: the last versions of parts that were built on
-    other disks are copied there.
+    `copies` is the folder that checkpoints take all parts from: the last versions of parts on other disks are copied there.
     """
 
     def __init__(self, run: str, part: BasePart = WHOLE, started: Any = None) -> None:
         self.run, self.part = run, part
         self.started = started
-        """The actor that this process started, held here: Ray ends an actor whose first handle is gone."""
+        """The actor that this process started. Held, because Ray ends an actor when its first handle is deleted."""
         self.copies: Path | None = None
 
     @cached_property
     def actors(self) -> list[Any]:
-        """Those of the parts, which have been started. ValueError if one has not."""
+        """The actors of all parts. ValueError if one has not been started."""
         return [_actor_of(self.run, part) for part in self._parts]
 
     @property
@@ -135,15 +133,15 @@ class ActorRefresher:
         outcome: Outcome = ray.get(self.actors[0].lead.remote("wait", version, timeout))
         if (folder := self.copies) is not None and outcome.state == READY:
             for actor, part in zip(self.actors, self._parts, strict=True):
-                # One after the other: this node holds a part more at a time, not the whole base.
+                # One after the other, so that this node holds one more part at a time and not the whole base.
                 if version not in versions_of_part(folder, part):
                     save_version(_fetched(actor, version), folder)
             for old in versions_in(folder)[:-KEEP]:
                 remove_version(folder, old)
         return outcome
 
-    def give_back(self, folder: Path) -> None:
-        """Send the actors the versions that a checkpoint brought to this node, and copy those here that they build."""
+    def restore(self, folder: Path) -> None:
+        """Send the actors the versions that a checkpoint brought to this node; from now on copy their versions here."""
         self.copies = folder
         for version in versions_in(folder):
             for actor, part in zip(self.actors, self._parts, strict=True):
@@ -168,7 +166,7 @@ class ActorRefresher:
 
 
 def _fetched(actor: Any, version: int) -> Snapshot:
-    """What an actor has of a version, mapped from this node's object store."""
+    """An actor's part of a version, mapped from this node's object store."""
     while True:
         (reference,) = ray.get(actor.reference.remote(version))
         try:
@@ -180,7 +178,7 @@ def _fetched(actor: Any, version: int) -> Snapshot:
 
 
 def _name(run: str, part: BasePart) -> str:
-    """The name under which a part of a run's base is found in the namespace `ray_atr`; the first part's is the base's."""
+    """The name of a part's actor in the namespace `ray_atr`; the first part has the name of the base."""
     return f"knowledge-{run}" + (f"-{part.number}-of-{part.of}" if part.number else "")
 
 
@@ -190,15 +188,15 @@ def _actor_of(run: str, part: BasePart) -> Any:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """Where an actor of a base runs, and what it takes there."""
+    """Where an actor of a base runs, and its resources."""
 
     num_cpus: float = 0.0
-    """What its encoding takes: 0 lets it share the CPUs of its node."""
+    """CPUs of its encoding; 0: it shares those of its node."""
     num_gpus: float = 0.0
     clients: int = 1
     """Workers that may wait for a version at the same time."""
     labels: Mapping[str, str] | None = None
-    """Of the node that it runs on; none: that of the process that starts it, if there is room."""
+    """Labels of the node that it runs on; None: the node of the process that starts it, if there is room."""
 
 
 def start_knowledge_base(
@@ -211,14 +209,14 @@ def start_knowledge_base(
 ) -> ActorRefresher:
     """Start a run's base, or a part of it; called where it is searched. An earlier one of the same run is ended first.
 
-    It ends with the process that started it. With a base in parts, what is returned is to be used once all are started.
+    It ends with the process that started it. Use the result once all parts have been started.
     """
     place = place or ActorPlace()
     _end_earlier(_name(run, part))
     # Beside the worker that starts it, which copies the versions to the run's storage with each checkpoint.
     placed: dict[str, Any] = {"scheduling_strategy": here_if_there_is_room(place.num_cpus, place.num_gpus)}
     if place.labels:
-        # Ray would place it in the group of the worker that starts it, and never find a node with its labels there.
+        # By default Ray looks for the labels within the placement group of the worker, which has no such node.
         placed = {"label_selector": dict(place.labels), "scheduling_strategy": "DEFAULT"}
     kind: Any = ray.remote(ShardActor if part.number else LeadingActor)
     options = kind.options(
@@ -236,7 +234,7 @@ def start_knowledge_base(
 
 
 def _end_earlier(name: str) -> None:
-    """End a base whose process has died, and wait for its name. Ray would end it too, but a new run may be there before."""
+    """End a base of a dead process, and wait until its name is free. Ray ends it too, but maybe after the new run starts."""
     while True:
         try:
             actor = ray.get_actor(name, namespace=NAMESPACE)

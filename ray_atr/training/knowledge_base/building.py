@@ -1,6 +1,6 @@
-"""A base's snapshot of what was encoded: unit-norm rows, prototypes, and an index where one is asked for.
+"""A base's snapshot from its encoded entries: unit-norm rows, prototypes, and an index if one is set.
 
-A base in parts is built where its parts are. They tell each other k-means' sample and the clusters' pools, never their rows.
+A base in parts is built where its parts are. They exchange k-means' sample and the clusters' pools, never all of their rows.
 Shapes: n entries of a part, N of the base, C centroids, P prototypes, L text languages, D embedding width.
 """
 
@@ -20,7 +20,7 @@ from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS, WHOLE, Base
 from ray_atr.training.knowledge_base.prototypes import (
     Pool,
     centroids_of,
-    drawn,
+    kmeans_sample,
     nearest,
     numbered,
     pool,
@@ -33,26 +33,30 @@ IVF_POINTS_A_LIST = 39
 
 
 class Centroids(NamedTuple):
-    """k-means' own: of the audio [C, D], and of texts that are clustered by themselves [L, C, D] (else [0, C, D])."""
+    """Of k-means: of the audio [C, D], and of texts that are clustered separately [L, C, D] (else [0, C, D])."""
 
     audio: NDArray[np.float32]
     text: NDArray[np.float32]
 
 
 class Sampled(NamedTuple):
-    """Rows [m, D] of a part, and their places [m]: those that k-means sees, in its sample, or texts, in the base."""
+    """Rows [m, D] of a part and their indices [m]: in k-means' sample, or, of texts, in the base."""
 
     places: NDArray[np.int64]
     rows: NDArray[np.float32]
 
 
-def together_in_place(parts: Sequence[Sampled]) -> Sampled:
-    """The parts' rows as one, in the order of their places: parts are in it."""
+def joined_samples(parts: Sequence[Sampled]) -> Sampled:
+    """The parts' rows as one, in the order of the parts."""
     return Sampled(np.concatenate([part.places for part in parts]), np.concatenate([part.rows for part in parts]))
 
 
 class Agreed(NamedTuple):
-    """What the parts of a version have in common. numbers [C]: the prototype of each centroid, by modality and language."""
+    """What the parts of a version have in common.
+
+    numbers     [C] by modality and language: the prototype of each centroid.
+    audio, text the prototypes and which of them have any entries, as `prototypes` returns them.
+    """
 
     version: int
     step: int
@@ -70,7 +74,7 @@ def build(
     Fine: the pairs themselves. Coarse: k-means on the audio embeddings, one prototype a cluster and modality, pooled over
     its members (Eq. 8). One assignment for both modalities, so that prototypes are pairs, and unit norms are ours; with
     `separate_text_clusters` "an identical procedure is applied to the text embeddings" as the paper says, and the p-th
-    audio and the p-th text prototype have nothing to do with each other. `previous` lends its centroids as k-means' start.
+    audio and the p-th text prototype are unrelated. k-means starts from the centroids of `previous`.
 
     Raises ValueError if shapes differ, a base is empty, or a value is not finite.
     """
@@ -87,14 +91,14 @@ def build(
 def build_parts(
     each: Callable[..., list[Any]], settings: SnapshotSettings, *, version: int, step: int, start: Centroids | None
 ) -> list[Any]:
-    """Build a version of which each part is built by a `PartBuilder`; returns what `finish` returned of each part.
+    """Build a version whose parts are built by a `PartBuilder` each; returns the results of their `finish`.
 
     each(name, *arguments) calls a method of every builder, wherever it is, and returns the results in the order of the
-    parts. The result is that of one part for the whole base, bit for bit: here is only what needs all of them.
+    parts. The result is bit for bit that of one part for the whole base; this function does only what needs all parts.
     """
-    wanted = [np.unique(np.concatenate(places)) for places in zip(*each("borrowed"), strict=True)]
+    wanted = [np.unique(np.concatenate(places)) for places in zip(*each("external_rows"), strict=True)]
     if any(map(len, wanted)):
-        each("borrow", [together_in_place(parts) for parts in zip(*each("lent", wanted), strict=True)])
+        each("set_equal_rows", [joined_samples(parts) for parts in zip(*each("rows_at", wanted), strict=True)])
     samples = zip(*each("sample"), strict=True)
     starts = [] if start is None else [start.audio, *start.text]
     centroids = []
@@ -104,7 +108,7 @@ def build_parts(
             sample[part.places] = part.rows
         centroids.append(centroids_of(sample, settings, starts[number] if number < len(starts) else None))
     pools = [together(list(parts)) for parts in zip(*each("pool", centroids), strict=True)]
-    # Without clusters of their own, texts are in those of the audio.
+    # Texts that are not clustered separately are in the clusters of their audio.
     is_separate = len(centroids) > 1
     numbers = [numbered((of if is_separate else pools[0]).counts) for of in pools]
     P = max(int(of.max(initial=-1)) for of in numbers) + 1
@@ -116,7 +120,7 @@ def build_parts(
 
 
 class PartBuilder:
-    """Builds one part of a version, in steps between which the parts tell each other what they must (`build_parts`)."""
+    """Builds one part of a version, in steps, between which the parts exchange what they need (`build_parts`)."""
 
     def __init__(self, entries: PartEntries, settings: SnapshotSettings, part: BasePart = WHOLE) -> None:
         self.names, self.settings, self.part = entries.names, settings, part
@@ -124,48 +128,49 @@ class PartBuilder:
         ids, mask = self.names.ids[self.rows], self.names.text_mask[:, self.rows]
         self.audio = _unit("audio", entries.audio, ids, np.ones(len(ids), dtype=bool))
         self.text = np.empty(entries.text.shape, dtype=np.float32)
-        for k, there in enumerate(mask):
-            _unit("text", entries.text[k], ids, there, out=self.text[k])
+        for k, present in enumerate(mask):
+            _unit("text", entries.text[k], ids, present, out=self.text[k])
         self.numbers: list[NDArray[np.int32]] = []
-        # Of each text that is there, the place in the base of the one whose row it gets.
+        # The index in the base of the entry whose row each text gets: the first one with the same caption.
         own = np.arange(self.rows.start, self.rows.stop)
         self.first = np.tile(own, (len(mask), 1)) if entries.first is None else np.where(mask, entries.first, own)
-        self.borrow([Sampled(own, text) for text in self.text])
+        self.set_equal_rows([Sampled(own, text) for text in self.text])
 
-    def borrowed(self) -> list[NDArray[np.int64]]:
-        """The places of texts in other parts whose rows equal captions here get, by language."""
+    def external_rows(self) -> list[NDArray[np.int64]]:
+        """By language, the indices of texts in earlier parts whose captions occur here again: their rows are needed here."""
         return [np.unique(first[first < self.rows.start]) for first in self.first]
 
-    def lent(self, wanted: list[NDArray[np.int64]]) -> list[Sampled]:
-        """The rows of those of the places that are here, by language."""
-        lent = []
+    def rows_at(self, wanted: list[NDArray[np.int64]]) -> list[Sampled]:
+        """By language, the rows at those of the wanted indices that are in this part."""
+        found = []
         for places, text in zip(wanted, self.text, strict=True):
             here = places[(places >= self.rows.start) & (places < self.rows.stop)]
-            lent.append(Sampled(here, text[here - self.rows.start]))
-        return lent
+            found.append(Sampled(here, text[here - self.rows.start]))
+        return found
 
-    def borrow(self, lent: list[Sampled]) -> None:
-        """Equal captions get the row of the first one, by language: in another batch the same caption is rounded otherwise, and a
-        search orders equal rows by their place.
+    def set_equal_rows(self, first_rows: list[Sampled]) -> None:
+        """Give equal captions the row of the first one, by language.
+
+        The same caption is rounded otherwise in another batch, and a search orders equal rows by their index.
         """
-        for text, first, (places, rows) in zip(self.text, self.first, lent, strict=True):
+        for text, first, (places, rows) in zip(self.text, self.first, first_rows, strict=True):
             at = np.searchsorted(places, first).clip(max=max(0, len(places) - 1))
             changed = np.flatnonzero((first != np.arange(self.rows.start, self.rows.stop)) & np.isin(first, places))
             text[changed] = rows[at[changed]]
 
     def count(self) -> int:
-        """N, of the whole base."""
+        """N, the number of entries of the whole base."""
         return len(self.names.ids)
 
     def sample(self) -> list[Sampled]:
-        """The part of k-means' sample that is here: of the audio, then of each language if texts are clustered by themselves."""
+        """This part's rows of k-means' sample: of the audio, then of each language if texts are clustered separately."""
         tables = [(self.audio, np.ones(self.count(), dtype=bool))]
         if self.settings.separate_text_clusters:
             tables += zip(self.text, self.names.text_mask, strict=True)
         return [self._sampled(*table) for table in tables]
 
     def _sampled(self, rows: NDArray[np.float32], present: NDArray[np.bool_]) -> Sampled:
-        positions = drawn(present, self.settings)
+        positions = kmeans_sample(present, self.settings)
         places = np.flatnonzero((positions >= self.rows.start) & (positions < self.rows.stop))
         return Sampled(places, rows[positions[places] - self.rows.start])
 
@@ -174,16 +179,16 @@ class PartBuilder:
         audio = nearest(self.audio, np.ones(len(self.audio), dtype=bool), centroids[0])
         mask = self.names.text_mask[:, self.rows]
         self.numbers = [audio]
-        for k, there in enumerate(mask):
+        for k, present in enumerate(mask):
             is_separate = len(centroids) > 1
-            of_text = nearest(self.text[k], there, centroids[1 + k]) if is_separate else np.where(there, audio, -1)
+            of_text = nearest(self.text[k], present, centroids[1 + k]) if is_separate else np.where(present, audio, -1)
             self.numbers.append(of_text.astype(np.int32))
         C = [len(centroids[0])] * (1 + len(mask)) if len(centroids) == 1 else [len(own) for own in centroids]
         tables = zip((self.audio, *self.text), self.numbers, C, strict=True)
         return [pool(*table, self.settings.pooling) for table in tables]
 
     def finish(self, agreed: Agreed) -> Snapshot:
-        """The part itself."""
+        """The snapshot of this part."""
         kind = self.settings.index
         if kind == "auto":
             kind = "exact" if self.settings.exact_up_to >= self.count() else "ivf"
@@ -202,12 +207,12 @@ class PartBuilder:
             coarse_audio_mask=agreed.audio[1],
             coarse_text=np.stack([vectors for vectors, _ in agreed.text]).astype(dtype, copy=False),
             coarse_mask=np.stack([present for _, present in agreed.text]),
-            # The last one stands for entries without a cluster.
+            # The appended -1 is for entries without a cluster, whose number is -1.
             cluster=np.append(numbers, np.int32(-1))[self.numbers[0]],
             centroids=agreed.centroids.audio,
             text_centroids=agreed.centroids.text,
             audio_index=_index(self.audio, kind, seed),
-            # A text that is absent is a zero row to the index: what it returns of those is dropped after the search.
+            # A missing text is a row of zeros in the index: the searcher drops it from the results.
             text_index=tuple(_index(text, kind, seed) for text in self.text),
             part=self.part,
         )

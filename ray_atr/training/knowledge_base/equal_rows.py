@@ -1,7 +1,7 @@
-"""Equal rows of a base, found once, so that a search orders them by their place and not by how their scores were rounded.
+"""Equal rows of a base, so that a search orders them by their index and not by how their scores were rounded.
 
-Two clips may have one caption, and noise gives it to more. Their texts' scores are equal but for the last digit, which
-depends on chunks, threads and device; what a query then gets with them, the clips' audio, differs.
+Two clips may have the same caption, and noise gives it to more. Their texts' scores differ in the last digit at most, depending
+on chunks, threads and device; but the clips' audio, which a query gets with them, differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AT_A_TIME = 8_192
 
 
 class EqualRows:
-    """Which rows of an array [N, D] are equal, by their `row_keys` [N]. Kept is what concerns rows that have an equal."""
+    """Which rows of an array [N, D] are equal, by their `row_keys` [N]. Stores only the rows that have an equal one."""
 
     def __init__(self, keys: NDArray[np.uint64], device: torch.device) -> None:
         order = np.argsort(keys, kind="stable")
@@ -28,11 +28,11 @@ class EqualRows:
         """Whether any two rows are equal."""
         if not self.any_equal:
             return
-        # The row_numbers of these rows, group by group and in order; where each group begins, and its number of rows.
+        # The numbers of these rows, group by group and in order; where each group begins, and its number of rows.
         row_numbers, sizes = order[np.repeat(sizes > 1, sizes)], sizes[sizes > 1]
         self.starts, self.sizes = self._as_int32(np.cumsum(sizes) - sizes, device), self._as_int32(sizes, device)
         self.row_numbers = self._as_int32(row_numbers, device)
-        # The same row_numbers in order, and the group of each.
+        # The same numbers in order, and the group of each.
         self.sorted = self._as_int32(np.sort(row_numbers), device)
         self.group = self._as_int32(np.repeat(np.arange(len(sizes)), sizes)[np.argsort(row_numbers)], device)
 
@@ -41,16 +41,16 @@ class EqualRows:
         return torch.from_numpy(numbers.astype(np.int32)).to(device)
 
     def in_order(self, scores: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-        """(scores, row_numbers) [B, k] of the k best rows, equal ones by their place.
+        """(scores, row numbers) [B, k] of the k best rows, equal ones in the order of their index.
 
-        `found` [B, k] are k best rows, best first, with `scores` [B, k]; of equal ones any may be there. Every row that is
-        better than the last one is there, so that the groups of the k best are.
+        `found` [B, k] are k best rows, best first, with `scores` [B, k], among them any of equal rows. They contain every row
+        that is better than the last one, and so a row of every group among the k best.
         """
         at = torch.searchsorted(self.sorted, found.int()).clamp(max=len(self.sorted) - 1)
         # A row without an equal is a group of its own, of a number that no other group has.
         G = len(self.sizes)
         groups = self.group[at].long().where(self.sorted[at] == found, G + found)
-        # A group counts where its first row is.
+        # Each group is placed at its first occurrence; later ones get size 0.
         ordered, order = groups.sort(dim=1, stable=True)
         again = torch.zeros_like(ordered, dtype=torch.bool)
         again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
@@ -67,9 +67,9 @@ class EqualRows:
 
 
 def row_keys(rows: NDArray[Any], present: NDArray[np.bool_] | None, first: int = 0) -> NDArray[np.uint64]:
-    """A number of each row [n, D], the same for equal bytes; unequal rows share one by chance once in 2^64. Sums of integers,
-    since they are the same in any order. A row where `present` [n] is False is equal to none; `first` is the place of the first
-    row in the base.
+    """A number for each row [n, D]: equal for equal bytes, and for other rows with a chance of 2^-64. A sum of integers, so that
+    the order of summation does not matter. A row where `present` [n] is False is equal to none; `first` is the index of the
+    first row in the base.
     """
     rows = np.ascontiguousarray(rows)
     numbers: NDArray[Any] = rows.view(np.uint16 if rows.dtype.itemsize == 2 else np.uint32)

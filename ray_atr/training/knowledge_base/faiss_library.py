@@ -1,7 +1,7 @@
-"""FAISS, imported by what searches or clusters, and by nothing else: a training without a base does not load it.
+"""FAISS, imported only to search or to cluster: a training without a base does not load it.
 
-On a GPU where faiss-gpu is installed and a GPU is there: k-means of a refresh, and the lists of an ivf index, are made on it, and
-an index is searched on the device that asks. Exact search without an index stays torch's: `benchmarks/gpu.py` measures both.
+With faiss-gpu and a GPU, k-means of a refresh and the lists of an ivf index are computed on the GPU, and an index is searched on
+the queries' device. Exact search without an index uses torch: `benchmarks/gpu.py` measures both.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _threshold_before = 0
 
 @contextmanager
 def faiss_for_search() -> Iterator[ModuleType]:
-    """The module `faiss`, with `BLAS_FROM` as its threshold while at least one thread is inside; then it is what it was before.
+    """The module `faiss`, with `BLAS_FROM` as its threshold while at least one thread is inside; the last one restores it.
 
-    The threshold belongs to the process, and results are rounded by it: a base may be clustered in one thread while another
-    thread searches, so that the last one to leave restores it. Raises ValueError with what to install if FAISS
-    is absent or two builds of it are mixed.
+    The threshold is global to the process and changes how results are rounded; one thread may cluster while another
+    searches. Raises ValueError with what to install if FAISS is missing or two builds of it are mixed.
     """
     global _users, _threshold_before
     try:
@@ -49,7 +48,7 @@ def faiss_for_search() -> Iterator[ModuleType]:
             raise
         raise refuse("faiss", "no such module", "faiss-cpu or one of its CUDA builds: pip install faiss-cpu") from None
     except AttributeError as error:
-        # The files of one build lie over those of the other.
+        # The files of one build have overwritten some of the other's.
         remedy = "one build: remove faiss-cpu and faiss-gpu, then install the one that is wanted (docs/install.md)"
         raise refuse("faiss", f"two builds in one environment ({error})", remedy) from None
     with _lock:
@@ -69,7 +68,7 @@ def faiss_for_search() -> Iterator[ModuleType]:
 
 
 def limit_threads(count: int) -> None:
-    """Let this thread compute on so many cores. OpenMP's limits are a thread's own: a new one would compute on all of them."""
+    """Limit this thread to so many cores. OpenMP has a limit for each thread: a new one would use all cores."""
     torch.set_num_threads(count)
     with faiss_for_search() as faiss:
         faiss.omp_set_num_threads(count)
@@ -98,7 +97,7 @@ def num_gpus() -> int:
 
 @lru_cache(maxsize=1)
 def _runs_on_gpu() -> bool:
-    """Whether this build of FAISS has code for the GPU, tried in another process: where it has none, FAISS aborts."""
+    """Whether this build of FAISS has code for the GPU. Tried in another process, because FAISS aborts if it has none."""
     tried = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return True
@@ -111,10 +110,12 @@ def _runs_on_gpu() -> bool:
 
 
 def kmeans(rows: NDArray[np.float32], count: int, start: NDArray[np.float32] | None, **settings: Any) -> Any:
-    """FAISS's k-means, trained, of rows [N, D] into `count` clusters from centroids `start` [count, D]; on a GPU if it can."""
+    """FAISS's k-means object, trained on rows [N, D], with `count` clusters from centroids `start` [count, D]; on a GPU if
+    FAISS can use one.
+    """
     import faiss
 
-    # The number of GPUs: one is enough for a base, and others may be other workers'.
+    # One GPU is enough for a base, and others may belong to other workers.
     trained = faiss.Kmeans(rows.shape[1], count, gpu=min(1, num_gpus()), **settings)
     trained.train(rows, init_centroids=start)
     return trained
@@ -128,7 +129,7 @@ def filled_ivf(index: Any, rows: NDArray[np.float32]) -> Any:
         index.train(rows)
         index.add(rows)
         return index
-    # The index keeps its settings of clustering, and only the distances are computed on the GPU.
+    # The index's own clustering settings are used; only the distances are computed on the GPU.
     nearest = on_gpu(faiss.IndexFlatIP(rows.shape[1]))
     index.clustering_index = nearest
     index.train(rows)
@@ -153,7 +154,7 @@ def gpu_number(device: torch.device) -> int | None:
 
 
 def searched_on(index: Any, device: torch.device) -> Any:
-    """A copy of an ivf or flat index on the device, with as many probes; None where it is searched on the CPU (hnsw always)."""
+    """A copy of an ivf or flat index on the device, with as many probes; None if it is searched on the CPU (hnsw always is)."""
     import faiss
 
     number = gpu_number(device)
@@ -164,7 +165,7 @@ def searched_on(index: Any, device: torch.device) -> Any:
 
 @lru_cache(maxsize=1)
 def resources() -> Any:
-    """The GPU memory that FAISS computes in: one for the process, since each takes room for its temporary results."""
+    """FAISS's GPU resources: one object for the process, since each reserves memory for temporary results."""
     import faiss
 
     return faiss.StandardGpuResources()

@@ -1,9 +1,9 @@
-"""A worker's memory beyond its batch, the same four calls whatever the knowledge: what a training loop talks to.
+"""A worker's memory beyond its batch: the same calls in the training loop, whatever the knowledge.
 
     memory.begin_epoch(epoch, step, weights)         # may publish; `weights` is a function, called by all if needed
     memory.before_step(step)                         # may switch to a newer snapshot
     retrieved = memory.retrieve(batch, gather)       # for `objective(..., retrieved=retrieved)`
-    memory.after_batch(embeddings, clip_ids, is_clean)  # global batch, detached; `is_clean`: a function
+    memory.after_batch(embeddings, clip_ids, is_clean)  # the global batch; `is_clean`: a function
     memory.after_step()                              # the optimiser has stepped, on one batch or several
 
 `gather` stacks the workers' [b, ...] tensors to [B, ...]. Every worker makes the same calls in the same order.
@@ -26,7 +26,7 @@ from ray_atr.objectives.knowledge.knowledge import Knowledge, KnowledgeBaseObjec
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.knowledge.nnclr import Nnclr
 from ray_atr.objectives.pairs.embeddings import Embeddings
-from ray_atr.training.knowledge_base.queue import NOBODY, Identity, Queue
+from ray_atr.training.knowledge_base.queue import NO_CLIP, Identity, Queue
 from ray_atr.training.knowledge_base.refresher import Refresher, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import Positions, draw_from_pool
 from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, in_utf8
@@ -52,21 +52,21 @@ class WorkerBatch:
     embed_with: Callable[[nn.Module], tuple[Tensor, Tensor]]
 
     def identity(self, gather: Gather) -> Identity:
-        """Whose the global batch's clips are."""
+        """The identity of the global batch's clips."""
         clips = torch.tensor([group_number(f"clip {clip_id}") for clip_id in self.clip_ids], device=self.groups.device)
         return Identity(gather(clips), gather(self.groups))
 
 
 class Memory:
-    """What a worker remembers beyond its batch: here nothing; what remembers derives from it."""
+    """What a worker remembers beyond its batch: nothing. The base class of other memories."""
 
     latest: Any = None
     """What the last `retrieve` returned."""
     in_batch: Tensor | None = None
-    """[N] bool: which entries of the queue that `retrieve` saw last were of the batch's own clips. None: not known."""
+    """Which entries of the queue were of the batch's own clips in the last `retrieve`, bool [N]; None: unknown."""
 
     def is_in_batch(self, clip_ids: Sequence[str]) -> Tensor | None:
-        """[N] bool: which entries of what the last `retrieve` searched are of the last global batch's clips."""
+        """Which entries that the last `retrieve` searched are of the last global batch's clips, bool [N]."""
         return self.in_batch
 
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
@@ -76,11 +76,11 @@ class Memory:
         """A step is about to be computed."""
 
     def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
-        """What goes with the global batch; None if nothing is retrieved."""
+        """The neighbours or keys for the global batch; None if nothing is retrieved."""
         return None
 
     def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
-        """The gradient of this global batch is there."""
+        """Called when the gradient of this global batch has been computed."""
 
     def after_step(self) -> None:
         """The optimiser has stepped, on the gradients of `train.batches_per_step` global batches."""
@@ -97,7 +97,7 @@ class Memory:
         """Continue from a checkpoint."""
 
     def close(self) -> None:
-        """The run has ended: what it kept elsewhere may go."""
+        """Free what is held outside of this process, at the end of the run."""
 
 
 class SnapshotMemory(Memory):
@@ -123,7 +123,7 @@ class SnapshotMemory(Memory):
         return None if self.client.searcher is None else self.client.searcher.entries
 
     def begin_epoch(self, epoch: int, step: int, weights: Callable[[], Any]) -> None:
-        """Publish where a refresh is due. The first snapshot is encoded, and waited for, whatever the settings."""
+        """Publish if a refresh is due. The first snapshot is always encoded, and waited for."""
         if self.client.next_version == 1:
             self.client.refresh(step, weights(), lag=0)
             return
@@ -151,7 +151,7 @@ class SnapshotMemory(Memory):
         return self.latest
 
     def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
-        """Keep what the step embedded, for a write-through refresh."""
+        """Store the step's embeddings, for a write-through refresh."""
         if self.written is not None and self.groups is not None and self.client.is_publisher:
             self.written.write(embeddings, clip_ids, self.groups)
 
@@ -163,7 +163,7 @@ class SnapshotMemory(Memory):
         return self.client.stats(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The versions; waits until what was published is on disk."""
+        """The versions; waits until all that are published are on disk."""
         self.client.wait_until_built()
         state = self.client.state_dict()
         return state if self.written is None else {**state, "written": self.written.state_dict()}
@@ -185,18 +185,18 @@ class SupportMemory(Memory):
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self._whose: Identity | None = None
+        self._identity: Identity | None = None
 
     def retrieve(self, batch: WorkerBatch, gather: Gather) -> Any:
-        self._whose = batch.identity(gather)
-        self.in_batch = self.queue.is_of(self._whose)
-        self.latest = self.queue.nearest(self._whose, gather(batch.audio.detach()), gather(batch.text.detach()))
+        self._identity = batch.identity(gather)
+        self.in_batch = self.queue.is_of(self._identity)
+        self.latest = self.queue.nearest(self._identity, gather(batch.audio.detach()), gather(batch.text.detach()))
         return self.latest
 
     def after_batch(self, embeddings: Embeddings, clip_ids: Sequence[str], is_clean: CleanPairs = lambda: None) -> None:
-        if self._whose is not None:
-            self.queue.push(self._whose, embeddings.audio, embeddings.text, embeddings.mask, is_clean())
-            self._whose = None
+        if self._identity is not None:
+            self.queue.push(self._identity, embeddings.audio, embeddings.text, embeddings.mask, is_clean())
+            self._identity = None
 
     def state_dict(self) -> dict[str, Any]:
         return self.queue.state_dict()
@@ -211,7 +211,7 @@ class MomentumMemory(Memory):
     def __init__(self, retriever: nn.Module, queue: Queue, momentum: float) -> None:
         self.retriever, self.queue = retriever, queue
         self.follower = AveragedModel(retriever, multi_avg_fn=get_ema_multi_avg_fn(momentum)).requires_grad_(False)
-        # At 0 its first update would copy the weights: here they move by 1 - momentum from the first step on.
+        # At 0 the first update would copy the weights; it should move them by 1 - momentum, like every other.
         self.follower.n_averaged.fill_(1)
         self._keys: tuple[Identity, Tensor, Tensor] | None = None
 
@@ -231,7 +231,7 @@ class MomentumMemory(Memory):
             self._keys = None
 
     def after_step(self) -> None:
-        """The momentum encoders follow."""
+        """Update the momentum encoders."""
         self.follower.update_parameters(self.retriever)
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,9 +243,9 @@ class MomentumMemory(Memory):
 
 
 class WriteThrough:
-    """The latest embeddings that training steps computed of each clip: a base that costs no encoding.
+    """The latest embeddings of each clip from training steps: a base that needs no encoding.
 
-    They were made in training mode and are up to an epoch old. A clip enters once its English text was embedded.
+    They were computed in training mode and are up to an epoch old. A clip is in it once its English text was embedded.
     """
 
     def __init__(self, ids: Sequence[str], width: int) -> None:
@@ -253,11 +253,11 @@ class WriteThrough:
         self._row = {name: row for row, name in enumerate(self.ids.tolist())}
         self.audio, self.text = torch.zeros(len(ids), width), torch.zeros(len(ids), width)
         self.present = torch.zeros(len(ids), dtype=torch.bool)
-        self.groups = torch.full((len(ids),), NOBODY)
+        self.groups = torch.full((len(ids),), NO_CLIP)
 
     @torch.no_grad()
     def write(self, embeddings: Embeddings, clip_ids: Sequence[str], groups: Tensor) -> None:
-        """Keep a global batch's embeddings, [B, D] and the English of [B, K, D], and groups [B]."""
+        """Store a global batch's audio [B, D], the English of its text [B, K, D], and its groups [B]."""
         has_english = embeddings.available()[:, 0].cpu()
         rows = torch.tensor([self._row[name] for name in clip_ids])[has_english]
         self.audio[rows] = embeddings.audio.detach().float().cpu()[has_english]
@@ -275,7 +275,7 @@ class WriteThrough:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint."""
-        # `there` is what checkpoints call it.
+        # "there" is its name in the checkpoint's format.
         return {"audio": self.audio, "text": self.text, "there": self.present, "groups": self.groups}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

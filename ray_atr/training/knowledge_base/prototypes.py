@@ -1,7 +1,7 @@
-"""Clusters of a base's embeddings, and one prototype for each, computed part by part with the result of the whole.
+"""Clusters of a base's embeddings, and one prototype for each, computed part by part with the same result as in one part.
 
-Shapes: n rows of a part, N of the base, C centroids, D embedding width. k-means sees a sample that FAISS would draw of the
-whole base. The rest is exact in any order: a row's nearest centroid, a maximum, and a sum of whole numbers.
+Shapes: n rows of a part, N of the base, C centroids, D embedding width. k-means gets the sample that FAISS would draw from all
+rows. The rest does not depend on the order: a row's nearest centroid, a maximum, and a sum of integers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FIXED = 2.0**36
 
 
 class Pool(NamedTuple):
-    """Of each cluster: how many rows [C] int64, and their elementwise maximum (float32, -inf for none) or sum (int64) [C, D]."""
+    """For each cluster the number of rows [C], and their elementwise maximum (float32, -inf for none) or sum (int64), [C, D]."""
 
     counts: NDArray[np.int64]
     values: NDArray[Any]
 
 
-def drawn(present: NDArray[np.bool_], settings: SnapshotSettings) -> NDArray[np.int64]:
-    """The positions of the rows that k-means sees, of those present [N], in its order: all, or as FAISS draws among more."""
+def kmeans_sample(present: NDArray[np.bool_], settings: SnapshotSettings) -> NDArray[np.int64]:
+    """The positions of k-means' rows among those present [N], in its order: all of them, or the sample that FAISS draws."""
     places = np.flatnonzero(present)
     most = POINTS_A_CENTROID * min(settings.prototypes, len(places))
     if 0 < most < len(places):
@@ -45,7 +45,7 @@ def drawn(present: NDArray[np.bool_], settings: SnapshotSettings) -> NDArray[np.
 def centroids_of(
     sample: NDArray[np.float32], settings: SnapshotSettings, start: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    """The centroids [C, D] of k-means; `start` are those of the version before. Fewer than asked for if rows are fewer."""
+    """The centroids [C, D] of k-means; `start` are those of the version before. C is at most the number of rows."""
     count, D = min(settings.prototypes, len(sample)), sample.shape[1]
     if count == 0:
         return np.zeros((0, D), dtype=np.float32)
@@ -92,8 +92,8 @@ def pool(rows: NDArray[np.float32], numbers: NDArray[np.int32], C: int, pooling:
         if is_max:
             values[clusters] = np.maximum(values[clusters], np.maximum.reduceat(few[order], starts, axis=0))
         else:
-            whole = np.rint(few[order] * FIXED).astype(np.int64)
-            values[clusters] += np.add.reduceat(whole, starts, axis=0)
+            integers = np.rint(few[order] * FIXED).astype(np.int64)
+            values[clusters] += np.add.reduceat(integers, starts, axis=0)
     return Pool(np.bincount(numbers[numbers >= 0], minlength=C).astype(np.int64), values)
 
 

@@ -11,27 +11,27 @@ from ray_atr.objectives.knowledge.knowledge import Granularity, Neighbours, Queu
 
 
 class Identity(NamedTuple):
-    """Whose the clips of a batch are, as numbers int64 [n]: `clip` stands for the clip, `group` for its group of positives."""
+    """Which clips a batch holds, as numbers int64 [n]: of the clip itself, and of its group of positives."""
 
     clip: Tensor
     group: Tensor
 
     def is_like(self, other: Identity) -> Tensor:
-        """[n, m] bool: of the same clip, or in the same group."""
+        """Which pairs are of the same clip or in the same group, bool [n, m]."""
         return (self.clip[:, None] == other.clip) | (self.group[:, None] == other.group)
 
 
-NOBODY = -1
-"""The number of no clip and no group: what the free places of a queue hold."""
+NO_CLIP = -1
+"""Stands for no clip and no group, in the free places of a queue."""
 
 
 class Queue:
-    """First in, first out: the last `size` clips' audio [n, D], text [n, K, D], mask [n, K] (texts that are there), whose, and
-    whether the clip and its caption are taken to belong together, [n].
+    """The last `size` clips: audio [n, D], text [n, K, D], mask [n, K] of existing texts, their identity, and `is_clean` [n],
+    whether the clip and its caption are taken for a true pair.
     """
 
     def __init__(self, size: int, width: int, languages: int, device: torch.device | str = "cpu") -> None:
-        self.whose = Identity(*(torch.full((size,), NOBODY, device=device) for _ in range(2)))
+        self.identity = Identity(*(torch.full((size,), NO_CLIP, device=device) for _ in range(2)))
         self.audio = torch.zeros(size, width, device=device)
         self.text = torch.zeros(size, languages, width, device=device)
         self.mask = torch.zeros(size, languages, dtype=torch.bool, device=device)
@@ -41,13 +41,13 @@ class Queue:
     @torch.no_grad()
     def push(
         self,
-        whose: Identity,
+        identity: Identity,
         audio: Tensor,
         text: Tensor,
         mask: Tensor | None = None,
         is_clean: Tensor | None = None,
     ) -> None:
-        """Add a batch, the oldest leaving. A batch that crosses the buffer's end continues at its start."""
+        """Add a batch in the place of the oldest entries. A batch that crosses the buffer's end continues at its start."""
         size = len(self.audio)
         newest = slice(max(0, len(audio) - size), None)
         rows = (self.next + torch.arange(len(audio), device=self.audio.device)[newest]) % size
@@ -56,29 +56,29 @@ class Queue:
         self.text[rows] = torch.where(is_present[newest][:, :, None], text[newest].detach(), 0).to(self.text)
         self.mask[rows] = is_present[newest].to(self.mask.device)
         self.is_clean[rows] = True if is_clean is None else is_clean[newest].to(self.is_clean.device)
-        for mine, theirs in zip(self.whose, whose, strict=True):
+        for mine, theirs in zip(self.identity, identity, strict=True):
             mine[rows] = theirs[newest].to(mine)
         self.next = (self.next + len(audio)) % size
         self.filled = min(size, self.filled + len(audio))
 
     @torch.no_grad()
-    def keys(self, whose: Identity, audio: Tensor, text: Tensor) -> Queued:
-        """MoCo's view: the batch's own keys besides the earlier ones, and which of those are its negatives."""
+    def keys(self, identity: Identity, audio: Tensor, text: Tensor) -> Queued:
+        """For MoCo: the batch's own keys, the earlier ones, and which of the earlier ones are its negatives."""
         n = self.filled
-        negative = ~whose.is_like(self._filled_by)
+        negative = ~identity.is_like(self._filled_by)
         return Queued(audio, text, self.audio[:n].clone(), self.text[:n].clone(), self.mask[:n].clone(), negative)
 
-    def is_of(self, whose: Identity) -> Tensor:
-        """[n] bool: which of the earlier embeddings are of the clips of a batch."""
-        return torch.isin(self._filled_by.clip, whose.clip)
+    def is_of(self, identity: Identity) -> Tensor:
+        """Which of the earlier embeddings are of clips of a batch, bool [n]."""
+        return torch.isin(self._filled_by.clip, identity.clip)
 
     @property
     def _filled_by(self) -> Identity:
-        return Identity(*(numbers[: self.filled] for numbers in self.whose))
+        return Identity(*(numbers[: self.filled] for numbers in self.identity))
 
     @torch.no_grad()
-    def nearest(self, whose: Identity, audio: Tensor, text: Tensor) -> Retrieved:
-        """NNCLR's view: the nearest earlier embedding of each query's own modality and language; empty: nothing retrieved."""
+    def nearest(self, identity: Identity, audio: Tensor, text: Tensor) -> Retrieved:
+        """For NNCLR: the nearest earlier embedding of each query's own modality and language; empty while the queue is."""
         if self.filled == 0:
             return Retrieved()
         n, K = self.filled, text.shape[1]
@@ -87,9 +87,9 @@ class Queue:
         by_language = torch.einsum("bkd,nkd->bkn", text, self.text[:n])
         own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
         language = torch.arange(K, device=text.device).expand(len(text), K)
-        like = self._filled_by.is_like(whose)
-        # A clip has no part in its group by a caption that is not taken for its own.
-        audio_like = like & (self.is_clean[:n, None] | (self._filled_by.clip[:, None] == whose.clip))
+        like = self._filled_by.is_like(identity)
+        # A clip whose pair is not clean is no positive by its caption, only by its own id.
+        audio_like = like & (self.is_clean[:n, None] | (self._filled_by.clip[:, None] == identity.clip))
         by_audio = Neighbours(
             self.audio[own_audio][:, None, None],
             self.text[own_audio][:, :, None],
@@ -109,7 +109,7 @@ class Queue:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers, for a checkpoint."""
         tensors = {name: getattr(self, name) for name in ("audio", "text", "mask", "is_clean")}
-        return {**tensors, **self.whose._asdict(), "next": self.next, "filled": self.filled}
+        return {**tensors, **self.identity._asdict(), "next": self.next, "filled": self.filled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. ValueError if it is of another size."""
@@ -117,8 +117,8 @@ class Queue:
             raise ValueError(f"queue: got {tuple(state['text'].shape)}; allowed {tuple(self.text.shape)}, as set")
         for name in ("audio", "text", "mask"):
             getattr(self, name).copy_(state[name])
-        # Checkpoints of before a correspondence was heard here do not say it.
+        # Older checkpoints lack it.
         self.is_clean.copy_(state.get("is_clean", torch.ones_like(self.is_clean)))
-        for name, numbers in self.whose._asdict().items():
+        for name, numbers in self.identity._asdict().items():
             numbers.copy_(state[name])
         self.next, self.filled = int(state["next"]), int(state["filled"])

@@ -1,8 +1,8 @@
-"""A knowledge base that builds new versions of itself in the background, and the worker's side that switches to them.
+"""A knowledge base that builds new versions in the background, and the client through which a worker switches to them.
 
-The refresher (`InProcessRefresher`, in this process or as an actor) turns published weights into snapshots. Every worker has a
-`SnapshotClient`, told of the same refresh points; it switches to a version at exactly `lag` steps after its
-weights were published, waiting where it must: so a run is reproducible, however long a refresh takes.
+The refresher (`InProcessRefresher`, or an actor) turns published weights into snapshots. Every worker has a `SnapshotClient`
+with the same refresh points. It switches to a version exactly `lag` steps after its weights were published, and waits if it is
+not ready: so a run is reproducible, however long a refresh takes.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snaps
 logger = logging.getLogger(__name__)
 
 KEEP = 3
-"""How many of the last versions stay."""
+"""Number of last versions that are not removed."""
 
 ATTEMPTS, PAUSE = 3, 0.5
-"""How often a version is tried, as a disk or a network may fail once, and the seconds before the second and twice before the
-third."""
+"""Attempts at a version, as a disk or a network may fail once; seconds before the second attempt (the third: twice as many)."""
 
-UNKNOWN, BUILDING, READY, BROKEN = "unknown", "building", "ready", "failed"
+UNKNOWN, BUILDING, READY, FAILED = "unknown", "building", "ready", "failed"
 
 
 class Outcome(NamedTuple):
-    """How far a version is: `unknown` (never published, or lost with a crash), `building`, `ready` or `failed`."""
+    """The state of a version: `unknown` (never published, or lost in a crash), `building`, `ready` or `failed`."""
 
     state: str
     error: str = ""
@@ -50,20 +49,20 @@ class Outcome(NamedTuple):
 
 
 class Shards(Protocol):
-    """The parts of a base, each in a `BaseShard`; one part is the whole base."""
+    """The parts of a base, each in a `BaseShard`."""
 
     def encode(self, version: int, payload: Any) -> None:
-        """Let every shard begin a version from weights, or from its part of `Entries`."""
+        """Begin a version in every shard, from weights or from its part of `Entries`."""
 
     def each(self, name: str, *arguments: Any) -> list[Any]:
-        """What a method of every shard returns, in the order of the parts."""
+        """Call a method of every shard; the results are in the order of the parts."""
 
 
 class BackgroundRefresher:
-    """Builds versions one after the other in a thread and keeps the last of them in `folder`.
+    """Builds versions one after the other in a thread; the last ones are in `folder`.
 
-    A version is written before it is `ready`, so a base made again over the same folder has every version that was. Here is what
-    the parts must agree on: k-means and when a version is there; the rows stay in the shards.
+    A version is written before it is `ready`, so a new base over the same folder has every version that was ready. It does what
+    the parts must agree on, k-means and when a version is ready; the rows stay in the shards.
     """
 
     def __init__(self, shards: Shards, settings: SnapshotSettings, folder: Path, *, pause: float = PAUSE) -> None:
@@ -78,7 +77,7 @@ class BackgroundRefresher:
     def publish(self, payload: Any, version: int, step: int) -> None:
         """Start building a version; returns at once. `payload` is what `Shards.encode` takes.
 
-        A version is built once: published again, one that is there, being built or failed stays what it is.
+        A version is built once: if it is ready, being built or failed, publishing it again has no effect.
         """
         with self._lock:
             if version in self._futures or version in self.versions():
@@ -127,7 +126,7 @@ class BackgroundRefresher:
         if future is not None and not future.done():
             return Outcome(BUILDING)
         if future is not None and (error := future.exception()) is not None:
-            return Outcome(BROKEN, in_words(error), failures=ATTEMPTS)
+            return Outcome(FAILED, in_words(error), failures=ATTEMPTS)
         if not is_built:
             return Outcome(UNKNOWN)
         seconds = future.result() if future is not None else 0.0
@@ -138,7 +137,7 @@ class BackgroundRefresher:
         return sorted(set.intersection(*map(set, self.shards.each("versions"))))
 
     def rewind(self, version: int) -> None:
-        """Forget what is later than a version: a resumed run publishes it again. Waits for what is being built."""
+        """Remove the versions after this one: a resumed run publishes them again. Waits for builds in progress."""
         wait(list(self._futures.values()))
         with self._lock:
             for later in [known for known in self.versions() if known > version]:
@@ -146,7 +145,7 @@ class BackgroundRefresher:
             self._futures = {known: future for known, future in self._futures.items() if known <= version}
 
     def close(self) -> None:
-        """Build nothing more that has not been started."""
+        """Cancel the builds that have not been started."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -166,7 +165,7 @@ class LocalShards:
 
 
 class InProcessRefresher(BackgroundRefresher):
-    """A whole base in this process."""
+    """A base in one part, in this process."""
 
     def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, *, pause: float = PAUSE) -> None:
         self.shard = BaseShard(encoder, settings, folder)
@@ -202,7 +201,7 @@ class Pending(NamedTuple):
 
 @dataclass
 class Timing:
-    """What the client's work cost, in seconds since the last report."""
+    """Seconds that the client spent since the last report, and failed attempts."""
 
     stall: float = 0.0
     search: float = 0.0
@@ -219,8 +218,8 @@ class SnapshotClient:
         with client.searching() as searcher:
             positions = searcher.search(...)
 
-    A version that fails at every attempt ends the run on all workers alike: on the old one it would end with other weights
-    than a run whose disk was well. It can be resumed from its last checkpoint.
+    A version that fails at every attempt ends the run on all workers: with the old version it would end with other weights
+    than a run whose disk did not fail. It can be resumed from its last checkpoint.
     """
 
     refresher: Refresher
@@ -244,7 +243,7 @@ class SnapshotClient:
         return self.searcher.snapshot.version if self.searcher is not None else 0
 
     def refresh(self, step: int, payload: Any, lag: int | None = None) -> int:
-        """Publish for a new version, which every worker switches to `lag` (by default its own) steps later. Returns at once.
+        """Publish a new version, which every worker switches to `lag` steps later (None: `self.lag`). Returns at once.
 
         payload  what `Refresher.publish` takes, or a Future of it: weights that are still being copied.
         """
@@ -252,18 +251,18 @@ class SnapshotClient:
         self.next_version += 1
         self.pending.append(Pending(version, step, step + lag))
         if self.is_publisher:
-            # Kept until the version is in use: a base that crashed, or whose node went with its folder, is sent it again.
+            # Stored until the version is in use, to be sent again if the base crashes or its node is lost with the folder.
             self._sent[version] = payload
             self._sending[version] = self._outbox.submit(self._send, version, step)
         return version
 
     def _send(self, version: int, step: int) -> None:
-        """Hand a version's payload over; weights of gigabytes take seconds on their way into an object store."""
+        """Publish a version's payload. In a thread: gigabytes of weights take seconds to enter an object store."""
         payload = self._sent[version]
         self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
 
     def before_step(self, step: int) -> None:
-        """Switch to the newest version that is due, waiting for it if it is not ready; the wait is the stall."""
+        """Switch to the newest version that is due. Waits for it if it is not ready, which `timing.stall` counts."""
         due = [one for one in self.pending if one.due <= step]
         self.pending = [one for one in self.pending if one.due > step]
         for one in due:
@@ -271,7 +270,7 @@ class SnapshotClient:
             self._open(one.version)
 
     def wait_until_built(self) -> None:
-        """Wait until what was published is on disk, so that a checkpoint made now can be taken up to the same snapshots."""
+        """Wait until all published versions are on disk, so that a checkpoint made now can be resumed with them."""
         for one in self.pending:
             self._await(one)
 
@@ -287,7 +286,7 @@ class SnapshotClient:
                 if self.is_publisher and one.version not in self._sent:
                     lost = f"version {one.version} of step {one.step} is gone from its folder"
                     raise RuntimeError(f"knowledge base: {lost}")
-                # Still under way to the base, or lost with a crash of it.
+                # Not received yet, or lost in a crash of the base.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
                     self._send(one.version, one.step)
@@ -307,7 +306,7 @@ class SnapshotClient:
 
     @contextlib.contextmanager
     def searching(self) -> Iterator[Searcher]:
-        """The version in use; what is done with it is timed."""
+        """The searcher of the version in use; the time of the block counts as search."""
         if self.searcher is None:
             raise RuntimeError("knowledge base: searched before its first version; call refresh and before_step first")
         started = time.perf_counter()
@@ -315,7 +314,7 @@ class SnapshotClient:
         self.timing.search += time.perf_counter() - started
 
     def stats(self, step: int) -> dict[str, float]:
-        """Version, staleness and what was spent since the last call."""
+        """Scalars to log: version, staleness, and seconds since the last call."""
         timing, self.timing = self.timing, Timing(refresh=self.timing.refresh)
         assert self.searcher is not None, "asked for after a step"
         snapshot = self.searcher.snapshot
@@ -330,7 +329,7 @@ class SnapshotClient:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: numbers only, the snapshots are in the base's folder. Call `wait_until_built` before."""
+        """Numbers for a checkpoint; the snapshots are in the base's folder. Call `wait_until_built` before."""
         return {
             "version": self.version,
             "next_version": self.next_version,
@@ -338,7 +337,7 @@ class SnapshotClient:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Search what the stopped run would have searched; later versions than it knew of are forgotten."""
+        """Search the version that the stopped run searched; versions that it did not publish are removed."""
         self.pending = [Pending(*numbers) for numbers in state["pending"]]
         self.next_version = state["next_version"]
         if self.is_publisher:

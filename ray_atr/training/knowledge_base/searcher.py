@@ -1,8 +1,8 @@
 """Searching a snapshot for a batch: exact by matrix product and top-k, or with a FAISS index where the base is large.
 
 searcher = Searcher(snapshot, knowledge, device)
-found = searcher.search(audio, text, mask, own_ids)     # positions: small, to be gathered over workers
-retrieved = searcher.look_up(found)                     # what the objective reads
+positions = searcher.search(audio, text, mask, own_ids)     # small, to be gathered over workers
+retrieved = searcher.look_up(positions)                     # for `objective(..., retrieved=retrieved)`
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from ray_atr.training.knowledge_base.snapshot import Snapshot, in_utf8
 
 BLOCK = 16_384
 GPU_BLOCK = 2**25
-"""Scores, and numbers of widened rows, of a block on a GPU: small blocks take longer to start than to compute there."""
-WIDENED = 1_024  # rows that are widened at a time
-MOST_EQUAL = (
-    4_096  # results beyond which the order of equal ones is the library's: of queries that are as near to everything
-)
-GROUP = 32  # scores of which the largest is taken first
+"""Scores, and numbers of widened rows, in a block on a GPU, where small blocks take longer to start than to compute."""
+WIDENED = 1_024
+"""Rows that are converted to float32 at a time."""
+MOST_EQUAL = 4_096
+"""Results beyond which equal scores are in the library's order: for queries that are equally near to everything."""
+GROUP = 32
+"""Scores of which the maximum is taken first."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Positions(NamedTuple):
-    """Where a batch's neighbours are in the snapshot, int64, -1 if there is none; plain tensors, to be gathered.
+    """The indices of a batch's neighbours in the snapshot, int64, -1 if there is none; plain tensors, to be gathered.
 
     fine_audio, coarse_audio [B, 1, Kn]: of the audio queries. fine_text, coarse_text [B, K, Kn]: of the text queries.
     """
@@ -81,7 +82,7 @@ def _block_of(queries: Tensor, entries: Tensor) -> int:
 
 
 def _products(queries: Tensor, part: Tensor) -> Tensor:
-    """Inner products [B, n]. Rows of another type are widened so few at a time that a CPU's cache holds them."""
+    """Inner products [B, n]. On a CPU, rows of another number type are converted a few at a time, so that they fit its cache."""
     if part.dtype == queries.dtype or part.device.type != "cpu" or queries.requires_grad:
         return queries @ part.to(queries.dtype).T
     scores, wide = queries.new_empty(len(queries), len(part)), queries.new_empty(WIDENED, part.shape[1])
@@ -95,7 +96,7 @@ def _products(queries: Tensor, part: Tensor) -> Tensor:
 def _best_of(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(values, positions) [B, k] of the k largest of scores [B, n], best first.
 
-    The k largest are in the k groups with the largest maxima: maxima are found much faster than an order.
+    The k largest are in the k groups with the largest maxima: maxima are computed much faster than an order.
     """
     count = scores.shape[1] // GROUP
     if count < 4 * k:
@@ -110,24 +111,24 @@ def _best_of(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def fused_top_k(queries: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`exact_top_k` of float32 tensors on the CPU by FAISS, which keeps a block's scores in the cache while it ranks them.
+    """`exact_top_k` of float32 tensors on the CPU by FAISS, which ranks a block's scores while they are in the cache.
 
     No index is built and nothing is copied: the base may be mapped, read-only memory.
     """
-    wanted, k = np.ascontiguousarray(queries.numpy(), dtype=np.float32), min(k, len(entries))
+    rows, k = np.ascontiguousarray(queries.numpy(), dtype=np.float32), min(k, len(entries))
     with faiss_for_search() as faiss:
-        values, positions = faiss.knn(wanted, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
+        values, positions = faiss.knn(rows, entries.numpy(), k, metric=faiss.METRIC_INNER_PRODUCT)
     return torch.from_numpy(values), torch.from_numpy(positions)
 
 
 class SearchableRows:
-    """One searchable matrix [N, D]: on the device for exact search (and if `index` is None), behind a FAISS index otherwise.
+    """A searchable matrix [N, D]: by matrix products on the device, or by a FAISS index if `index` holds one.
 
-    Of equal rows the first ones are found, in the order of their places, on any device and by either library.
+    Equal rows are found in the order of their index, on any device and with either library.
     """
 
     is_shared = False
-    """Whether a search is made by all workers together."""
+    """Whether all workers search together."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class SearchableRows:
         index: NDArray[np.uint8] | None = None,
         is_part: bool = False,
     ) -> None:
-        """`is_part`: rows of other parts may be equal to those here, so that what is found is ordered when it is merged."""
+        """`is_part`: other parts may have rows equal to these, so that equal ones are ordered when results are merged."""
         self.rows = as_tensor(rows).to(device)
         self.equal = None if is_part else EqualRows(row_keys(rows, present), device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
@@ -173,9 +174,9 @@ class SearchableRows:
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none.
 
-        Higher scores first, then smaller positions; equal rows by their place, however their scores were rounded. An approximate
-        index finds what it finds. FAISS and torch each have an order of their own for equal scores, so that one more is asked
-        for, and more if the last ones are equal.
+        Higher scores first, then smaller positions; equal rows by their index, however their scores were rounded (of those that
+        an approximate index finds). FAISS and torch order equal scores each in its own way: so one more result is searched, and
+        more if the last ones are equal.
         """
         scores, positions = self._best_first(queries, k) if self.is_exact else self._top_k(queries, k)
         if self.equal is None or not self.equal.any_equal:
@@ -193,9 +194,9 @@ class SearchableRows:
             width = min(2 * width, N)
 
     def _top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The same, in which equal scores come in any order."""
+        """`top_k` with equal scores in any order."""
         if self.index is None:
-            # FAISS reads the rows where they are if they are float32 in this process's memory, all of them present.
+            # FAISS can read the rows in place if they are float32 on the CPU and all present.
             is_plain = self.rows.device.type == "cpu" and self.rows.dtype == torch.float32 and self.present is None
             return fused_top_k(queries, self.rows, k) if is_plain else exact_top_k(queries, self.rows, k, self.present)
         k = min(k, len(self.rows))
@@ -211,7 +212,7 @@ class SearchableRows:
 
 
 class SharedEntries(NamedTuple):
-    """The entries of a base in parts; every worker asks for the same ones."""
+    """The entries of a base in parts; every worker reads the same ones at the same time."""
 
     ids: NDArray[np.bytes_]
     audio: EntriesAt
@@ -219,19 +220,19 @@ class SharedEntries(NamedTuple):
     text_mask: NDArray[np.bool_]
 
 
-class _PositionsOfValues:
-    """Where each value is in an array [N]."""
+class _ValueIndex:
+    """The positions of each value in an array [N]."""
 
     def __init__(self, values: NDArray[Any]) -> None:
-        # The values themselves are shared by the processes of a node: a sorted copy would be each one's own.
+        # Not a sorted copy: the processes of a node share the values, but each would have its own copy.
         self.values = values
         self.order: NDArray[np.int32] | None = None
-        """The places of the values in their order; None if they are in order already."""
+        """The positions that sort the values; None if they are sorted."""
         if not bool((values[1:] >= values[:-1]).all()):
             self.order = np.argsort(values, kind="stable").astype(np.int32)
 
     def positions_of(self, wanted: NDArray[Any]) -> Tensor:
-        """Places [B, E] of each wanted value [B], -1 beyond; E is the most that one of them has."""
+        """Positions [B, E] of each wanted value [B], padded with -1; E is the largest number of one value."""
         first, last = self._ranks(wanted, np.less), self._ranks(wanted, np.less_equal)
         E = int((last - first).max(initial=0))
         places = np.full((len(wanted), E), -1, dtype=np.int64)
@@ -244,7 +245,7 @@ class _PositionsOfValues:
         return ranks if self.order is None else self.order[ranks]
 
     def _ranks(self, wanted: NDArray[Any], is_before: Callable[..., Any]) -> NDArray[np.int64]:
-        """How many values come before each wanted one. NumPy's `searchsorted` would widen the order to 8 bytes an entry first."""
+        """Number of values before each wanted one. NumPy's `searchsorted` would first convert the order to 8 bytes an entry."""
         low, high = (np.full(len(wanted), end, dtype=np.int64) for end in (0, len(self.values)))
         while (is_open := low < high).any():
             middle = (low + high) // 2
@@ -275,9 +276,7 @@ class Searcher:
         self.fine_audio: Rows = audio
         self.fine_text: Sequence[Rows] = by_language
         self.entries: Any = snapshot
-        """All entries as arrays `audio` [N, D], `text` [L, N, D], `text_mask` [L, N] and `ids` [N] (`in_utf8`), which can be
-        asked for some of them.
-        """
+        """All entries: `audio` [N, D], `text` [L, N, D], `text_mask` [L, N] and `ids` [N] (`in_utf8`), which can be indexed."""
         if not snapshot.part.is_whole:
             share = partial(ShardedRows, count=len(snapshot), exchange=Exchange(snapshot.part.of))
             keys = partial(row_keys, first=snapshot.rows.start)
@@ -289,7 +288,7 @@ class Searcher:
             self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), texts_at, snapshot.text_mask)
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
         self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
-        self._by_id, self._by_group = _PositionsOfValues(snapshot.ids), _PositionsOfValues(snapshot.groups)
+        self._by_id, self._by_group = _ValueIndex(snapshot.ids), _ValueIndex(snapshot.groups)
 
     @torch.no_grad()
     def search(
@@ -302,12 +301,12 @@ class Searcher:
     ) -> Positions:
         """The neighbours' positions for audio [B, D] and text [B, K, D] where mask [B, K] is True.
 
-        What the spec leaves out is not found by the fine search: entries with the id of the query's clip (`own_ids` [B]),
-        and those of its group of positives (`groups` int64 [B]).
+        The fine search does not find what the spec excludes: entries with the id of the query's clip (`own_ids` [B]), and
+        those of its group of positives (`groups` int64 [B]).
         """
         B, K, _ = text.shape
         wanted = torch.ones(B, K, dtype=torch.bool, device=text.device) if mask is None else mask
-        out = self._left_out(own_ids, groups)
+        out = self._excluded(own_ids, groups)
         every = torch.ones(B, 1, dtype=torch.bool, device=audio.device)
         audio, text = audio.detach().float(), text.detach().float()
         of_audio: Sequence[Rows] = [self.fine_audio]
@@ -321,12 +320,12 @@ class Searcher:
             self._positions(self.coarse_text, text, wanted, None, self.spec.coarse),
         )
 
-    def _left_out(self, own_ids: Sequence[str] | None, groups: Tensor | None) -> Tensor | None:
-        """Positions [B, E] that are not to be found, -1 beyond; None if all may be."""
+    def _excluded(self, own_ids: Sequence[str] | None, groups: Tensor | None) -> Tensor | None:
+        """Positions [B, E] that are excluded, padded with -1; None if none are."""
         found = []
-        if self.spec.left_out != "nothing" and own_ids is not None:
+        if self.spec.excluded != "nothing" and own_ids is not None:
             found.append(self._by_id.positions_of(in_utf8(own_ids)))
-        if self.spec.left_out == "positives" and groups is not None:
+        if self.spec.excluded == "positives" and groups is not None:
             found.append(self._by_group.positions_of(groups.cpu().numpy()))
         return torch.cat(found, dim=1) if found else None
 
@@ -339,7 +338,7 @@ class Searcher:
         if k == 0:
             return positions
         for number, table in enumerate(tables):
-            # One table serves the queries of every language; with one a language, each serves its own.
+            # A single table is for the queries of every language; otherwise each language has its own.
             asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
             clip, query = asked.nonzero(as_tuple=True)
             if len(clip) or table.is_shared:
@@ -368,7 +367,7 @@ def _granularity(by_audio: Tensor, by_text: Tensor, audio: Rows, texts: Sequence
 
 
 def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: int, step: int) -> Positions:
-    """`count` of the fine neighbours of each query, drawn again at each step and alike on any number of workers (ANCE).
+    """`count` of the fine neighbours of each query, drawn anew at each step, the same on any number of workers (ANCE).
 
     The k-th clip's draws depend on (seed, step, its id) alone; entries that are absent are drawn last.
     """
@@ -387,9 +386,9 @@ def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: i
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function: turns counters into unrelated bits, all of a batch at once.
+    """SplitMix64's output function: turns counters into unrelated bits, for a whole batch at once.
 
-    Each clip has a key of its own, for which numpy's Philox would need a generator of its own, some 20 microseconds.
+    NumPy's Philox would need a generator for each clip's key, of some 20 microseconds each.
     """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -397,7 +396,7 @@ def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor over an array's own memory, read-only arrays included: it must not be written to."""
+    """A tensor over the memory of an array, which may be read-only: do not write to it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(np.asarray(array))

@@ -1,4 +1,4 @@
-"""A part of a base where it is searched: it encodes its entries, builds and keeps its part of each version."""
+"""A part of a base, in the process that searches it: encodes its entries, and builds and stores its part of each version."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ray_atr.training.knowledge_base.snapshot import (
 
 
 class EncodePart(Protocol):
-    """What a base calls to encode a part of it with published weights. Picklable; it may open its data at the first call."""
+    """Encodes a part of a base with published weights. Picklable; it may open its data at the first call."""
 
     def encode_part(self, weights: Any, part: BasePart) -> PartEntries: ...
 
 
 class BaseShard:
-    """One part of a base in this process, or a whole base.
+    """One part of a base, or all of it, in this process.
 
-    `encode` begins a version, `build` continues it, and its last step writes it. What was begun is lost with the process; a
-    version that was written is not.
+    `encode` begins a version, `build` continues it, and its last step writes it. A version that is not written is lost if the
+    process ends.
     """
 
     def __init__(self, encoder: EncodePart, settings: SnapshotSettings, folder: Path, part: BasePart = WHOLE) -> None:
@@ -54,14 +54,14 @@ class BaseShard:
         self._begun = {version: PartBuilder(entries, self.settings, self.part)}
 
     def build(self, version: int, step: str, *arguments: Any) -> Any:
-        """A step of `PartBuilder` for the version that was begun; a part that is finished is written."""
+        """Call a step of `PartBuilder` for the version that was begun. A finished part is written."""
         if version not in self._begun:
             raise RuntimeError(f"part {self.part.number} of {self.part.of} was lost while version {version} was built")
         limit_threads(self._threads)
         made = getattr(self._begun[version], step)(*arguments)
         if not isinstance(made, Snapshot):
             return made
-        # From now on it is read from the file: a second copy in memory would double what a part takes.
+        # Read from the file from now on: a copy in memory would double the memory of a part.
         self._begun = {}
         save_version(made, self.folder)
         return None
@@ -71,12 +71,12 @@ class BaseShard:
         return load_version(self.folder, version, self.part)
 
     def centroids(self, version: int) -> Centroids:
-        """Where k-means starts after a version."""
+        """The centroids of a version, from which k-means of the next one starts."""
         snapshot = self.get(version)
         return Centroids(snapshot.centroids, snapshot.text_centroids)
 
     def versions(self) -> list[int]:
-        """The versions of which the part is here, or all other parts, of which it is put together; oldest first."""
+        """The versions of which the folder has this part, or all parts, from which it can be assembled; oldest first."""
         return sorted({*versions_in(self.folder), *versions_of_part(self.folder, self.part)})
 
     def receive(self, snapshot: Snapshot) -> None:

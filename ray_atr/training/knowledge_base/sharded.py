@@ -1,8 +1,8 @@
 """Searching a base of which each worker has a part, with the result of one base, bit for bit.
 
 All workers make every call here, in the same order. A worker sends its queries to one worker of each part, which searches
-them as that worker's alone: multiplied together with others they would be rounded differently. What it finds comes back to
-be merged. Entries that are looked up are gathered from the workers of their parts, each entry once.
+them apart from other workers' queries: multiplied together they would be rounded differently. The results are sent back and
+merged. Entries that are looked up are gathered from the workers of their parts, each entry once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
 
 
 class LocalRows(Protocol):
-    """What is searched here: a matrix [N, D]."""
+    """A searchable matrix [N, D] in this process."""
 
     rows: Tensor
 
@@ -39,17 +39,17 @@ def best_first(scores: Tensor, positions: Tensor, k: int) -> tuple[Tensor, Tenso
 
 
 class Exchange:
-    """This worker among those that search a base in parts: who asks whom, and tensors that travel between them."""
+    """This worker among those that search a base in parts: which worker searches for which, and exchanges of tensors."""
 
     def __init__(self, parts: int) -> None:
-        is_there = dist.is_available() and dist.is_initialized()
-        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if is_there else (0, 1)
+        has_group = dist.is_available() and dist.is_initialized()
+        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if has_group else (0, 1)
         if parts > self.size:
             raise refuse("scaling.base_shards", parts, f"at most {self.size}, the number of workers")
         self.parts = parts
         self.part = part_of_worker(self.rank, self.size, parts)
-        # gloo cannot exchange what is on a GPU.
-        self.is_on_cpu = is_there and dist.get_backend() == "gloo"
+        # gloo cannot exchange tensors on a GPU.
+        self.is_on_cpu = has_group and dist.get_backend() == "gloo"
 
     def asked(self, rank: int) -> list[int]:
         """The workers that search the parts for a worker; the workers of a part take turns."""
@@ -66,7 +66,7 @@ class Exchange:
         return self._gathered(torch.tensor([own]), [1] * self.size).tolist()
 
     def swapped(self, own: Tensor, to: dict[int, int], by: dict[int, int]) -> Tensor:
-        """Rows of `own` [n, ...] for each worker in `to` (how many, by rank, in order), for those from each worker in `by`."""
+        """Send rows of `own` [n, ...], `to` (number of rows by rank), and return those received, `by` (the same)."""
         here = own.device
         sent = (own.cpu() if self.is_on_cpu else own).contiguous()
         received = sent.new_empty(sum(by.values()), *sent.shape[1:])
@@ -76,7 +76,7 @@ class Exchange:
         return received.to(here)
 
     def gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
-        """The workers' rows, one after the other, of which there are as many as `lengths` says."""
+        """The workers' rows concatenated in rank order; `lengths` are their numbers of rows."""
         return self._gathered(own, lengths).to(own.device)
 
     def _gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -85,19 +85,19 @@ class Exchange:
 
 
 class ShardedRows:
-    """A matrix [N, D] of which this worker has the rows of its part, as `own`."""
+    """A matrix [N, D] of which this worker holds the rows of its part, `own`."""
 
     is_shared = True
 
     def __init__(self, own: LocalRows, keys: NDArray[np.uint64], count: int, exchange: Exchange) -> None:
-        """The `row_keys` of all parts are gathered from the own ones, 8 bytes an entry, and dropped."""
+        """`keys` are the `row_keys` of the own rows. Those of all parts, 8 bytes an entry, are gathered and then freed."""
         self.own, self.count, self.exchange = own, count, exchange
         self.first = exchange.part.rows(count).start
         parts = [part_of_worker(rank, exchange.size, exchange.parts) for rank in range(exchange.size)]
         lengths = [part.rows(count).stop - part.rows(count).start for part in parts]
         of_workers = exchange.gathered(torch.from_numpy(keys.view(np.int64)), lengths).split(lengths)
-        # The workers of a part have the same ones.
-        of_parts = {part.number: found for part, found in zip(parts, of_workers, strict=True)}
+        # The workers of a part have the same keys.
+        of_parts = {part.number: own_keys for part, own_keys in zip(parts, of_workers, strict=True)}
         every = torch.cat([of_parts[number] for number in range(exchange.parts)])
         self.equal = EqualRows(every.cpu().numpy().view(np.uint64), own.rows.device)
 
@@ -126,7 +126,7 @@ class ShardedRows:
         return self.equal.in_order(*best) if self.equal.any_equal else best
 
     def _search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """(scores, positions in the base), both [B, k], of what this part has; -inf where it has fewer."""
+        """(scores, positions in the base), both [B, k], among the own rows; -inf where there are fewer than k."""
         scores = queries.new_full((len(queries), k), -torch.inf)
         positions = torch.zeros(len(queries), k, dtype=torch.int64, device=queries.device)
         if len(queries) and len(self.own.rows):
@@ -135,7 +135,7 @@ class ShardedRows:
         return scores, positions
 
     def take(self, positions: Tensor) -> Tensor:
-        """The rows at positions, the same ones on every worker, as float32 [*positions, D]; position -1 is any row."""
+        """The rows at positions, which are equal on every worker, as float32 [*positions, D]; position -1 gives any row."""
         exchange = self.exchange
         unique, inverse = positions.clamp(min=0).flatten().unique(return_inverse=True)
         # In the order of the ranks, whose parts are in the order of the positions.
@@ -148,7 +148,7 @@ class ShardedRows:
         return vectors.float()[inverse].view(*positions.shape, -1)
 
     def _shares(self, unique: Tensor, part: BasePart) -> list[int]:
-        """How many of the sorted positions each worker of a part looks up."""
+        """Number of the sorted positions that each worker of a part looks up."""
         rows, workers = part.rows(self.count), len(part.workers(self.exchange.size))
         ends = torch.searchsorted(unique, torch.tensor([rows.start, rows.stop], device=unique.device)).tolist()
         length = ends[1] - ends[0]
@@ -156,7 +156,7 @@ class ShardedRows:
 
 
 class EntriesAt:
-    """A sharded matrix as an array that can be asked for some of its rows; every worker asks for the same ones."""
+    """A sharded matrix that can be indexed like an array; every worker reads the same rows at the same time."""
 
     def __init__(self, rows: ShardedRows) -> None:
         self.rows = rows

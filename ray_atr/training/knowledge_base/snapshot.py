@@ -1,8 +1,7 @@
 """A knowledge base as an immutable snapshot: encoded clips, and the prototypes that stand for clusters of them.
 
-The versions of a base are in a folder as `v000003`, or in parts as `v000003-0-of-4` to `v000003-3-of-4`. A version is there if
-it can be put together: as a whole, or from all parts that some number of them have. So a run can be resumed with another
-number of parts.
+The versions of a base are in a folder as `v000003`, or in parts as `v000003-0-of-4` to `v000003-3-of-4`. A version is complete
+if all parts of one division are in the folder. So a run can be resumed with another number of parts.
 
 Shapes: N entries, P prototypes, L text languages (1: English alone), D embedding width.
 """
@@ -29,7 +28,7 @@ MANIFEST_FILE = "manifest.json"
 
 
 class Entries(NamedTuple):
-    """What an encoder made of a source: one row a clip.
+    """The encoded clips of a source, one row for each.
 
     audio [N, D]; text [N, D] (English) or [L, N, D]; ids [N]; text_mask [L, N] bool, None if every text exists;
     groups [N] int64, equal for clips that are positives of each other, None if every clip is its own.
@@ -43,12 +42,12 @@ class Entries(NamedTuple):
 
 
 def in_utf8(ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.bytes_]:
-    """Ids as a base holds them: a byte a letter, of which NumPy's own text takes four."""
+    """Ids as UTF-8 bytes: NumPy's text takes four bytes a letter."""
     return np.array([str(name).encode() for name in ids], dtype=np.bytes_)
 
 
 class Names(NamedTuple):
-    """Of all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool. Small beside their embeddings."""
+    """Of all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool."""
 
     ids: NDArray[np.bytes_]
     groups: NDArray[np.int64]
@@ -56,10 +55,9 @@ class Names(NamedTuple):
 
 
 class PartEntries(NamedTuple):
-    """What an encoder made of a part's entries, audio [n, D] and text [L, n, D], and the names of all.
+    """The encoded entries of a part, audio [n, D] and text [L, n, D], and the names of all entries of the base.
 
-    first [L, n]: the place in the base of the first entry with the same caption, whose row it gets; None if rows are as they are
-    to be.
+    first [L, n]: the index in the base of the first entry with the same caption, whose row it gets; None: rows stay as they are.
     """
 
     audio: NDArray[Any]
@@ -69,7 +67,7 @@ class PartEntries(NamedTuple):
 
     @classmethod
     def from_entries(cls, entries: Entries, part: BasePart = WHOLE) -> Self:
-        """A part of what was encoded. ValueError if shapes differ or there are no entries."""
+        """A part of the encoded entries. ValueError if shapes differ or there are no entries."""
         audio, text, ids, text_mask, groups = entries
         text = text[None] if text.ndim == 2 else text
         L, N, D = text.shape
@@ -81,7 +79,7 @@ class PartEntries(NamedTuple):
         mask = np.ones((L, N), dtype=bool) if text_mask is None else np.asarray(text_mask, dtype=bool)
         if mask.shape != (L, N):
             raise refuse("knowledge.base.text_mask", mask.shape, f"({L}, {N})")
-        # Without groups each clip is its own, under a number that no group has.
+        # Without groups each clip is its own group, with a number below 0, which no group has.
         own_groups = np.asarray(-1 - np.arange(N) if groups is None else groups, dtype=np.int64)
         rows = part.rows(N)
         return cls(audio[rows], text[:, rows], Names(names, own_groups, mask))
@@ -138,7 +136,7 @@ class Snapshot:
 
 
 def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
-    """A part of a base that is here in other parts, all of them in their order, or as a whole. ValueError if it has an index."""
+    """A part of a base, assembled from all parts of another division, in their order. ValueError if the base has an index."""
     first = pieces[0]
     if len(pieces) == 1 and first.part == part:
         return first
@@ -157,7 +155,7 @@ def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
 
 
 def _joined(arrays: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
-    """Arrays one after the other; without a copy if only one is not empty."""
+    """The concatenated arrays; without a copy if only one is not empty."""
     filled = [array for array in arrays if array.shape[axis]] or [arrays[0]]
     return filled[0] if len(filled) == 1 else np.concatenate(filled, axis=axis)
 
@@ -166,7 +164,7 @@ _ARRAYS = tuple(field.name for field in fields(Snapshot) if field.name not in ("
 
 
 def save(snapshot: Snapshot, folder: Path) -> Path:
-    """Write a snapshot to a folder of arrays and a manifest: aside first, then renamed, so that a folder here is whole."""
+    """Write a snapshot to a folder of arrays and a manifest, under another name first: the folder appears complete."""
     content = {
         "format": FORMATS["knowledge base"],
         "version": snapshot.version,
@@ -194,15 +192,15 @@ def load(folder: Path) -> Snapshot:
         raise ValueError(f"{folder}: no snapshot of a knowledge base here ({MANIFEST_FILE} is missing)")
     check_folder(folder)
     content = require_format("knowledge base", read_json(folder / MANIFEST_FILE), folder / MANIFEST_FILE)
-    # Plain arrays over the mapped files: a memmap would be copied where it is sent elsewhere.
+    # Plain arrays over the mapped files: Ray would copy a memmap when it sends it.
     mapped = ((name, np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS)
     arrays = {name: np.asarray(rows) for name, rows in mapped}
     if arrays["ids"].dtype.kind == "U":
-        # As bases of format 2 have them.
+        # Format 2.
         arrays["ids"] = in_utf8(arrays["ids"])
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
-    # Versions of before a base could have parts do not say it.
+    # Older versions have no parts.
     part = BasePart(*content.get("part", WHOLE))
     return Snapshot(version=content["version"], step=content["step"], text_index=indices, part=part, **arrays)
 
@@ -212,12 +210,12 @@ def version_folder(folder: Path, version: int, part: BasePart = WHOLE) -> Path:
 
 
 def versions_in(folder: Path) -> list[int]:
-    """The versions that are whole in a base's folder, oldest first: a folder alone may be what a kill left of a removal."""
+    """The complete versions in a base's folder, oldest first: a kill may have left a part of a version that was being removed."""
     return sorted({version for version, count, parts in _versions_and_parts(folder) if len(parts) == count})
 
 
 def versions_of_part(folder: Path, part: BasePart) -> list[int]:
-    """The versions of which just this part is here, oldest first."""
+    """The versions of which the folder has this very part, oldest first."""
     return sorted(
         version for version, count, parts in _versions_and_parts(folder) if count == part.of and part.number in parts
     )
@@ -229,10 +227,10 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
 
 
 def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
-    """A version or a part of it, put together from other parts where needed. ValueError if it is not here."""
+    """A version or a part of it, assembled from other parts if needed. ValueError if it is not in the folder."""
     if version not in versions_of_part(folder, part):
-        for own, count, parts in sorted(_versions_and_parts(folder), key=lambda found: found[1]):
-            if own == version and len(parts) == count:
+        for one, count, parts in sorted(_versions_and_parts(folder), key=lambda entry: entry[1]):
+            if one == version and len(parts) == count:
                 pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
                 return part_of(pieces, part)
     return load(version_folder(folder, version, part))
@@ -246,7 +244,7 @@ def remove_version(folder: Path, version: int) -> None:
 
 
 def _versions_and_parts(folder: Path) -> list[tuple[int, int, set[int]]]:
-    """(version, in how many parts, the numbers of those that are here)."""
+    """(version, number of parts, the parts that are in the folder)."""
     parts_of: dict[tuple[int, int], set[int]] = {}
     for path in folder.glob(f"v*/{MANIFEST_FILE}"):
         if match := re.fullmatch(r"v(\d+)(?:-(\d+)-of-(\d+))?", path.parent.name):

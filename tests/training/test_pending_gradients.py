@@ -24,10 +24,10 @@ def test_a_step_waits_for_texts_when_the_audio_tower_has_its_gradient(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language_chunk: int
 ) -> None:
     events: list[str] = []
-    gathered_home = Ring.gathered_home
+    summed_at_owners = Ring.summed_at_owners
 
     def noted(ring: Ring, *arguments: Any) -> Callable[[], Tensor]:
-        received = gathered_home(ring, *arguments)
+        received = summed_at_owners(ring, *arguments)
 
         def when_waited_for() -> Tensor:
             events.append("received")
@@ -48,7 +48,7 @@ def test_a_step_waits_for_texts_when_the_audio_tower_has_its_gradient(
             hook.remove()
         return found
 
-    monkeypatch.setattr(Ring, "gathered_home", noted)
+    monkeypatch.setattr(Ring, "summed_at_owners", noted)
     monkeypatch.setattr(loop, "training_step", watched)
     settings = {"scaling__share_losses_from": 2, "train__language_chunk": language_chunk}
     experiment = tiny(home / "tones", objective="kcl", train__epochs=1, **settings)
@@ -80,7 +80,7 @@ def test_sums_are_on_their_last_way_when_all_parts_are_computed(monkeypatch: pyt
         seen.append(owner)
         return 10 * block
 
-    received = ring.gathered_home(torch.full((2, 1), 7.0), part)
+    received = ring.summed_at_owners(torch.full((2, 1), 7.0), part)
     assert seen == [1, 0, 2]
     # Two blocks of rows, and two sums that its own parts were added to.
     assert waited == [(3, 1), (3, 1), (4, 1), (4, 1)]
