@@ -1,6 +1,6 @@
-"""Embeddings in, numbers out: retrieval, consistency across languages, zero-shot, intervals, pictures.
+"""Metrics of embeddings: retrieval, consistency across languages, zero-shot classification, intervals.
 
-What a page shows is composed in `ray_atr.evaluation.report.evaluation_content`, which needs matplotlib; nothing here does.
+Nothing here needs matplotlib: `ray_atr.evaluation.report.evaluation_content` composes pages and pictures.
 """
 
 from ray_atr.metrics.alignment import align_captions

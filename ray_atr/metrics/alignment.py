@@ -17,7 +17,7 @@ from ray_atr.metrics.retrieval import Retrieval, score
 
 @dataclass(frozen=True)
 class AlignedCaptions:
-    """M captions: `sentences[language][m]` ("" where absent), `present[language]` [M] bool, and the clips they speak of."""
+    """M captions: `sentences[language][m]` ("" if missing), `present[language]` [M] bool, and the clips relevant to each."""
 
     sentences: dict[str, list[str]]
     present: dict[str, np.ndarray]
@@ -46,11 +46,11 @@ def align_captions(
 ) -> AlignedCaptions:
     """Number the captions of N clips, `captions[language][clip]`, caption j of a clip being one sentence in all languages.
 
-    An empty string, or a list shorter than another language's, is an absent caption. `limit` keeps at most the first N
-    of each clip; 0 keeps all. Languages without any caption are refused.
+    An empty string, or a list shorter than another language's, is a missing caption. `limit` is the number of captions of a clip
+    that are used, the first ones; 0: all. ValueError for a language without captions.
 
-    relevance  clip: a caption's own clip is relevant to it. label: every clip with one of its clip's `labels`, and captions
-               that say the same are one. auto: label if each class has one caption (`is_class_captioned`).
+    relevance  clip: a caption's own clip is relevant to it. label: every clip with one of its clip's `labels` is, and equal
+               captions are merged. auto: label if each class has one caption (`is_class_captioned`), else clip.
 
     When: captions come clip by clip, and `evaluate_languages` wants them as one list a language.
     Related: `evaluate_languages` takes `clip_of_caption` and `present`.
@@ -82,14 +82,14 @@ def align_captions(
 
 
 def ranked_by(similarity: torch.Tensor, captions: AlignedCaptions, language: str) -> Retrieval:
-    """The scores of every query, ranked by similarities [P, N] of a language's captions that are there with the clips."""
+    """The scores of every query, from similarities [P, N] of a language's existing captions with the clips."""
     rows = np.flatnonzero(captions.present[language])
     own = as_relevance(captions.relevance, len(captions), similarity.shape[1]).of_texts(torch.from_numpy(rows))
     return score(count_ranks_of_matrix(similarity, own), own, rows)
 
 
 def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> bool:
-    """Whether each of N clips has one label and one caption, which says the label alone and which its class shares."""
+    """Whether each of N clips has one label and one caption, and all clips of a label, and no others, have the same caption."""
     class_of: dict[str, tuple[str, ...]] = {}
     for own, own_labels in zip(captions, labels, strict=True):
         if len(own) != 1 or len(own_labels) != 1 or class_of.setdefault(own[0], tuple(own_labels)) != tuple(own_labels):
@@ -100,7 +100,7 @@ def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Seque
 def _by_label(
     sentences: Mapping[str, Sequence[str]], clip_of_caption: Sequence[int], labels: Sequence[Sequence[str]]
 ) -> AlignedCaptions:
-    """Captions that say the same in the first language are one, relevant to every clip of their clips' labels."""
+    """Merge captions that are equal in the first language; they are relevant to every clip with one of their clips' labels."""
     first = next(iter(sentences))
     number_of: dict[str, int] = {}
     merged: dict[str, list[str]] = {language: [] for language in sentences}

@@ -1,10 +1,10 @@
-"""Whether a difference is more than noise: bootstrap over clips, paired comparison, spread across seeds.
+"""Intervals and paired differences: a bootstrap over clips, and the spread across seeds.
 
-What is drawn again is the clip, with all its captions in all its languages: captions of one clip are not independent.
-A query that is a class text, of which many clips are relevant, is drawn as itself.
+Clips are drawn with replacement, each with all its captions in all languages: captions of one clip are not independent. A query
+that is a class text, with many relevant clips, is drawn by itself.
 
-One run has the percentile interval of its draws. Several runs that differ in their seed are a sample of seeds, as the clips are
-one of clips: `over_clips_and_seeds` has the interval of both, for every table.
+One run has the percentile interval of its draws. For several runs with different seeds, `over_clips_and_seeds` is the interval
+over clips and seeds, in every table.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LEVEL = 0.95
 WEIGHTS_AT_ONCE = 2**22
 LEAST_TAIL = 1e-12
 FEW_SEEDS = 3
-"""From as many on an interval over seeds holds what it states."""
+"""Least number of seeds from which an interval over seeds has its stated coverage."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and its interval at `level`, over clips and, of several runs, seeds."""
+    """A value and its interval at `level`: over clips, and with several runs also over seeds."""
 
     value: float
     low: float
@@ -67,7 +67,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation (n - 1) of a metric over runs that differ in their seed alone."""
+    """Mean and standard deviation (n - 1) of a metric over runs that differ only in their seed."""
 
     mean: float
     deviation: float
@@ -82,13 +82,14 @@ def bootstrap_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[Metric, Interval]:
-    """Intervals of every metric: over clips of one model, over clips and seeds of the mean of several.
+    """The interval of every metric: over clips for one run, over clips and seeds for the mean of several runs.
 
-    runs are the queries' scores of each (`retrieval_samples`), trained the languages of the means called `trained`; draws are
-    made of the clips, from the seed.
+    runs      the queries' scores of each run (`retrieval_samples`).
+    trained   languages of the means called `trained`; None: all.
+    draws     bootstrap draws of the clips. level: of the interval, in (0, 1). seed: of the draws.
 
-    When: a number of a test split is to be stated.
-    Related: `compare_runs`, since intervals of two models that overlap say little; `across_seeds`.
+    When: a result on a test split is reported.
+    Related: `compare_runs` compares two models, which overlapping intervals do not; `across_seeds`.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import bootstrap_runs, retrieval_samples, retrieve_languages
@@ -116,13 +117,11 @@ def compare_runs(
     level: float = LEVEL,
     seed: int = 0,
 ) -> dict[Metric, Difference]:
-    """Second minus first in every metric of the tasks that both have, each the mean over its runs, drawn together.
+    """Second minus first in every metric of the tasks that both have: means over their runs, with the same draws of the clips.
 
-    Raises ValueError if they were not asked the same queries in the same languages.
+    The other arguments are those of `bootstrap_runs`. ValueError if the queries or languages differ.
 
-    The other arguments are those of `bootstrap_runs`.
-
-    When: two models, or one method and another over some seeds, were asked the same queries.
+    When: two models, or two methods over some seeds, were evaluated on the same queries.
     Related: `bootstrap_runs` for the interval of each by itself.
 
     >>> import numpy as np
@@ -160,19 +159,20 @@ def over_clips_and_seeds(
     less: np.ndarray | None = None,
     drawn_less: np.ndarray | None = None,
 ) -> Bounds:
-    """The interval of the mean of values [S] of S seeds on the same clips; drawn [S, draws]: the values when clips are drawn.
+    """The interval of the mean of values [S] of S seeds on the same clips.
 
-    `less` [T] and its draws [T, draws] are other runs on the same clips, of seeds of their own, whose mean is taken off; if one
-    of the two is a single run, its seed is taken to matter as the others' do. Values that belong together seed by seed are
-    subtracted before.
+    drawn       [S, draws]: the values under each draw of the clips.
+    less        [T], drawn_less [T, draws]: other runs on the same clips with other seeds, whose mean is subtracted. If one of the
+                two sides is a single run, its variance over seeds is taken from the other side. Values that are paired by seed
+                must be subtracted before.
 
-    Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which hold
-    the interaction too, plus that over seeds, s^2 / S, less the interaction, which it holds as well. Each part has its own
-    quantile, the normal one over hundreds of clips and Student's with S - 1 degrees of freedom over seeds, as Cochran (1964)
-    has it for two unequal variances: half of the width is sqrt(z^2 V_clips + t^2 V_seeds). The bootstrap that draws both at
-    once counts the interaction twice (Owen 2007, "The pigeonhole bootstrap"). Two seeds tell too little of their deviation:
-    where it is large, such intervals are too narrow.
-    With one seed: the percentiles of the draws, which say nothing of seeds.
+    Two-way random effects, clips by seeds: the variance of the mean is that over clips, from the draws of the mean, which
+    include the interaction, plus that over seeds, s^2 / S, minus the interaction, which is in it too. Each part has its own
+    quantile: the normal one over hundreds of clips, and Student's with S - 1 degrees of freedom over seeds, as Cochran (1964)
+    does for two unequal variances: half of the width is sqrt(z^2 V_clips + t^2 V_seeds). A bootstrap that draws both at
+    once counts the interaction twice (Owen 2007, "The pigeonhole bootstrap"). Two seeds are too few to estimate their
+    deviation: where it is large, the interval is too narrow.
+    With one seed: the percentiles of the draws, which do not include seeds.
     """
     sides = [(values, drawn)] if less is None or drawn_less is None else [(values, drawn), (less, drawn_less)]
     difference = _signed_mean([side for side, _ in sides], axis=0)
@@ -186,15 +186,15 @@ def over_clips_and_seeds(
     for side, side_drawn in sides:
         if (seeds := len(side)) > 1:
             own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
-            # A side of one run is taken to differ over its seeds as the other one does, by which alone that is known.
+            # A side with one run gets the variance over seeds of the other side.
             single = seeds * sum(len(other) == 1 for other, _ in sides)
             between.append(((1 + single) * max(0.0, variance_over_seeds(side, own, mean)), seeds - 1))
     if of_clips + sum(part for part, _ in between) == 0:
         return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
 
     def half(tail: float) -> float:
-        """Half of the interval that leaves out `tail` on each side."""
-        # The quantiles of SciPy's distributions, without the checks of each call, which take nearly all of the time.
+        """Half of the width of the interval with `tail` on each side."""
+        # `special` instead of SciPy's distributions, whose checks take nearly all of the time.
         squares = special.ndtri(tail) ** 2 * of_clips
         squares += sum(special.stdtrit(freedom, tail) ** 2 * part for part, freedom in between)
         return float(squares) ** 0.5
@@ -213,29 +213,30 @@ def over_clips_and_seeds(
 
 
 def variance_over_seeds(values: np.ndarray, own: float, of_mean: float) -> float:
-    """The part of the variance of the mean of values [S], S > 1, that is of seeds alone; below 0 where seeds hardly differ.
+    """The part of the variance of the mean of values [S], S > 1, that is due to seeds; may be below 0 if seeds hardly differ.
 
-    `own` is the variance over clips of one seed's value, averaged over seeds, and `of_mean` that of their mean. As far as `own`
-    is larger, seeds and clips interact, which the values' variance holds too.
+    own       the variance over clips of one seed's value, averaged over seeds.
+    of_mean   the variance over clips of the seeds' mean. `own` minus it is the interaction of seeds and clips, which is
+              subtracted because the variance of the values includes it.
     """
     seeds = len(values)
     return float(values.var(ddof=1)) / seeds - max(0.0, own - of_mean) / (seeds - 1)
 
 
 def warning_of_seeds(seeds: int) -> str:
-    """What to say of intervals over so few seeds; empty from `FEW_SEEDS` on."""
+    """A warning about intervals over few seeds; empty from `FEW_SEEDS` on."""
     if seeds >= FEW_SEEDS:
         return ""
     if seeds == 1:
-        return "Careful: an interval of 1 seed is over the clips alone and says nothing of how seeds differ."
+        return "Careful: an interval of 1 seed is over the clips alone and does not include how seeds differ."
     return (
-        f"Careful: {counted(seeds, 'seed')} tell too little of how seeds differ; such intervals are too narrow, from {FEW_SEEDS} "
-        "seeds on they hold."
+        f"Careful: {counted(seeds, 'seed')} are too few to estimate how seeds differ; their intervals are too narrow: use "
+        f"{FEW_SEEDS} seeds or more."
     )
 
 
 def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """The mean of the first, less that of the second if there is one."""
+    """The mean of the first, minus that of the second if there is one."""
     means = [side.mean(axis=axis) for side in sides]
     return np.asarray(means[0] if len(means) == 1 else means[0] - means[1])
 
@@ -264,18 +265,18 @@ Drawn = dict[Metric, np.ndarray]
 
 
 def _of_runs(runs: Sequence[Samples], trained: Collection[str] | None, draws: int, seed: int) -> tuple[Drawn, Drawn]:
-    """Each metric of each run as it is, [runs], and under each draw of the clips, [runs, draws]."""
+    """Each metric of each run, [runs], and the same under each draw of the clips, [runs, draws]."""
     groups = _unit_groups(runs[0])
     weights = [np.ones((1, _num_units(groups))), *_weights(groups, draws, seed)]
     of_runs = [[resampled(samples, weight, trained) for weight in weights] for samples in runs]
     names = list(of_runs[0][0])
-    whole = {name: np.array([found[0][name][0] for found in of_runs]) for name in names}
-    drawn = {name: np.stack([np.concatenate([one[name] for one in found[1:]]) for found in of_runs]) for name in names}
-    return whole, drawn
+    values = {name: np.array([run[0][name][0] for run in of_runs]) for name in names}
+    drawn = {name: np.stack([np.concatenate([one[name] for one in run[1:]]) for run in of_runs]) for name in names}
+    return values, drawn
 
 
 def _unit_groups(samples: Samples) -> list[np.ndarray]:
-    """The units, apart where they are of different kinds (clips, classes): kinds have no number in common."""
+    """The units of each kind (clips, classes). Different kinds share no number."""
     groups: list[np.ndarray] = []
     for sample in samples.values():
         units = np.unique(sample.unit)
@@ -290,8 +291,8 @@ def _num_units(groups: Sequence[np.ndarray]) -> int:
 
 
 def _weights(groups: Sequence[np.ndarray], draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each unit is drawn when as many of its kind as there are are drawn with replacement, [some draws, units]."""
-    # A generator a kind, so that the draws do not depend on how many are made at once.
+    """How often each unit is drawn, [some draws, units]: of n units of a kind, n are drawn with replacement."""
+    # One generator for each kind, so that the draws do not depend on how many are made at once.
     generators = [np.random.default_rng([seed, kind]) for kind in range(len(groups))]
     num_units = _num_units(groups)
     at_once = max(1, WEIGHTS_AT_ONCE // num_units)

@@ -1,4 +1,4 @@
-"""How sure a retriever is: by language, the probability that a clip matches a text at a score, and the score to cut at.
+"""Calibration of a retriever by language: the probability that a clip matches a text at a score, and the score to cut at.
 
 Shapes: M texts, N clips, P pairs.
 """
@@ -23,20 +23,20 @@ from ray_atr.metrics.relevance import Relevance
 CALIBRATION_FILE = "calibration.json"
 FORMAT = 1
 ANY_LANGUAGE = "any"
-"""The calibration over the pairs of all languages: for a text whose language nobody said."""
+"""The calibration over the pairs of all languages, for a text of unknown language."""
 LEVELS = np.concatenate([np.linspace(0, 0.99, 100), 1 - np.geomspace(0.01, 1e-5, 31)[1:], [1.0]])
-"""Shares of pairs below a stored score; dense where random pairs score as high as right ones."""
+"""Shares of pairs below a stored score; dense where random pairs score as high as matching ones."""
 MOST_PAIRS = 2_000_000
-"""Of more pairs that do not match, these many are drawn."""
+"""Most pairs that do not match; of more, this many are drawn."""
 DRAWS = 200
-"""Of answers, for the error that chance alone makes."""
+"""Draws of answers in `error_by_chance`."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class LanguageCalibration:
-    """What a score means for texts of one language. Scores are `Retriever.similarity`'s: cosine, or minus the distance."""
+    """Calibration for texts of one language. Scores are `Retriever.similarity`'s: cosine, or minus the distance."""
 
     scores: tuple[float, ...]
     """Ascending."""
@@ -47,7 +47,7 @@ class LanguageCalibration:
     random: tuple[float, ...]
     """Quantiles of the scores of pairs that do not match at `LEVELS`."""
     prior: float
-    """Share of matching pairs that `probabilities` take for granted."""
+    """Share of matching pairs that `probabilities` assume."""
     pairs: int
     """Matching pairs that it was fitted on."""
     best_scores: tuple[float, ...] = ()
@@ -55,26 +55,26 @@ class LanguageCalibration:
     best_probabilities: tuple[float, ...] = ()
     """Share of answers at each of `best_scores` that match, never falling."""
     best_among: int = 0
-    """Texts of which an answer was the best; 0: not known."""
+    """Number of texts that an answer was the best of; 0: unknown."""
     nothing_of: int = 0
-    """Best answers to a text whose mean score says whether what it asks for is there; 0: not known."""
+    """Number of best answers whose mean score decides whether an archive holds what a text asks for; 0: unknown."""
     nothing_below: float = 0.0
-    """There is nothing if that mean exceeds the text's level (`Calibration.says_nothing`) by less."""
+    """The archive holds nothing if that mean minus the text's level (`Calibration.says_nothing`) is below this."""
 
     def probability(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1] that a pair with such a score matches, of the scores' shape."""
         return np.interp(np.asarray(scores, np.float64), self.scores, self.probabilities)
 
     def probability_of_best(self, scores: ArrayLike) -> Floats:
-        """Probability in [0, 1] that a clip's best text matches, of the scores' shape: of a text that was picked because it
-        scores highest among about as many as the split had. ValueError for an older calibration, which lacks it.
+        """Probability in [0, 1], of the scores' shape, that a clip's best text matches: the one with the highest score among
+        about as many texts as the split had. ValueError for an older calibration, which lacks it.
         """
         if not self.best_scores:
             raise refuse("calibration", "one without answers", "one that evaluate --calibrate makes now")
         return np.interp(np.asarray(scores, np.float64), self.best_scores, self.best_probabilities)
 
     def knows_best_of(self, texts: int) -> bool:
-        """Whether `probability_of_best` speaks of a choice among so many texts: half to twice as many as it was fitted on."""
+        """Whether `probability_of_best` holds for a choice among so many texts: half to twice as many as it was fitted on."""
         return self.best_among / 2 <= texts <= 2 * self.best_among
 
     def cut(self, coverage: float = 0.9) -> float:
@@ -90,13 +90,13 @@ class LanguageCalibration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A retriever's calibration by language, and over all of them (`any`), as `calibration.json` beside it says it."""
+    """A retriever's calibration by language, and over all of them (`any`): the content of its `calibration.json`."""
 
     by_language: dict[str, LanguageCalibration]
     fitted_on: dict[str, str] = dataclasses.field(default_factory=dict)
     """The data set, split and digest whose pairs it was fitted on."""
     levels: Levels | None = None
-    """What the best scores of texts are compared with to say that nothing is there; none: with 0."""
+    """Levels that the best scores of texts are compared with in `says_nothing`; None: 0."""
 
     @classmethod
     def read(cls, folder: str | Location) -> Calibration | None:
@@ -116,7 +116,7 @@ class Calibration:
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
 
     def write(self, folder: str | Location) -> None:
-        """Writes `calibration.json` into a retriever's folder, whole and with its digest."""
+        """Write `calibration.json` with its digest into a retriever's folder; the file appears complete."""
         by_language = {code: dataclasses.asdict(one) for code, one in self.by_language.items()}
         content = {"format": FORMAT, "by_language": by_language, "fitted_on": self.fitted_on}
         if self.levels is not None:
@@ -129,7 +129,7 @@ class Calibration:
         write_json(locate(folder) / CALIBRATION_FILE, content)
 
     def for_language(self, language: str | None) -> LanguageCalibration:
-        """The calibration of a language (ISO 639-3), or over all for None. ValueError for one it was not fitted on."""
+        """The calibration of a language (ISO 639-3); None: over all. ValueError for a language that it was not fitted on."""
         code = language or ANY_LANGUAGE
         if code not in self.by_language:
             allowed = "languages that were calibrated: " + ", ".join(self.by_language)
@@ -137,22 +137,22 @@ class Calibration:
         return self.by_language[code]
 
     def says_nothing(self, scores: ArrayLike, language: str | None = None, vector: ArrayLike | None = None) -> bool:
-        """Whether answers of these scores, best first, are those of a text whose matching clips are not there. `vector` is the
-        text's own [r], by which it has the level of the texts near to it; without, it has that of any text.
+        """Whether an archive holds no clip for a text, by the scores of its answers, best first.
 
-        ValueError for an older calibration, which cannot tell.
+        `vector` [r] is the text's own, which gives it the level of the texts near to it; None: the mean level. ValueError for
+        an older calibration, which lacks the rule.
         """
-        known = self.for_language(language)
-        if not known.nothing_of:
+        own = self.for_language(language)
+        if not own.nothing_of:
             raise refuse(
                 "calibration", "one that cannot tell what is absent", "one that evaluate --calibrate makes now"
             )
-        best = np.asarray(scores, np.float64)[: known.nothing_of]
+        best = np.asarray(scores, np.float64)[: own.nothing_of]
         level = 0.0
         if self.levels is not None:
             given = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
-            level = self.levels.expected(given[None])[COUNTS.index(known.nothing_of), 0]
-        return not len(best) or bool(best.mean() - level < known.nothing_below)
+            level = self.levels.expected(given[None])[COUNTS.index(own.nothing_of), 0]
+        return not len(best) or bool(best.mean() - level < own.nothing_below)
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:
         """Probability in [0, 1] that a text of this language and a clip match at these scores, of the scores' shape."""
@@ -187,12 +187,13 @@ def fit_calibration(
     seed: int = 0,
     fitted_on: Mapping[str, str] | None = None,
 ) -> Calibration:
-    """The calibration from scores [M, N] of each language's texts and clips, and from which of them match. With the texts'
-    `vectors` [M, r], it says of a text that nothing is there by what is to be expected of texts near to it (`Levels`).
+    """The calibration from scores [M, N] of each language's texts and clips, and which of them match.
 
-    `prior` is the share of matching pairs where the retriever is used; none: the share among these. Isotonic regression
-    (Zadrozny and Elkan 2002) with the pairs weighted to that prior. `false_nothing` is the share of texts that are answered with
-    nothing although their clips are there, where one asks for that answer. ValueError for scores that are not finite.
+    vectors        [M, r]: the texts' own, for the levels by which `says_nothing` decides; None: levels of 0.
+    prior          share of matching pairs where the retriever will be used; None: the share among these.
+    false_nothing  share of texts for which `says_nothing` is wrongly true.
+
+    Isotonic regression (Zadrozny and Elkan 2002) with the pairs weighted to the prior. ValueError for scores that are not finite.
     """
     if not scores:
         raise refuse("scores", "no language", "one language or more")
@@ -207,7 +208,7 @@ def fit_calibration(
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
     texts = {code: own.num_texts for code, own in relevance.items()}
-    told = {
+    languages = {
         code: LanguageScores(
             np.asarray(given),
             relevance[code].matrix,
@@ -215,8 +216,8 @@ def fit_calibration(
         )
         for code, given in scores.items()
     }
-    levels = fit_levels(told, seed)
-    rules, rule = fit_rules(told, levels, false_nothing, seed)
+    levels = fit_levels(languages, seed)
+    rules, rule = fit_rules(languages, levels, false_nothing, seed)
     fitted = {
         code: _fit(*part, *answers[code], prior or shares[code], texts[code], rules[code])
         for code, part in parts.items()
@@ -227,7 +228,7 @@ def fit_calibration(
 
 
 def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.random.Generator) -> tuple[Floats, Floats]:
-    """The scores of the pairs that match, and of those that do not or of a draw of them."""
+    """(scores of the matching pairs, scores of the others or of a draw of them)."""
     if scores.shape != (relevance.num_texts, relevance.num_clips):
         raise refuse(f"scores[{code}].shape", scores.shape, f"{relevance.num_texts, relevance.num_clips}")
     if not np.isfinite(scores).all():
@@ -258,16 +259,16 @@ def _fit(
     texts: int,
     nothing: Rule,
 ) -> LanguageCalibration:
-    # Whoever only reads a calibration does without it: it takes a second to import.
+    # Imported here because it takes a second, and reading a calibration does not need it.
     from sklearn.isotonic import IsotonicRegression
 
     scores = np.concatenate([matching, others])
     is_match = np.concatenate([np.ones(len(matching)), np.zeros(len(others))])
     weight = np.where(is_match > 0, prior / len(matching), (1 - prior) / len(others))
     isotonic = IsotonicRegression(y_min=0, y_max=1).fit(scores, is_match, sample_weight=weight / weight.max())
-    # Answers were picked for their score, so the same score means another chance.
+    # Answers are selected by their score, so a score has another probability than for any pair.
     answers = IsotonicRegression(y_min=0, y_max=1).fit(best, is_right)
-    # Where it is constant, only the ends of the stretch are kept by scikit-learn.
+    # scikit-learn's thresholds hold only the ends of each constant range.
     return LanguageCalibration(
         scores=tuple(isotonic.X_thresholds_.tolist()),
         probabilities=tuple(isotonic.y_thresholds_.tolist()),
@@ -287,9 +288,9 @@ def _fit(
 def expected_calibration_error(
     probability: ArrayLike, is_match: ArrayLike, weight: ArrayLike | None = None, bins: int = 15
 ) -> float:
-    """Mean distance of what was promised from what came true, over bins of equal width in probability, weighted by pairs.
+    """Mean of |mean probability - share of matches| over bins of equal width in probability, weighted by the pairs in them.
 
-    Guo et al. 2017 (arXiv 1706.04599), Eq. 3, of the probability of a match [P] and whether the pair matches [P].
+    Guo et al. 2017 (arXiv 1706.04599), Eq. 3. probability [P] of a match, is_match [P], weight [P] of each pair (None: 1).
     """
     p, y = np.asarray(probability, np.float64).ravel(), np.asarray(is_match, np.float64).ravel()
     w = np.ones_like(p) if weight is None else np.asarray(weight, np.float64).ravel()
@@ -299,9 +300,9 @@ def expected_calibration_error(
 
 
 def error_by_chance(probability: ArrayLike) -> float:
-    """The expected calibration error that probabilities [P] have on average when they are right: of answers drawn by them.
+    """The mean expected calibration error of probabilities [P] that are right, from answers drawn with them.
 
-    It is not 0 for a few hundred answers: what is measured is to be read beside it.
+    It is not 0 for a few hundred answers, so report a measured error together with it.
     """
     p, random = np.asarray(probability, np.float64).ravel(), np.random.default_rng(0)
     return float(np.mean([expected_calibration_error(p, random.random(len(p)) < p) for _ in range(DRAWS)]))

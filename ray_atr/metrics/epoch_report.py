@@ -1,7 +1,6 @@
-"""What training reports after an epoch and at its end: rows of numbers as they are written, read by their parts.
+"""The reports of training after an epoch and at its end.
 
-Being dicts of text and numbers they travel through Ray, JSON and a checkpoint as they are. Their parts are read here and nowhere
-else: no reader takes a name apart.
+They are dicts of text and numbers, for Ray, JSON and checkpoints. Only this module splits their names into parts.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from ray_atr.metrics.unit_scores import unpacked_scores
 from ray_atr.metrics.zero_shot import CLASSIFICATION
 
 GROUPS = ("train", "seconds", "memory", "knowledge")
-"""Beginnings of the names of what is no evaluation: the loss and its parts, times, device memory, the knowledge base."""
+"""Prefixes of numbers that are no evaluation: the loss and its parts, times, device memory, the knowledge base."""
 TASKS = (*DIRECTIONS, CLASSIFICATION, "embedding")
-"""Beginnings of the names of what an evaluation measures."""
+"""Prefixes of an evaluation's metrics."""
 TEST = "test/"
 UNIT_SCORES = "unit_scores"
 TIMED_PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "validation", "checkpoint")
-"""What a run times (`seconds/...`): waiting for a batch, the towers, gathering, the loss, both ways back, and what follows."""
+"""The parts in `seconds/...`: waiting for a batch, the towers, gathering, the loss, the backward pass, and what follows."""
 
 
 def is_measured(name: str) -> bool:
-    """Whether a name is one of an evaluation, not of what training reports in `GROUPS`."""
+    """Whether a name is that of an evaluation's metric, and not of one of `GROUPS`."""
     return name.partition("/")[0] not in GROUPS
 
 
@@ -36,20 +35,20 @@ class EpochReport(dict[str, Any]):
 
     @classmethod
     def from_groups(cls, *, epoch: int, step: int, **groups: Mapping[str, float]) -> EpochReport:
-        """The report of these numbers; `groups` are of `GROUPS`, their names without the group."""
+        """The report with these numbers; `groups` are keyed as `GROUPS`, and their names lack the group."""
         report = cls(epoch=epoch, step=step)
         for group, values in groups.items():
             report = report.with_group(group, values)
         return report
 
     def with_group(self, group: str, values: Mapping[str, float]) -> EpochReport:
-        """The report with the numbers of one of `GROUPS`, given by their names without it."""
+        """The report with the numbers of one of `GROUPS`; their names lack the group."""
         assert group in GROUPS, f"a group besides {GROUPS}"
         return EpochReport(self, **{f"{group}/{name}": value for name, value in values.items()})
 
     def validated(self, metrics: Mapping[Metric, float], best_epoch: int, scores: str = "") -> EpochReport:
-        """The report with what the epoch's validation measured, the best epoch up to this one, and what each clip adds to
-        the metric that chooses it (`metrics.unit_scores`), if that is known.
+        """The report with the validation's metrics, the best epoch so far, and the packed scores of each clip in the metric that
+        chooses it (`metrics.unit_scores`), if there are any.
         """
         units = {UNIT_SCORES: scores} if scores else {}
         return EpochReport(
@@ -58,7 +57,7 @@ class EpochReport(dict[str, Any]):
 
     @property
     def unit_scores(self) -> NDArray[np.float64] | None:
-        """Of each clip of the validation what it adds to the metric that chooses the best epoch, [U]; None if not kept."""
+        """The score of each validation clip in the metric that chooses the best epoch, [U]; None if not stored."""
         packed = self.get(UNIT_SCORES)
         return None if packed is None else unpacked_scores(str(packed))
 
@@ -69,16 +68,16 @@ class EpochReport(dict[str, Any]):
 
     @property
     def validation(self) -> dict[Metric, float]:
-        """What the validation measured; nothing after an epoch without one."""
+        """The validation's metrics; empty after an epoch without a validation."""
         return {Metric.parse(name): value for name, value in self.items() if name.startswith(TASKS)}
 
     def group(self, name: str) -> dict[str, float]:
-        """The numbers of one of `GROUPS`, by their names without it."""
+        """The numbers of one of `GROUPS`, by names without the group."""
         return {key.removeprefix(f"{name}/"): value for key, value in self.items() if key.startswith(f"{name}/")}
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All but the counters, the validation's metrics with `validation/` before their names."""
+        """All numbers but the counters; the validation's metrics have the prefix `validation/`."""
         measured = self.validation
         return {
             f"validation/{name}" if name in measured else name: value
@@ -111,10 +110,10 @@ class FinalReport(dict[str, Any]):
 
     @property
     def clean_share(self) -> float | None:
-        """The share of the training clips whose captions are their own."""
+        """The share of true pairs among the training pairs."""
         return self.get("train/clean_share")
 
     @property
     def test(self) -> dict[Metric, float]:
-        """What was measured on the test split; nothing without one."""
+        """The metrics of the test split; empty without one."""
         return {Metric.parse(key.removeprefix(TEST)): value for key, value in self.items() if key.startswith(TEST)}

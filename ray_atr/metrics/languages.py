@@ -1,4 +1,4 @@
-"""One evaluation of a multilingual model: every language, their mean, and how far they agree."""
+"""Evaluation of a multilingual model: every language, their means, and how far they agree."""
 
 from __future__ import annotations
 
@@ -35,21 +35,24 @@ def evaluate_languages(
 ) -> dict[Metric, float]:
     """Every metric of clips `audio` [N, D] and captions `text[language]` [M, D], by language and averaged.
 
-    Row m is the same sentence in every language, a caption of clip `relevant[m]`, or of the clips that a `Relevance` names
-    (a class of sound); `present[language]` [M] bool says which captions a language has (an absent one is neither query nor
-    candidate; default: all present). `ranking` is the order that counts: `learned`, the distance under the learned `metric`
-    (cosine if there is none), `cosine`, or `plan`, which is transductive; `beside` are further ones to measure. `keep` is
-    handed the scores of every query in the order that counts.
+    Row m is the same sentence in every language.
 
-    Keys: `text_to_audio/fra/recall_at_1` and so on (`retrieval_metrics`), and of another ranking
+    relevant   [M]: the clip of each caption; or a `Relevance`, if several clips answer it (a class of sound).
+    present    by language [M] bool: the captions that it has; a missing one is neither query nor candidate. None: all.
+    ranking    the main one: `learned`, the distance under the learned `metric` (cosine if there is none), `cosine`, or `plan`,
+               which is transductive. beside: further rankings to measure.
+    trained    languages of the means called `trained`; None: all.
+    keep       called with the scores of every query in the main ranking.
+
+    Keys: `text_to_audio/fra/recall_at_1` and so on (`retrieval_metrics`), and for another ranking
     `text_to_audio_by_plan/fra/recall_at_1`; in place of a language `mean`, over all of them, `trained`, over those in
-    `trained` (None: all), and `unseen`, over the others. `text_to_audio/fra/mean_rank_variance` is the part of French
-    in `text_to_audio/mean/mean_rank_variance` (over captions that every language has; absent for one language);
-    `embedding/fra/modality_gap`; and if English is there, `embedding/fra/language_gap` and `.../language_distance`,
-    whose mean is over the other languages. Embedding distances are of unit rows.
+    `trained`, and `unseen`, over the others. `text_to_audio/fra/mean_rank_variance` is the part of French in
+    `text_to_audio/mean/mean_rank_variance` (over captions that every language has; missing for one language);
+    `embedding/fra/modality_gap`; and with English captions `embedding/fra/language_gap` and `.../language_distance`, whose
+    mean is over the other languages. Embedding distances are of unit rows.
 
-    When: the captions of a set are in one language or several, and all its metrics are wanted.
-    Related: `retrieve_languages` gives each query's scores, `bootstrap_runs` intervals.
+    When: all metrics of a data set with captions in one or several languages.
+    Related: `retrieve_languages` returns each query's scores, `bootstrap_runs` intervals.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import evaluate_languages
@@ -83,8 +86,8 @@ def retrieve_languages(
 
     audio [N, D], text, relevant, present, ranking, metric, plan and device are those of `evaluate_languages`.
 
-    When: intervals or a comparison of two models follow, which need each query's scores.
-    Related: `retrieval_samples` takes them to `bootstrap_runs` and `compare_runs`; `evaluate_languages` makes metrics of them.
+    When: each query's scores are needed, for intervals or a comparison of two models.
+    Related: `retrieval_samples` converts them for `bootstrap_runs` and `compare_runs`; `evaluate_languages` returns metrics.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import retrieve_languages
@@ -116,7 +119,7 @@ def language_metrics(
 ) -> dict[Metric, float]:
     """Retrieval metrics of each language and their means, and the rank variance between them.
 
-    `by` names a ranking other than the one that counts, which is part of the task's name.
+    `by` is the name of a ranking other than the main one, which becomes part of the task's name.
     """
     result: dict[Metric, float] = {}
     for direction in DIRECTIONS:
@@ -187,7 +190,7 @@ def embedding_metrics(
 
 
 def _present_rows(text: Mapping[str, Array], present: Mapping[str, Array] | None) -> dict[str, torch.Tensor]:
-    """For each language the captions it has, as indices into [M]."""
+    """The indices into [M] of each language's captions."""
     if not text:
         raise refuse("text", "no language", "one or more languages")
     lengths = {language: len(captions) for language, captions in text.items()}
@@ -208,7 +211,7 @@ def _present_rows(text: Mapping[str, Array], present: Mapping[str, Array] | None
 
 
 def _mean_unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Mean of the unit rows chosen, [D] float64, without a normalised copy of all."""
+    """Mean of the chosen rows, each of unit norm, [D] float64, in chunks without a normalised copy of all rows."""
     return torch.stack([_unit(matrix, part).sum(0) for part in rows.split(CHUNK)]).sum(0).cpu() / len(rows)
 
 

@@ -1,6 +1,6 @@
-"""Every measure in one place: how it is computed from queries' scores, and how it is called and written.
+"""Every measure: how it is computed from queries' scores, its heading, and its format.
 
-A new measure of retrieval is one entry of `MEASURES`: from there it reaches validation, intervals, tables, pages and MLflow.
+A new measure of retrieval is one entry of `MEASURES`, and then is in validation, intervals, tables, pages and MLflow.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class QueryScores:
-    """One direction's scores, one entry a query that has something relevant; arrays [Q]."""
+    """One direction's scores of the Q queries that have a relevant candidate; arrays [Q]."""
 
     query: np.ndarray
     """Index of the query among all texts (or clips)."""
     clip: np.ndarray
-    """The clip the query belongs to: what an interval resamples (a class text, which has many: a number beyond the clips')."""
+    """The clip of the query, which an interval resamples; a class text has a number beyond the clips'."""
     recall: dict[int, np.ndarray]
     """k -> chance in [0, 1] that the first k hold a relevant candidate; 0 or 1 unless candidates tie."""
     average_precision: np.ndarray
@@ -44,10 +44,10 @@ class QueryScores:
 
 @dataclass(frozen=True)
 class Measure:
-    """How one measure is written, and for a measure of retrieval how it is computed.
+    """The format of a measure, and for a measure of retrieval how it is computed.
 
-    `values` gives each query's value [Q]; `average` says whether the measure is their mean, their median, their sum (`count`), or
-    their mean again but the same for every model (`constant`). No interval is made for a count or a constant.
+    `values` returns each query's value [Q]. `average`: the measure is their mean, their median, their sum (`count`), or a mean
+    that is the same for every model (`constant`). Counts and constants have no interval.
     """
 
     heading: str
@@ -63,7 +63,7 @@ class Measure:
         """The value as text, a dash if there is none."""
         if value is None or math.isnan(value):
             return "–"
-        # Rounded first and added to 0: what rounds to nothing has no sign of its own.
+        # Rounded before formatting, and added to 0.0, so that no number is shown as -0.
         rounded = round(value * (100 if self.is_share else 1), self.decimals) + 0.0
         text = f"{rounded:{'+' if signed else ''},.{self.decimals}f}"
         return text.replace("-", "−")
@@ -95,7 +95,7 @@ MEASURES: dict[str, Measure] = {
                             values=lambda scores: scores.is_tied.astype(np.float64), average="count"),
     "queries": Measure("queries", decimals=0, is_higher_better=None,
                        values=lambda scores: np.ones(len(scores.query)), average="count"),
-    # What R@1 is expected to be of a random order: a model that is not told apart from it learned nothing.
+    # The expected R@1 of a random order: a model that does not differ from it has learned nothing.
     "chance_at_1": Measure("chance R@1 %", is_share=True, decimals=2, is_higher_better=None,
                            values=lambda scores: scores.chance, average="constant"),
     "mean_rank_variance": Measure("MRV", decimals=1, is_higher_better=False),
@@ -108,14 +108,14 @@ MEASURES: dict[str, Measure] = {
     "text_to_audio_map_at_10": _share("class mAP10 %"),
 }  # fmt: skip
 ABOUT = {
-    "tied_queries": "ties: queries for which a wrong candidate has the very score of a right one",
-    "chance_at_1": "chance R@1: what a random order would reach",
+    "tied_queries": "ties: queries for which a wrong candidate has the same score as a right one",
+    "chance_at_1": "chance R@1: the expectation for a random order",
     "mean_rank_variance": "MRV: mean rank variance, how far the languages disagree about the rank of one caption's clip",
     "modality_gap": "modality gap: distance of the mean clip from the mean caption, both of unit norm",
     "language_gap": "gap: distance of a language's mean caption from the English one",
     "language_distance": "dis: mean distance of a caption from its English one",
 }
-"""What headings that are no common words mean."""
+"""Explanations of headings."""
 OF_QUERIES = {name: measure for name, measure in MEASURES.items() if measure.values is not None}
 """The measures of retrieval, in both directions and every language."""
 
@@ -126,12 +126,12 @@ def of_queries(scores: QueryScores) -> dict[str, float]:
 
 
 def measure(name: str) -> Measure:
-    """How a measure is written; one that is not known, by its name."""
+    """A measure by name; an unknown one has its name as heading."""
     return MEASURES.get(name, Measure(name.replace("_", " "), decimals=4, is_higher_better=None))
 
 
 def is_chance(recall: float, chance: float, queries: float) -> bool:
-    """Whether Wilson's 95% interval of a recall in [0, 1] over that many queries reaches down to chance."""
+    """Whether Wilson's 95% interval of a recall in [0, 1] over that many queries includes chance, or lies below it."""
     if not queries > 0:
         return False
     spread = Z * math.sqrt(max(recall * (1 - recall), 0) / queries + Z**2 / (4 * queries**2))
@@ -140,7 +140,7 @@ def is_chance(recall: float, chance: float, queries: float) -> bool:
 
 
 def is_recall_at_chance(values: Mapping[Any, Any], task: str, language: str, num_runs: float = 1) -> bool:
-    """Whether a task's R@1 in a language, among values by `Metric`, is not told apart from that of a random order."""
+    """Whether a task's R@1 in a language, from values by `Metric`, is `is_chance`."""
     recall, chance, queries = (values.get(Metric(task, language, n)) for n in ("recall_at_1", "chance_at_1", "queries"))
     if recall is None or chance is None or queries is None or recall != recall:
         return False
@@ -148,14 +148,14 @@ def is_recall_at_chance(values: Mapping[Any, Any], task: str, language: str, num
 
 
 def pareto_front(gains: Sequence[Sequence[float]]) -> list[int]:
-    """Indices of the points that no other is at least as good as in every gain and better in one, best first gain first.
+    """Indices of the points that are not dominated (no other point is as good in every gain and better in one), best first.
 
-    Points that are equal in every gain are all kept. Optuna's `best_trials` does this for a study's own trials only.
+    Points that are equal in every gain are all on the front. Optuna's `best_trials` needs trials of a study.
     """
 
-    def is_beaten(mine: Sequence[float]) -> bool:
+    def is_dominated(mine: Sequence[float]) -> bool:
         return any(other != mine and all(a >= b for a, b in zip(other, mine, strict=True)) for other in rows)
 
     rows = [tuple(gain) for gain in gains]
-    front = [index for index, row in enumerate(rows) if not is_beaten(row)]
+    front = [index for index, row in enumerate(rows) if not is_dominated(row)]
     return sorted(front, key=lambda index: rows[index], reverse=True)

@@ -1,4 +1,4 @@
-"""What a number of an evaluation is called: which task, in which language, which measure."""
+"""Names of an evaluation's numbers: task, language and measure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ray_atr.common.settings import refuse
 
 DIRECTIONS = ("text_to_audio", "audio_to_text")
 MEAN, TRAINED, UNSEEN = "mean", "trained", "unseen"
-"""Means over languages: all that were measured, those that were trained on, and the others."""
+"""Means over languages: all measured ones, the trained ones, and the others."""
 MEANS = (TRAINED, UNSEEN, MEAN)
 
 
 class NamedParts(str):
-    """Text of some parts, `task/language/last`, that has them too. Being text, it is its own key in JSON, MLflow and a table."""
+    """The text `task/language/last` with its parts as attributes: a key in JSON, MLflow and tables."""
 
     __slots__ = ("language", "last", "task")
     task: str
@@ -35,8 +35,8 @@ class NamedParts(str):
 class Metric(NamedParts):
     """A metric's name `task/language/name`.
 
-    task      `text_to_audio`, `audio_to_text` (of the ranking that was asked for), `text_to_audio_by_plan`, `classification`, ...
-    language  an ISO 639-3 code, one of `MEANS`, or "" for a number that has no language.
+    task      `text_to_audio`, `audio_to_text` (in the main ranking), `text_to_audio_by_plan`, `classification`, ...
+    language  an ISO 639-3 code, one of `MEANS`, or "" for a number without a language.
     name      a key of `MEASURES`.
     """
 
@@ -48,7 +48,7 @@ class Metric(NamedParts):
 
     @classmethod
     def parse(cls, text: str, path: str = "metric") -> Metric:
-        """The metric that a text names. ValueError for a text that is no `task/language/name` or `task/name`."""
+        """The metric with this name. ValueError unless it is `task/language/name` or `task/name`."""
         if isinstance(text, cls):
             return text
         parts = text.split("/")
@@ -62,13 +62,13 @@ class Metric(NamedParts):
 
 
 class QueryGroup(NamedParts):
-    """The queries of a task in a language, `task/language`; last `classes` for those of the classes of a classification."""
+    """The queries of a task in a language, `task/language`; with the last part `classes`, a classification's classes."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str, path: str = "queries") -> QueryGroup:
-        """The group that a text names. ValueError for a text that is no `task/language` or `task/language/part`."""
+        """The group with this name. ValueError unless it is `task/language` or `task/language/part`."""
         parts = text.split("/")
         if not 2 <= len(parts) <= 3 or not all(parts):
             raise refuse(path, text, "TASK/LANGUAGE, such as text_to_audio/eng")
@@ -76,12 +76,12 @@ class QueryGroup(NamedParts):
 
 
 def task_name(direction: str, by: str = "") -> str:
-    """The task of a direction; `by` names a ranking other than the one that was asked for."""
+    """The task of a direction; `by` is the name of a ranking other than the main one."""
     return f"{direction}_by_{by}" if by else direction
 
 
 def of_part(metric: Metric, part: str) -> Metric:
-    """The same number among the clips of one part of a joined data set alone: `text_to_audio_in_clotho/eng/recall_at_1`."""
+    """The metric on the clips of one part of a joined data set: `text_to_audio_in_clotho/eng/recall_at_1`."""
     return Metric(f"{metric.task}_in_{part}", metric.language, metric.name)
 
 
@@ -104,12 +104,12 @@ Value = TypeVar("Value", float, np.ndarray)
 
 
 def language_means(values: Mapping[str, Value], trained: Collection[str] | None = None) -> dict[str, Value]:
-    """The means over languages of one measure, from its values by language: all, the trained ones, and those never seen.
+    """The means of one measure over all languages, the trained ones and the unseen ones, from its values by language.
 
-    `trained` None: all of them were. There is no mean over no language.
+    `trained` None: all. Groups without a language are left out.
     """
-    known = list(values) if trained is None else [language for language in values if language in trained]
-    members = {TRAINED: known, UNSEEN: [language for language in values if language not in known], MEAN: list(values)}
+    seen = list(values) if trained is None else [language for language in values if language in trained]
+    members = {TRAINED: seen, UNSEEN: [language for language in values if language not in seen], MEAN: list(values)}
     return {
         group: sum((values[language] for language in languages[1:]), values[languages[0]]) / len(languages)
         for group, languages in members.items()

@@ -1,9 +1,9 @@
-"""Whether what a text asks for is in an archive at all: decided by its best answers together.
+"""Whether an archive holds what a text asks for, decided by the mean score of its best answers.
 
-One answer that scores high by chance is common among many windows; several are rare. And a text has a level of its own: the best
-answers to some score high even where nothing matches. The level of a new text is that of the texts of the fit that are near to
-it. How many answers are counted, and below which excess of their mean score over the level they say nothing, is fitted on texts
-whose matching clips are there and are then left out.
+Among many windows a single answer often scores high by chance, but several rarely do. Texts also differ in their level: the best
+answers to some score high even if nothing matches. The level of a new text is estimated from similar texts of the fit. How many
+answers are averaged, and which excess of their mean over the level is too small, is fitted on texts with and without their
+matching clips.
 
 Shapes: M texts, N clips, T texts of the levels, r width of a vector.
 """
@@ -19,19 +19,19 @@ from numpy.typing import ArrayLike, NDArray
 
 COUNTS = (1, 3, 5)
 FALSE_SHARE = 0.05
-"""Of the texts whose matching clips are there, so many find nothing, unless another share is stated."""
+"""Default share of texts, among those with matching clips, for which the decision is wrongly "nothing"."""
 NEAR = 0.1
-"""A text counts for the level of another by exp((cosine - 1) / NEAR)."""
+"""A text's weight for the level of another is exp((cosine - 1) / NEAR)."""
 PRIOR = 3.0
-"""So many equal texts count as much as the mean over all texts does."""
+"""Weight of the mean over all texts, where an equal text has weight 1."""
 MOST_TEXTS = 1_000
-"""Of more texts, these many are drawn for the levels."""
+"""Most texts for the levels; of more, this many are drawn."""
 Floats = NDArray[np.float64]
 
 
 class Evidence(NamedTuple):
-    """Mean scores of the best 1, 3 and 5 answers [counts, M], with the clips that match and without them; or their excess over
-    the texts' levels.
+    """Mean scores of the best 1, 3 and 5 answers [counts, M], with the matching clips in the archive (`present`) and without
+    (`absent`); or their excess over the texts' levels.
     """
 
     present: Floats
@@ -40,12 +40,12 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """The level of texts: the middle between their best scores with and without the clips that match."""
+    """The levels of texts: the middle between their best scores with and without their matching clips."""
 
     vectors: NDArray[np.float32]
-    """Of unit norm [T, r], in numbers that 16 bits hold."""
+    """[T, r], of unit norm, rounded to 16 bits."""
     levels: Floats
-    """By the best 1, 3 and 5 answers [counts, T]."""
+    """[counts, T], of the best 1, 3 and 5 answers."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -55,31 +55,31 @@ class Levels:
         )
 
     def expected(self, vectors: ArrayLike) -> Floats:
-        """The levels [counts, M] of texts by their vectors [M, r], from those of the texts near to them."""
+        """The levels [counts, M] of texts with vectors [M, r]: a mean over the fitted texts, weighted by their cosine."""
         near = np.exp((_unit(np.asarray(vectors)) @ self.vectors.T - 1) / NEAR).astype(np.float64)
         middle = self.levels.mean(axis=1, keepdims=True) if self.levels.size else np.zeros((len(COUNTS), 1))
         return (self.levels @ near.T + PRIOR * middle) / (near.sum(axis=1) + PRIOR)
 
 
 def evidence(scores: NDArray[np.floating], match: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Evidence]:
-    """The texts of scores [M, N] for which one clip or more matches and one or more does not, and their evidence."""
+    """(the texts of scores [M, N] with both matching and other clips, their evidence)."""
     own = np.flatnonzero(match.any(axis=1) & ~match.all(axis=1))
     others = np.where(match, -np.inf, scores)[own]
     return own, Evidence(means_of_best(scores[own]), means_of_best(others))
 
 
 def means_of_best(scores: NDArray[np.floating]) -> Floats:
-    """Means [counts, M] of the best 1, 3 and 5 of scores [M, N], or of all that are finite if there are fewer."""
+    """Means [counts, M] of the best 1, 3 and 5 of scores [M, N], or of all finite ones if there are fewer."""
     best = -np.sort(-scores.astype(np.float64), axis=1)[:, : max(COUNTS)]
-    known = np.isfinite(best)
-    sums, numbers = np.cumsum(np.where(known, best, 0.0), axis=1), np.cumsum(known, axis=1)
+    is_finite = np.isfinite(best)
+    sums, numbers = np.cumsum(np.where(is_finite, best, 0.0), axis=1), np.cumsum(is_finite, axis=1)
     columns = [min(count, best.shape[1]) - 1 for count in COUNTS]
     return (sums[:, columns] / numbers[:, columns]).T
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How many answers are counted, and below which excess of their mean score over the text's level there is nothing."""
+    """Number of best answers, and the excess of their mean score over the text's level below which there is nothing."""
 
     count: int
     below: float
@@ -87,8 +87,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class LanguageScores:
-    """What a rule is fitted on: scores [M, N] of a language's texts and the clips, which match, and the texts' vectors [M, r];
-    without these a text has no level.
+    """The data of a fit: scores [M, N] of a language's texts and the clips, which of them match [M, N], and the texts' vectors
+    [M, r]; without these a text has no level.
     """
 
     scores: NDArray[np.floating]
@@ -96,7 +96,7 @@ class LanguageScores:
     vectors: NDArray[np.floating] | None = None
 
     def of_clips(self, clips: NDArray[np.int64]) -> LanguageScores:
-        """The same for some of the clips."""
+        """The same data for some of the clips."""
         return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
 
 
@@ -119,13 +119,13 @@ def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | N
 def fit_rules(
     given: Mapping[str, LanguageScores], levels: Levels | None, false_share: float = FALSE_SHARE, seed: int = 0
 ) -> tuple[dict[str, Rule], Rule]:
-    """The rule of each language, and that over all of them: a share `false_share` at most of the texts whose matching clips
-    are there finds nothing, in expectation.
+    """The rule of each language, and that over all of them: in expectation, at most a share `false_share` of the texts with
+    matching clips finds nothing.
 
-    The levels were fitted on these very texts, so that their excess varies less than a new archive's will. How it varies is
-    therefore taken from halves of the clips, each with the levels of the other half; where it lies, from all.
-    As many answers count as set what is there farthest apart from what is not, in units of the spread of both: shares of
-    right decisions say nothing where a model is nearly perfect on the pairs of the fit.
+    The levels are fitted on the same texts, so that their excess varies less than it will in a new archive. Its spread is
+    therefore taken from halves of the clips, each with the levels of the other half; its middle from all clips.
+    The number of answers is the one that separates `present` from `absent` best, in units of their spreads: shares of right
+    decisions do not differ if a model is nearly perfect on the pairs of the fit.
     """
     N = next(iter(given.values())).scores.shape[1]
     order = np.random.default_rng(seed).permutation(N)
@@ -134,9 +134,9 @@ def fit_rules(
     for fitted, held in (halves, halves[::-1]):
         own = fit_levels({code: one.of_clips(fitted) for code, one in given.items()}, seed)
         for code, one in given.items():
-            there = _excess(one.of_clips(held), own).present
-            if there.shape[1]:
-                deviations[code].append(there - there.mean(axis=1, keepdims=True))
+            present = _excess(one.of_clips(held), own).present
+            if present.shape[1]:
+                deviations[code].append(present - present.mean(axis=1, keepdims=True))
     excess = {code: _excess(one, levels) for code, one in given.items()}
     rules = {code: _rule(excess[code], deviations[code], false_share) for code in given}
     together = Evidence(*(np.concatenate(side, axis=1) for side in zip(*excess.values(), strict=True)))

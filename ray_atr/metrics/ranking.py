@@ -1,4 +1,4 @@
-"""How a query's candidates are ordered: by the distance that was learned, by cosine, or by the plan of the whole set."""
+"""The rankings of a query's candidates: by the learned distance, by cosine, or by the plan of all queries and candidates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ENTRIES = 2**28
 
 
 def rankings_beside(ranking: str, *, has_metric: bool) -> list[Ranking]:
-    """The other rankings worth reporting: `learned` without a learned metric is `cosine` again."""
+    """The other rankings to report; without a learned metric `learned` is the same as `cosine`."""
     if has_metric:
         return [other for other in RANKINGS if other != ranking]
     return ["cosine"] if ranking == "plan" else ["plan"]
@@ -39,11 +39,11 @@ def as_metric(metric: LearnedMetric | None, D: int) -> Mahalanobis:
 def text_rows(texts: torch.Tensor, metric: LearnedMetric) -> torch.Tensor:
     """Rows [M, D + 2], float64, whose inner product with `audio_rows` is minus half the squared distance of the unit rows.
 
-    So that whatever ranks by inner product ranks by distance, in both directions:
+    A ranking by inner product is then one by distance, in both directions:
     -|t - a|^2 / 2 = <t M, a> - |t|^2 / 2 - |a|^2 / 2.
     """
     learned = as_metric(metric, texts.shape[1])
-    # Cut into chunks that need no copy of the whole in float64 besides the result.
+    # In chunks, so that only the result is held in float64.
     return torch.cat([_left(part, learned) for part in texts.split(CHUNK)])
 
 
@@ -70,14 +70,14 @@ def plan_scores(
 ) -> torch.Tensor:
     """Log plan [M, N] between unit rows of `text` [M, D] and `audio` [N, D] with uniform marginals, float64.
 
-    All queries are matched to all candidates at once (Luong et al. 2024, Eq. 5). Transductive: what one query finds depends on
-    the others, so its numbers do not compare with those of a ranking of each query by itself.
+    All queries are matched to all candidates at once (Luong et al. 2024, Eq. 5). Transductive: a query's results depend on the
+    other queries, so the numbers do not compare with those of a ranking of each query by itself.
 
-    The cost is the Euclidean distance, or that of a learned `metric` (`as_metric`), over its maximum. `sweeps` 0 solves to
-    convergence; N makes that many sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The whole
-    matrix is held: sets of more than 2^28 pairs are refused with ValueError; rank those by distance.
+    The cost is the Euclidean distance, or that of a learned `metric` (`as_metric`), divided by its maximum. `sweeps` 0 solves
+    to convergence; S makes S sweeps of Sinkhorn, a column update last, so that each clip's share is exactly 1/N. The matrix is in
+    memory: ValueError for more than 2^28 pairs, which can be ranked by distance.
 
-    When: a model was trained by a transport loss, and all queries of a set are asked at once.
+    When: a model was trained with a transport loss, and all queries of a set are given at once.
     Related: `retrieve_by_plan` ranks by it; `ray_atr.objectives.transport.solve` is the plan itself.
 
     >>> import torch

@@ -1,8 +1,8 @@
 """Exact ranks by counting: how many candidates score above a relevant one, and how many tie with it.
 
-Scores are cosines. They are computed block by block in float32 on the device, so the whole matrix never exists;
-whatever lies too near a relevant score for float32 to tell apart is computed again in float64. The counts are therefore
-those of the exact cosines of the given rows: the same at any block size, on any device, and equal rows always tie.
+Scores are cosines. They are computed block by block in float32 on the device, so that the full matrix is never in memory. Scores
+too near to a relevant one for float32 to order them are computed again in float64. The counts are therefore those of the exact
+cosines of the given rows: the same at any block size, on any device, and equal rows always tie.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ray_atr.metrics.relevance import Array, Relevance, as_floats, as_matrix, as
 TIE = 1e-12
 BLOCK_SIDE_CPU = 1024  # a block of scores that stays in a core's cache
 BLOCK_SIDE_GPU = 4096
-# From so many relevant pairs of one query on its scores are sorted, and each pair is found in them, not compared with all.
+# From this number of relevant pairs on, a query's scores are sorted and searched for each pair, instead of compared with it.
 MANY_PAIRS = 128
 
 
@@ -55,9 +55,9 @@ def count_ranks(
     """Ranks of the relevant pairs among all candidates by cosine, in both directions from one pass over the scores.
 
     `text` [M, D] and `audio` [N, D] need not be unit rows; a zero row has cosine 0 with everything. With `is_cosine` False
-    the rows are taken as they are, and ranked by inner product. They may be elsewhere than `device` (default: that of `audio`)
-    and are brought over block by block. Beyond them the pass needs a few blocks of `block_side`^2 scores and some hundred
-    bytes a row or pair. Raises ValueError for a row that is not finite.
+    rows are not normalised, and ranked by inner product. They are copied to `device` (default: that of `audio`) block by block.
+    The pass also needs a few blocks of `block_side`^2 scores, and some hundred bytes for each row or pair. ValueError for a row
+    that is not finite.
     """
     audio_matrix = as_matrix("audio", audio)
     text_matrix = as_matrix("text", text, audio_matrix.shape[1])
@@ -82,7 +82,7 @@ def count_ranks(
                 columns = clips.block(first_clip, first_clip + side)
                 scores, exact = rows @ columns.T, _Exact(rows, columns)
                 by_text.add(scores, exact, first_text, first_clip)
-                # In its own order in memory: indexing the transpose is thirty times slower.
+                # Contiguous: indexing the transposed view is thirty times slower.
                 by_clip.add(scores.T.contiguous(), _transposed(exact), first_clip, first_text)
     return BothRanks(by_text.ranks(), by_clip.ranks())
 
@@ -106,7 +106,7 @@ def count_ranks_of_matrix(scores: Array, relevance: Relevance, *, tie: float = 0
 
 
 class _Rows:
-    """Rows of a matrix, scaled to unit norm if asked, block by block, so that no scaled copy of the whole is held."""
+    """Rows of a matrix, scaled to unit norm with `is_unit`, block by block, without a scaled copy of the matrix."""
 
     def __init__(self, path: str, matrix: torch.Tensor, device: torch.device, *, is_unit: bool) -> None:
         self.matrix, self.device = matrix, device
@@ -127,13 +127,13 @@ class _Rows:
 
 
 class _Exact:
-    """The cosines of a block's rows and columns in float64, by their numbers."""
+    """Cosines of a block in float64, for indices of rows and columns."""
 
     def __init__(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         self.rows, self.columns = rows, columns
 
     def __call__(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        # A collapsed model puts the whole block here: one product is then far cheaper than gathering each pair's rows.
+        # A collapsed model needs all of the block: one product is then much faster than gathering each pair's rows.
         if len(rows) * 16 > len(self.rows) * len(self.columns):
             return self._all[rows, columns]
         pieces = max(1, 2**22 // self.rows.shape[1])
@@ -154,7 +154,7 @@ def _transposed(exact: Exact) -> Exact:
 
 
 class _Counter:
-    """Adds up, over blocks of scores, the candidates above and level with each relevant pair of a query."""
+    """Counts, over blocks of scores, the candidates above each relevant pair of a query, and those that tie with it."""
 
     def __init__(
         self, query: torch.Tensor, candidate: torch.Tensor, score: torch.Tensor, margin: float, tie: float
@@ -175,9 +175,9 @@ class _Counter:
             if start == stop:
                 continue
             pairs = pairs_of[start:stop]
-            whole = stop - start == num_queries
-            scores = block if whole else block[self.query[pairs] - first_query]
-            flag = flags if whole else torch.empty_like(scores)
+            has_all = stop - start == num_queries
+            scores = block if has_all else block[self.query[pairs] - first_query]
+            flag = flags if has_all else torch.empty_like(scores)
             low, high = self._band(pairs, scores.dtype)
             above = _count(torch.gt(scores, high[:, None], out=flag))
             near = _count(torch.ge(scores, low[:, None], out=flag)) - above
@@ -213,7 +213,7 @@ class _Counter:
             self._count_exactly(block, exact, self.query[part] - first_query, part)
 
     def _count_exactly(self, block: torch.Tensor, exact: Exact, rows: torch.Tensor, pairs: torch.Tensor) -> None:
-        """Decides in float64 every candidate that float32 cannot tell from the relevant one."""
+        """Count in float64 the candidates within the margin of the relevant one."""
         scores = block[rows]
         low, high = self._band(pairs, scores.dtype)
         which, candidate = ((scores >= low[:, None]) & (scores <= high[:, None])).nonzero(as_tuple=True)
@@ -230,7 +230,7 @@ class _Counter:
 
 
 def _count(flags: torch.Tensor) -> torch.Tensor:
-    # Summing ones held as floats is several times faster than summing booleans, and exact below 2^24 columns.
+    # Summing floats is several times faster than summing booleans, and exact below 2^24 columns.
     return flags.sum(1).long()
 
 

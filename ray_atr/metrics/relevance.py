@@ -1,4 +1,4 @@
-"""What the metrics take in: numbers of torch or numpy, and which candidates answer which query, by clip or by class label."""
+"""Inputs of the metrics: arrays of torch or NumPy, and which candidates are relevant to which query, by clip or by label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IntegerArray: TypeAlias = torch.Tensor | np.ndarray | Sequence[int]
 
 
 def as_matrix(path: str, values: Array, width: int | None = None) -> torch.Tensor:
-    """`values` as a float tensor [rows, D], sharing memory where it can; an empty or non-numeric one is refused."""
+    """`values` as a float tensor [rows, D], without a copy if possible. ValueError if empty, not numeric, or of another width."""
     tensor = as_floats(path, values)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise refuse(f"{path}.shape", tuple(tensor.shape), "[rows, D] with at least one row and column")
@@ -44,7 +44,7 @@ class Relevance:
     num_clips: int
 
     def of_texts(self, rows: torch.Tensor) -> Relevance:
-        """The same for some of the texts, `rows` [R] ascending, which are numbered again from 0."""
+        """The relevance of some of the texts, `rows` [R] ascending, which get numbers from 0."""
         own = torch.isin(self.text, rows)
         return Relevance(torch.searchsorted(rows, self.text[own]), self.clip[own], len(rows), self.num_clips)
 
@@ -65,7 +65,7 @@ class Relevance:
 
 
 def as_relevance(relevant: IntegerArray | Relevance, num_texts: int, num_clips: int) -> Relevance:
-    """What is given as the clip of each caption, or as a `Relevance`, checked for its sizes."""
+    """A `Relevance` from the clip of each caption, or the given one. ValueError if its sizes differ."""
     if not isinstance(relevant, Relevance):
         return relevance_by_clip(relevant, num_texts, num_clips)
     if (relevant.num_texts, relevant.num_clips) != (num_texts, num_clips):
@@ -90,7 +90,7 @@ def relevance_by_clip(clip_of_caption: IntegerArray, num_captions: int, num_clip
 def relevance_by_label(
     labels_of_text: Sequence[str | Collection[str]], labels_of_clip: Sequence[str | Collection[str]]
 ) -> Relevance:
-    """A text and a clip are relevant to each other where they share a label (ESC-50: all clips of one class)."""
+    """A text and a clip are relevant to each other if they share a label (ESC-50: all clips of one class)."""
     texts_of_label: dict[str, list[int]] = {}
     for text, labels in enumerate(labels_of_text):
         for label in _as_labels(labels):

@@ -1,4 +1,4 @@
-"""Recall, mAP and median rank in both directions, with ties counted as the share of orders they allow."""
+"""Recall, mAP and median rank in both directions; ties count as the expectation over their orders."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def retrieval_metrics(
     Keys: `text_to_audio/` and `audio_to_text/` + `recall_at_1`, `recall_at_5`, `recall_at_10`, `map_at_10` (shares in
     [0, 1]), `median_rank` (of the first relevant candidate, 1 = first), `tied_queries` and `queries` (counts) and `chance_at_1`
     (R@1 of a random order). A tie counts as its expectation over the orders of the tied candidates, so that a model whose
-    scores are all equal gets chance. Ranks are exact, and the whole matrix of scores never exists; `device` defaults to that
-    of `audio`.
+    scores are all equal gets chance. Ranks are exact, and the full matrix of scores is never in memory; `device` defaults to
+    that of `audio`.
 
-    When: clips and captions in one language are at hand as vectors.
+    When: vectors of clips and of captions in one language are given.
     Related: `evaluate_languages` for several languages, `retrieve` for the scores of each query.
 
     >>> import numpy as np
@@ -70,12 +70,12 @@ def retrieve(
     device: torch.device | str | None = None,
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
-    """As `retrieval_metrics`, but with the scores of each query, for intervals and pictures.
+    """As `retrieval_metrics`, but the scores of each query, for intervals and pictures.
 
-    `relevant` is the clip of each caption or a `Relevance`; text query i is called `text_number[i]` (default: i). With a learned
-    `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
+    `relevant` is the clip of each caption or a `Relevance`; text query i has the number `text_number[i]` (default: i). With a
+    learned `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
 
-    When: the scores of each query are wanted.
+    When: the scores of each query are needed.
     Related: `retrieve_languages` for several languages, `retrieve_by_plan` for another order.
 
     >>> import numpy as np
@@ -100,7 +100,7 @@ def retrieve_by_plan(
 ) -> Retrieval:
     """As `retrieve`, but ranked by the plan between all captions [M, D] and all clips [N, D]. See `plan_scores`.
 
-    When: all queries are asked at once, and may be matched to different clips.
+    When: all queries are given at once, and should be matched to different clips.
     Related: `retrieve` ranks for each query by itself.
 
     >>> import numpy as np
@@ -130,7 +130,7 @@ def ranked(
 
 
 def score(ranks: BothRanks, relevance: Relevance, text_number: np.ndarray | None = None) -> Retrieval:
-    """Query scores from the ranks of the relevant pairs; text query i is called `text_number[i]` (default: i)."""
+    """Query scores from the ranks of the relevant pairs; text query i has the number `text_number[i]` (default: i)."""
     text, clip = relevance.text.numpy(), relevance.clip.numpy()
     text_to_audio = score_queries(text, ranks.text_to_audio, relevance.num_clips)
     audio_to_text = score_queries(clip, ranks.audio_to_text, relevance.num_texts)
@@ -192,7 +192,9 @@ def _tie_groups(query: np.ndarray, ranks: PairRanks) -> _TieGroups:
 
 
 def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
-    """Chance that a relevant one of the tie is among the first k places: 1 - C(t - r, n) / C(t, n), n places open."""
+    """Chance that a relevant one of t tied candidates, r of them relevant, is among the first k places: with n of these places
+    for the tie, 1 - C(t - r, n) / C(t, n).
+    """
     places = np.clip(k - groups.greater, 0, groups.tied)
     miss = np.ones(len(places))
     for place in range(k):

@@ -1,4 +1,4 @@
-"""Every query's scores as what an interval resamples: values, and the clip that each query belongs to."""
+"""Every query's scores for resampling: their values, and the clip of each query."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sample(NamedTuple):
     query: np.ndarray
     """[Q]"""
     unit: np.ndarray
-    """[Q], what is drawn again: the clip, with all its queries in all languages."""
+    """[Q]: the clip of each query. The bootstrap draws clips with all of their queries."""
     means: dict[str, np.ndarray]
     medians: dict[str, np.ndarray]
 
@@ -59,12 +59,12 @@ def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[Que
 
 
 def tasks_of(samples: Samples) -> list[str]:
-    """The tasks that a model was asked: `text_to_audio_by_cosine` is one of a learned metric alone."""
+    """The tasks of an evaluation; `text_to_audio_by_cosine` exists only with a learned metric."""
     return list(dict.fromkeys(group.task for group in samples))
 
 
 def languages_of(samples: Samples) -> list[str]:
-    """The languages of the captions that a model was asked."""
+    """The languages of an evaluation's captions."""
     return [group.language for group in samples if group.task == DIRECTIONS[0] and group.language != MEAN]
 
 
@@ -83,7 +83,7 @@ def in_shared_tasks(runs: Sequence[Samples]) -> list[dict[QueryGroup, Sample]]:
 
 
 def check_same_queries(first: Samples, second: Samples) -> None:
-    """ValueError if two models were not asked the same queries in the same languages."""
+    """ValueError unless two evaluations have the same queries in the same languages."""
     if list(first) != list(second):
         raise refuse("second", list(second), f"the tasks and languages of the first, {list(first)}")
     for group, sample in first.items():
@@ -152,14 +152,14 @@ def _of_queries(scores: QueryScores) -> Sample:
 
 
 def _means(values: Sequence[np.ndarray], unit: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Mean of each of C values [Q] with each query as often as its unit was drawn, [C, draws]."""
+    """Weighted mean of each of C arrays of values [Q], a query's weight being how often its unit was drawn, [C, draws]."""
     sums = np.stack([np.bincount(unit, column, minlength=weight.shape[1]) for column in values], axis=1)
     queries = (weight @ np.bincount(unit, minlength=weight.shape[1]))[:, None]
     return ((weight @ sums) / np.where(queries > 0, queries, np.nan)).T
 
 
 def _weighted_median(values: np.ndarray, unit: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Median of values [Q] with each query as often as its unit was drawn, [draws]; the middle two are averaged."""
+    """Median of values [Q], each query repeated as often as its unit was drawn, [draws]; the middle two are averaged."""
     order = np.argsort(values, kind="stable")
     values = values[order]
     reached = np.cumsum(weight[:, unit[order]], axis=1)

@@ -1,4 +1,4 @@
-"""Classification by text prompts (zero-shot, for classes never trained on): a clip's class is the class text nearest to it."""
+"""Zero-shot classification by text prompts: a clip's class is the nearest class text."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Classification:
 
     @property
     def of_clips(self) -> dict[str, np.ndarray]:
-        """Of each clip `accuracy` (R@1 of audio to text; any of several classes counts) and `map` (the AP of its classes)."""
+        """By clip: `accuracy` (R@1 of audio to text; any of several classes counts) and `map` (the AP of its classes)."""
         return {"accuracy": self.retrieval.audio_to_text.recall[1], "map": self.map}
 
     @property
     def of_classes(self) -> dict[str, np.ndarray]:
-        """Of each class `text_to_audio_map` (the AP of its clips among all clips) and `text_to_audio_map_at_10`."""
+        """By class: `text_to_audio_map` (the AP of its clips among all clips) and `text_to_audio_map_at_10`."""
         top = self.retrieval.text_to_audio.average_precision
         return {"text_to_audio_map": self.class_map, "text_to_audio_map_at_10": top}
 
@@ -52,9 +52,9 @@ def classify(
 ) -> Classification:
     """Classification of clips `audio` [N, D] by the texts of C classes [C, D] ("This is a sound of {class}").
 
-    `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Equal scores count as chance.
+    `labels[i]` is clip i's class or classes; a clip without one is a candidate only. Ties count as their expectation.
 
-    When: each clip has one of C classes or several, and the classes' texts are at hand.
+    When: each clip has one or several of C classes, and vectors of the classes' texts are given.
     Related: `classify_languages` for class texts in several languages.
 
     >>> import numpy as np
@@ -66,10 +66,10 @@ def classify(
         raise refuse("classes", len(set(classes)), f"{len(class_texts)} different names, one a class text")
     if len(labels) != len(audio):
         raise refuse("labels", len(labels), f"{len(audio)}, one a clip")
-    known = set(classes)
+    names = set(classes)
     for clip, own in enumerate(labels):
         for label in {own} if isinstance(own, str) else own:
-            if label not in known:
+            if label not in names:
                 raise refuse(f"labels[{clip}]", label, f"one of the {len(classes)} classes", nearest(label, classes))
     relevance = relevance_by_label(classes, labels)
     ranks = ranked(audio, class_texts, relevance, metric=metric, device=device)
@@ -94,7 +94,7 @@ def classify_languages(
     audio [N, D], classes, labels, metric and device are those of `classify`.
 
     When: the classes have texts in several languages.
-    Related: `classification_metrics` makes metrics and their means over languages of it.
+    Related: `classification_metrics` computes metrics and their means over languages from it.
 
     >>> import numpy as np
     >>> from ray_atr.metrics import classification_metrics, classify_languages
@@ -115,7 +115,7 @@ def classification_metrics(
 ) -> dict[Metric, float]:
     """`Classification.metrics` by each language's class texts, and their means: `classification/fra/accuracy`, `.../mean/...`.
 
-    It is zero-shot if the model was trained on none of the classes; the numbers cannot tell.
+    Zero-shot only if the model was trained on none of the classes, which is not checked.
     """
     of_languages = {language: found.metrics() for language, found in classifications.items()}
     return with_means(CLASSIFICATION, of_languages, trained)

@@ -18,7 +18,7 @@ class Adaptation(Settings):
     is_frozen: bool = setting(False, "do not train this tower: it then encodes a data set once")
     frozen_layers: int = setting(
         0,
-        "how many of the first levels of depth are kept fixed: 1 is what comes before the first layer (embeddings)",
+        "number of first levels of depth that are not trained: 1 is the part before the first layer (embeddings)",
         at_least=0,
     )
     learning_rate_scale: float = setting(1.0, "multiplies the learning rate for this tower", above=0)
@@ -63,14 +63,14 @@ def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compil
 
 
 def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> None:
-    """Gives the tower's attention (or the named layers) trainable low-rank updates and freezes everything else."""
+    """Give the tower's attention (or the named layers) trainable low-rank updates, and freeze everything else."""
     linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
     endings = settings.lora_targets
     targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
     if not targets:
         allowed = f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}"
         raise refuse(f"{path}.lora_targets", endings, allowed)
-    # Importing peft takes ten seconds, which every worker of every run would wait for.
+    # Importing peft takes ten seconds, and only this function needs it.
     from peft import LoraConfig, inject_adapter_in_model
 
     config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
@@ -78,7 +78,7 @@ def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> Non
 
 
 def compile_layers(tower: nn.Module, backend: str = "inductor") -> None:
-    """Compiles each repeated layer, in place: one short compilation serves all of them, whatever the lengths of a batch."""
+    """Compile each repeated layer, in place: one short compilation is used for all of them, at any length of a batch."""
     layers = repeated_layers(tower)
     if not layers:
         raise refuse("compile", True, f"false for {type(tower).__name__}, which has no repeated layers")
@@ -87,13 +87,13 @@ def compile_layers(tower: nn.Module, backend: str = "inductor") -> None:
 
 
 def repeated_layers(tower: nn.Module) -> list[nn.Module]:
-    """The layers of a tower's stacks that consist of parts, outer ones first."""
+    """The layers in a tower's module lists that have submodules, outer ones first."""
     stacks = [module for module in tower.modules() if isinstance(module, nn.ModuleList)]
     return [layer for stack in stacks for layer in stack if list(layer.children())]
 
 
 def checkpoint_activations(tower: nn.Module) -> None:
-    """Makes the tower recompute its layers in the backward pass. Raises ValueError for a tower that cannot."""
+    """Make the tower recompute its layers in the backward pass. ValueError for a tower that cannot."""
     for module in tower.modules():
         enable = getattr(module, "gradient_checkpointing_enable", None)
         if callable(enable):
@@ -108,7 +108,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks|convolutions|norms)\.?(\d+)\.")
 
 
 def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
-    """The tower's parameters by depth, input first: what precedes the numbered layers, each layer, what follows them."""
+    """The tower's parameters by depth, from the input: those before the numbered layers, each layer, those after them."""
     named = list(tower.named_parameters())
     numbers = [int(match.group(1)) if (match := _LAYER.search(name)) else None for name, _ in named]
     found = [number for number in numbers if number is not None]

@@ -39,7 +39,7 @@ class SmallCnn(AudioSettings):
 
     @property
     def front_end(self) -> FrontEnd:
-        """64 bands of 32 kHz audio at 50 frames/s, brought near zero mean and unit variance."""
+        """64 bands of 32 kHz audio at 50 frames/s, scaled to about zero mean and unit variance."""
         return FrontEnd(
             sample_rate=32_000,
             window_size=1024,
@@ -57,7 +57,7 @@ class SmallCnn(AudioSettings):
 
 
 class SmallCnnTower(AudioTower):
-    """Every normalisation works within one frame: batch-mates, padding and the number of workers do not matter."""
+    """Normalises within one frame, so that a clip does not depend on its batch, padding or the number of workers."""
 
     def __init__(self, settings: SmallCnn) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ CLIP_MEAN, ZERO_AFTER_NORM = "clip_mean", "zero_after_norm"
 
 @dataclass(frozen=True, kw_only=True)
 class SpecAugment(Settings):
-    """How many bands are blanked out, and how wide they may be. No band in either direction: nothing is done."""
+    """Number and largest width of the bands that are blanked out. Without bands nothing changes."""
 
     time_bands: int = setting(0, "bands of time blanked out in each clip", at_least=0, at_most=1_000)
     time_share: float = setting(
@@ -43,8 +43,8 @@ class SpecAugment(Settings):
 def spec_augment(
     features: Tensor, frames: Tensor, settings: SpecAugment, clip_ids: Sequence[str], seed: int, epoch: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The features [N, T, F] with bands, drawn by (seed, epoch, clip_id) alone, set to the mean of the clip's `frames`, and
-    None; or, if the tower fills them (`fill`), the features as they are, and which of them are in a band, bool [N, T, F].
+    """(features [N, T, F], None) with bands set to the mean of the clip's `frames`; or, if the tower fills the bands (`fill`),
+    (the unchanged features, which of them are in a band, bool [N, T, F]). Bands are drawn from (seed, epoch, clip_id) alone.
     """
     if not settings.is_active:
         return features, None
@@ -70,7 +70,7 @@ def spec_augment(
 def _band(
     clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
 ) -> tuple[Tensor, Tensor]:
-    """First position and end of one band a clip: width uniform on [0, share] of the size, place where it fits."""
+    """(first position, end) of one band for each clip: its width is uniform on [0, share] of the size, its place too."""
     width_draw, place_draw = (
         torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
         for part in ("width", "place")

@@ -1,4 +1,4 @@
-"""Batch norm that trains: its statistics are those of the frames that count, over all workers' shares of a batch."""
+"""Batch norm for training: its statistics are over the frames without padding, of all workers' shares of a batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ray_atr.models.tower import length_mask
 
 
 class Workers:
-    """The workers that share a batch. Their sums travel in a group of their own: during a backward pass gradients are on
-    their way too, and which of both comes first may differ between workers.
+    """The workers that share a batch, with a process group of their own: in a backward pass gradients are exchanged too, and the
+    order of both exchanges may differ between workers.
     """
 
     def __init__(self, size: int) -> None:
@@ -39,7 +39,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     workers = ALONE
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The first `lengths[n]` of the T frames of clip n count; None: all."""
+        """x [N, C, T, F], of which the first `lengths[n]` frames of clip n count; None: all T."""
         if not self.training:
             return super().forward(x)
         N, _, T, F = x.shape
@@ -58,7 +58,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Move the statistics of evaluation towards the batch's, as torch does: the variance by N - 1."""
+        """Update the running statistics as torch does, with the unbiased variance (N - 1)."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.momentum is not None
@@ -69,7 +69,7 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 def synchronise_batch_norms(tower: nn.Module, num_workers: int) -> None:
-    """Let a tower's batch norms that train have the statistics of all workers; to be called by all of them."""
+    """Share the statistics of a tower's training batch norms between all workers, which must all call this."""
     norms = [module for module in tower.modules() if isinstance(module, BatchNorm2d)]
     if num_workers > 1 and norms and getattr(tower, "trains_batch_norms", False):
         workers = Workers(num_workers)
@@ -78,8 +78,8 @@ def synchronise_batch_norms(tower: nn.Module, num_workers: int) -> None:
 
 
 def _summed(value: Tensor, workers: Workers) -> Tensor:
-    """The sum over all workers, with its gradient. Each worker's loss is a share of one that is the sum of all: what its sum
-    is worth to the others comes back from them, so the backward pass sums too.
+    """The sum over all workers, with its gradient: the loss is the sum of the workers' losses, all of which depend on this sum,
+    so the backward pass sums the workers' gradients.
     """
     if workers.size == 1:
         return value

@@ -1,4 +1,4 @@
-"""The card of a saved retriever, README.md beside its weights: what it embeds, how to load it, and what it was measured at."""
+"""The card of a saved retriever, README.md beside its weights: what it embeds, how to load it, and its scores."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def card_text(
     facts: Mapping[str, object] | None = None,
     scores: str = "",
 ) -> str:
-    """The card as Markdown with the hub's header. `facts` say how it was trained; `scores` is a table in Markdown.
+    """The card as Markdown with the hub's header. `facts` are about its training; `scores` is a table in Markdown.
 
-    `licence` is that of the data it was trained on: whoever publishes the model decides about the model's own.
+    `licence` is that of the training data: the publisher of the model decides about the model's own.
     """
     about: dict[str, Any] = {
         "library_name": "ray_atr",

@@ -22,7 +22,7 @@ SIZES = {"tiny": (192, 3), "mini": (256, 4), "small": (384, 6), "base": (768, 12
 PATCH = 16
 """frames and mel bands of a patch"""
 ML_CLAP = "audio_encoder.model."
-"""Before the published names in ML-CLAP's checkpoints."""
+"""Prefix of the published names in ML-CLAP's checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,9 @@ class Ced(AudioSettings):
 class CedTower(AudioTower):
     """Patches of 16 x 16, position tables for time and frequency, pre-norm blocks, mean over the tokens.
 
-    A clip longer than `chunk_frames` is split after the input norm; the last chunk is filled up with zeros and encoded
-    with them, and the chunks' means are averaged with equal weight: as published, except that the published code drops
-    the last chunk of a clip whose length is an exact multiple of the chunk.
+    A clip longer than `chunk_frames` is split after the input norm; the last chunk is padded with zeros, and the means of the
+    chunks are averaged with equal weight. This is as published, except that the published code drops the last chunk of a clip
+    whose length is an exact multiple of the chunk.
     """
 
     def __init__(self, settings: Ced) -> None:
@@ -110,10 +110,10 @@ class CedTower(AudioTower):
         return self._join(pooled, tokens, mask, owners, len(features))
 
     def _chunks(self, normed: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Clips [N, T, F] cut into chunks [C, T', F], each chunk's columns of patches [C], and the clip it is of [C]."""
+        """(chunks [C, T', F] of clips [N, T, F], the number of patch columns of each [C], the clip of each [C])."""
         size = self.chunk_frames
         if torch.compiler.is_exporting():
-            # One window of a clip, which is one chunk.
+            # All clips are one chunk.
             return normed, frames // PATCH, torch.arange(len(frames), device=frames.device)
         counts = torch.clamp((frames + size - 1) // size, min=1)
         if int(counts.max()) == 1:
@@ -129,7 +129,7 @@ class CedTower(AudioTower):
         return padded[owners[:, None], index], frames[owners].clamp(max=size) // PATCH, owners
 
     def _join(self, pooled: Tensor, tokens: Tensor, mask: Tensor, owners: Tensor, num_clips: int) -> Encoded:
-        """The chunks' means averaged a clip, and their tokens one after the other."""
+        """The mean of each clip's chunk means, and the tokens of its chunks concatenated."""
         counts = torch.bincount(owners, minlength=num_clips)
         mean = pooled.new_zeros(num_clips, self.width).index_add(0, owners, pooled) / counts[:, None]
         place = torch.arange(len(owners), device=owners.device) - (torch.cumsum(counts, 0) - counts)[owners]
@@ -139,9 +139,9 @@ class CedTower(AudioTower):
         return Encoded(mean, joined.flatten(1, 2), joined_mask.flatten(1))
 
     def fitted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors by published name, position tables cut to this tower's size, or stretched bilinearly if shorter.
+        """The tensors by published name, with position tables cut to this tower's size, or interpolated bilinearly if shorter.
 
-        Of a checkpoint of ML-CLAP those of its CED.
+        From a checkpoint of ML-CLAP, only those of its CED.
         """
         if any(name.startswith(ML_CLAP) for name in tensors):
             tensors = {name: value for name, value in tensors.items() if name.startswith(ML_CLAP)}
@@ -189,7 +189,7 @@ class Block(nn.Module):
 
 
 def _published_name(name: str) -> str:
-    """The published name of an entry that another distribution names otherwise (Hugging Face, ML-CLAP checkpoints)."""
+    """The published name of an entry with another distribution's name (Hugging Face, ML-CLAP checkpoints)."""
     for prefix in (ML_CLAP, "encoder."):
         name = name.removeprefix(prefix)
     return name.replace("init_bn.", "init_bn.1.", 1) if name.startswith("init_bn.") and name[8] not in "012" else name

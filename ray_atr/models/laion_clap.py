@@ -1,7 +1,7 @@
 """LAION-CLAP's own checkpoints (one `.pt` with HTS-AT and RoBERTa; Wu et al. 2023) as the ClapModel of transformers.
 
-The file holds weights alone: the sizes of the towers are read off its tensors, a tokeniser must lie beside it, and so may a
-preprocessor_config.json; without one, the clips go through the front end that LAION published.
+The file holds only weights: the sizes of the towers are taken from the shapes of its tensors. A tokeniser must be in the same
+folder, and optionally a preprocessor_config.json; without one, LAION's published front end is used.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BESIDE = (
 )
 ALLOWED = "LAION-CLAP with HTS-AT and RoBERTa"
 HEAD_WIDTH = 64
-"""Of every published RoBERTa; the number of heads cannot be read off the weights."""
+"""Width of an attention head of every published RoBERTa; the weights do not give the number of heads."""
 LAYER_NORM_EPS = 1e-5
-"""Of RoBERTa, as LAION runs it; ClapTextConfig's default is another."""
+"""Epsilon of RoBERTa's layer norms in LAION's code; ClapTextConfig has another default."""
 SPEC_SIZE = 256
-"""Of every published HTS-AT."""
+"""`spec_size` of every published HTS-AT."""
 AUDIO = "audio_model.audio_encoder."
 NOT_NEEDED = (
     *(f"{AUDIO}{name}." for name in ("spectrogram_extractor", "logmel_extractor", "tscam_conv", "head")),
     "audio_transform.",
     "text_transform.",
 )
-"""The front end, the classifier of HTS-AT, and the layers behind the embeddings that LAION uses in training alone."""
+"""Prefixes of tensors that are not needed: front end, classifier of HTS-AT, and layers that LAION uses only in training."""
 RENAMED = {
     "attn.qkv": "attention.self.qkv",
     "attn.proj": "attention.output.dense",
@@ -49,7 +49,7 @@ RENAMED = {
     "norm1": "layernorm_before",
     "norm2": "layernorm_after",
 }
-"""Inside a block of HTS-AT: LAION's names, and transformers'."""
+"""Names inside a block of HTS-AT: LAION's -> transformers'."""
 
 
 def laion_file(folder: str | os.PathLike[str]) -> Path | None:
@@ -79,7 +79,7 @@ def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
     """The ClapModel with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
     with torch.random.fork_rng():
         model = model_class(config).eval()
-    # Counts from 0 and zeros, which files of some versions of transformers lack.
+    # Constants, which files of some versions of transformers lack.
     own = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
     tensors = own | renamed(weights.read_checkpoint(file, path))
     weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
@@ -104,11 +104,11 @@ def laion_extractor(config: Any) -> ClapFeatureExtractor:
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """LAION's tensors by the names of ClapModel; query, key and value, which LAION keeps as one, apart."""
+    """LAION's tensors by the names of ClapModel; LAION's joint query, key and value are split."""
     state: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if name.endswith(".attn_mask"):
-            # Follows from the sizes.
+            # Computed from the sizes.
             continue
         found = re.fullmatch(r"audio_branch\.(layers\.\d+\.blocks\.\d+\.)(.+)", name)
         if found:
@@ -135,7 +135,7 @@ def _block_name(name: str) -> str:
 
 
 def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """What ClapAudioConfig calls the sizes of HTS-AT."""
+    """The sizes of HTS-AT, as arguments of ClapAudioConfig."""
     first = "audio_branch.layers.0.blocks.0."
     width, _, patch, _ = shapes["audio_branch.patch_embed.proj.weight"]
     depths: list[int] = []
@@ -167,7 +167,7 @@ def _audio_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def _text_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """What ClapTextConfig calls the sizes of RoBERTa."""
+    """The sizes of RoBERTa, as arguments of ClapTextConfig."""
     vocabulary, width = shapes["text_branch.embeddings.word_embeddings.weight"]
     return {
         "vocab_size": vocabulary,

@@ -1,4 +1,4 @@
-"""How alike clips and texts are whose tokens are compared one by one, as `model.interaction late` does."""
+"""Late interaction: similarities of clips and texts from all pairs of their tokens (`model.interaction=late`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def late_interaction(
         s(a, t) = 1/2 [ mean over text tokens l of max over audio frames f of <a_f, t_l>
                       + mean over audio frames f of max over text tokens l of <a_f, t_l> ]
 
-    It is for `Embeddings(similarity=...)`. Tokens get unit norm here: results are in [-1, 1], 0 for what is without
-    a token. `chunk` texts are compared at a time and recomputed in the backward pass: memory of [N, F, chunk, L].
+    For `Embeddings(similarity=...)`. Tokens are normalised here: results are in [-1, 1], and 0 for a clip or text without a
+    token. `chunk` texts are compared at a time, and again in the backward pass: memory of [N, F, chunk, L].
     """
     audio = functional.normalize(torch.where(audio_mask[..., None], audio_tokens, 0), dim=-1)
     text = functional.normalize(torch.where(text_mask[..., None], text_tokens, 0), dim=-1)
@@ -30,7 +30,7 @@ def late_interaction(
 
 def _block(audio: Tensor, audio_mask: Tensor, text: Tensor, text_mask: Tensor) -> Tensor:
     scores = torch.einsum("nfd,mld->nmfl", audio, text)
-    # Below every cosine, and finite: a row without tokens is multiplied away below.
+    # Below every cosine, and finite: rows without tokens are set to 0 below.
     over_frames = scores.masked_fill(~audio_mask[:, None, :, None], -2.0).amax(dim=2)
     over_words = scores.masked_fill(~text_mask[None, :, None, :], -2.0).amax(dim=3)
     frames, words = audio_mask.to(scores.dtype), text_mask.to(scores.dtype)

@@ -27,10 +27,10 @@ NLLB_BESIDE = "NLLB's tokeniser beside the .pt (tokenizer.json, or sentencepiece
 ALLOWED = "a checkpoint of ML-CLAP with CED and SONAR"
 TEXT = "text_encoder.model."
 MAX_TOKENS = 512
-"""To which SONAR cuts texts."""
+"""Most tokens of a text in SONAR."""
 MAX_POSITIONS = 1024
 HEAD_WIDTH = 64
-"""Of SONAR's 16 heads; their number cannot be read off the weights."""
+"""Width of each of SONAR's 16 attention heads; the weights do not give their number."""
 CONTROL = (2, 0, 3, 1)
 """Rows of fairseq2's table (pad, unknown, begin, end) in the order of NLLB's tokeniser (begin, pad, end, unknown)."""
 RENAMED = {
@@ -41,9 +41,9 @@ RENAMED = {
     r"\.ffn\.output_proj\.": ".fc2.",
     r"\.ffn_layer_norm\.": ".final_layer_norm.",
 }
-"""fairseq2's names, and those of transformers."""
+"""fairseq2's names -> those of transformers."""
 NOT_NEEDED = ("encoder_frontend.pos_encoder.",)
-"""The table of positions follows from their number."""
+"""The table of positions is computed."""
 
 
 def ml_clap_file(folder: str | os.PathLike[str]) -> Path | None:
@@ -53,7 +53,7 @@ def ml_clap_file(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
-    """What the settings of a model call the parts in a file. ValueError if a part is missing."""
+    """Settings of a model, by path, for the parts in a file. ValueError if a part is missing."""
     tensors = weights.mapped_checkpoint(file, path)
     try:
         # [1, width, 1, columns of patches]
@@ -61,7 +61,7 @@ def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
         sizes = [size for size, (known, _) in SIZES.items() if known == width]
         if not sizes:
             raise refuse(path, str(file), f"{ALLOWED} of a published size, not of width {width}")
-        # The published tower takes a few frames more than its last whole patch.
+        # The published tower takes a few frames more than its last complete patch.
         usual = Ced().chunk_frames
         return {
             "audio": "ced",
@@ -126,7 +126,7 @@ def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
 
 
 def sonar_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """SONAR's tensors of a checkpoint by the names of M2M100's encoder, the rows of its table as NLLB's tokeniser counts."""
+    """SONAR's tensors of a checkpoint by the names of M2M100's encoder, with embedding rows in the order of NLLB's tokeniser."""
     found = {}
     for name, value in tensors.items():
         if not name.startswith(TEXT):

@@ -1,4 +1,4 @@
-"""What MLflow runs to load a logged retriever: the model comes from this file, and nothing is unpickled."""
+"""The file that MLflow runs to load a logged retriever, so that nothing is unpickled."""
 
 from mlflow.models import set_model
 

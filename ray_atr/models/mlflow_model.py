@@ -28,7 +28,7 @@ PACKAGES = (
     "pydantic",
     "scipy",
 )
-"""What the packed code imports to embed; the versions are those it was trained with."""
+"""Packages that the packed code imports to embed; pinned to the installed versions."""
 MODEL_CODE = Path(__file__).with_name("mlflow_code.py")
 
 
@@ -63,14 +63,14 @@ class RetrieverModel(PythonModel):
 
 
 def signature(width: int) -> ModelSignature:
-    """What the model takes and gives: optional columns text, language, audio; vectors [N, r]."""
+    """The model's signature: optional columns text, language, audio -> vectors [N, r]."""
     columns = {"text": DataType.string, "language": DataType.string, "audio": DataType.binary}
     inputs = Schema([ColSpec(kind, name, required=False) for name, kind in columns.items()])
     return ModelSignature(inputs=inputs, outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, width))]))
 
 
 def hush_mlflow() -> None:
-    """Leave out what MLflow says of each file that it copies and of missing examples: nothing to who saves a retriever."""
+    """Suppress MLflow's lines about each file that it copies and about missing examples."""
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     for logger in ("mlflow.utils.uv_utils", "mlflow.utils.environment", "mlflow.pyfunc", "mlflow.store.model_registry"):
         logging.getLogger(logger).setLevel(logging.ERROR)
@@ -78,7 +78,7 @@ def hush_mlflow() -> None:
 
 
 def model_parts(weights: Path) -> dict[str, Any]:
-    """What `mlflow.pyfunc.log_model` and `save_model` take of the retriever in a folder: code, weights, signature, packages."""
+    """Arguments of `mlflow.pyfunc.log_model` and `save_model` for a folder's retriever: code, weights, signature, packages."""
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {"retriever": str(weights)},
@@ -89,7 +89,7 @@ def model_parts(weights: Path) -> dict[str, Any]:
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:
-    """A column's values with None for every kind of absence; all None if the column is missing."""
+    """A column's values, with None for every kind of missing value; all None if the column is missing."""
     if name not in frame:
         return [None] * len(frame)
     return [value if isinstance(value, str | bytes) and value else None for value in frame[name]]

@@ -17,13 +17,13 @@ EXTRA = "onnx"
 
 
 def require_onnx(asked: str) -> None:
-    """ValueError unless the libraries are there that write graphs and run them."""
+    """ValueError unless the libraries that write and run graphs are installed."""
     require_extra("onnxscript", EXTRA, asked)
     require_extra("onnxruntime", EXTRA, asked)
 
 
 def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
-    """Write a graph whose named axes are free, weights inside."""
+    """Write a graph with its weights to one file; the named axes are dynamic."""
     dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
     with errors_alone("torch.onnx", "onnxscript", "onnx_ir"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -42,7 +42,7 @@ def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes:
 
 @contextmanager
 def errors_alone(*loggers: str) -> Iterator[None]:
-    """Within, these loggers (the empty name is the root's) say errors alone."""
+    """Within the context, these loggers (the empty name is the root's) log only errors."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     try:
         for name in levels:

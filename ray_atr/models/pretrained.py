@@ -1,6 +1,6 @@
-"""Models of the transformers library from a local folder or the hub: its own code only, safe weights, a strict report.
+"""Models of the transformers library from a local folder or the hub: only the library's code, safe weights, strict matching.
 
-Here and in the towers, functions import transformers: it takes a second, and small towers do without it.
+Here and in the towers, functions import transformers, because it takes a second and small towers do not need it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOKENIZER_FILES = (
 def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
     """The configuration of a checkpoint (folder or hub id, or a folder with LAION-CLAP's or ML-CLAP's `.pt`).
 
-    Every dropout is replaced where one is given. Layer dropping is switched off in any case: a layer that one worker skips
-    leaves the others waiting for its gradient.
+    `dropout` replaces every dropout; None: they stay. Layer dropping is always switched off: if one worker skipped a layer, the
+    others would wait for its gradient.
     Raises ValueError if there is no readable configuration of a known architecture.
     """
     from transformers import AutoConfig, PreTrainedConfig
@@ -71,8 +71,8 @@ def load_model(
 ) -> Any:
     """The model with the checkpoint's weights, float32 on the CPU; what was loaded is logged.
 
-    Names that start with one of `skip`, be it behind the library's own prefix, may be in the checkpoint or not (heads of the
-    task it was trained on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
+    Names that start with one of `skip`, also after the library's own prefix, are ignored (heads of the task that it was trained
+    on). Raises ValueError for other mismatches, and for a file that is cut off, missing or would run code.
     """
     if (lone := _lone_file(checkpoint)) is not None:
         return lone.read_model(lone.file, model_class, config, path, allowed)
@@ -80,7 +80,7 @@ def load_model(
 
     transformers_logging.disable_progress_bar()
     level = transformers_logging.get_verbosity()
-    # Its warnings say again, in forty lines, what the report below says in one.
+    # Its warnings repeat in forty lines what the report below says in one.
     transformers_logging.set_verbosity_error()
     try:
         with refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError):
@@ -123,7 +123,7 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
         raise refuse(path, str(checkpoint), f"a folder with {missing}")
     with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
         tokenizer = AutoTokenizer.from_pretrained(
-            checkpoint, trust_remote_code=False, **({} if lone is None else lone.whose_tokeniser())
+            checkpoint, trust_remote_code=False, **({} if lone is None else lone.tokenizer_arguments())
         )
     if len(tokenizer) > config.vocab_size:
         allowed = f"the tokeniser of this model; it has {len(tokenizer)} tokens, the model's table {config.vocab_size}"
@@ -134,7 +134,7 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
 
 
 def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any:
-    """The checkpoint's feature extractor: what its preprocessor_config.json says, or LAION's beside a `.pt` of LAION-CLAP.
+    """The checkpoint's feature extractor, from its preprocessor_config.json; or LAION's for a `.pt` of LAION-CLAP.
 
     Raises ValueError if there is none.
     """
@@ -149,7 +149,7 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
 
 
 def encoder_class(config: PreTrainedConfig, path: str, own: Mapping[str, Any], allowed: str) -> Any:
-    """The class of an encoder with this configuration: by its type one of `own`, or the one that the library names."""
+    """The class of an encoder with this configuration: one of `own` by its type, or the library's."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
     if config.model_type in own:
@@ -168,21 +168,21 @@ def require_name(checkpoint: str | os.PathLike[str], path: str) -> None:
 
 
 class _LoneFile(NamedTuple):
-    """One `.pt` in a layout of its authors', and how it is read."""
+    """One `.pt` in its authors' layout, and how it is read."""
 
     file: Path
     read_config: Callable[[Path, str], PreTrainedConfig]
     read_model: Callable[[Path, Any, Any, str, Iterable[str]], Any]
     beside: str
-    """Its tokeniser, in words."""
-    whose_tokeniser: Callable[[], dict[str, Any]]
-    """What AutoTokenizer is told besides the folder, as there is no config.json to say it."""
+    """A description of the tokeniser that must be in its folder."""
+    tokenizer_arguments: Callable[[], dict[str, Any]]
+    """Arguments of AutoTokenizer besides the folder, which has no config.json."""
 
 
 def _lone_file(checkpoint: str | os.PathLike[str]) -> _LoneFile | None:
-    """ML-CLAP's, of which SONAR is read, or LAION-CLAP's; None for a folder or hub id in the layout of transformers."""
+    """ML-CLAP's, from which SONAR is read, or LAION-CLAP's; None for a folder or hub id in the layout of transformers."""
     if (file := ml_clap_file(checkpoint)) is not None:
-        # SONAR's is NLLB's; M2M100, whose encoder it has, has another.
+        # SONAR has the encoder of M2M100, but the tokeniser of NLLB.
         return _LoneFile(file, sonar_config, sonar_model, NLLB_BESIDE, lambda: {"tokenizer_type": "nllb"})
     if (file := laion_file(checkpoint)) is not None:
         return _LoneFile(file, laion_config, laion_model, BESIDE, _of_clap)

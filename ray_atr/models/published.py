@@ -17,7 +17,7 @@ from ray_atr.models.transformers import Htsat, Sonar, TransformersAudioTower, Tr
 from ray_atr.models.weights import is_clap, lone_file
 
 MAX_TOKENS = 77
-"""To which LAION-CLAP cuts captions."""
+"""Most tokens of a caption in LAION-CLAP."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Published:
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a local folder may hold a published retriever: a `ClapModel`, or one `.pt` and nothing else with weights."""
+    """Whether a local folder may hold a published retriever: a `ClapModel`, or one `.pt` as its only file of weights."""
     return is_clap(folder) or lone_file(folder) is not None
 
 
@@ -57,7 +57,7 @@ def _read_clap(folder: Path) -> Published:
     """Both towers of a CLAP.
 
     Raises ValueError if a file is missing or broken, or if its projections are not two linear layers with a ReLU between.
-    Longer clips than its window are cut, or heard by windows, as `model.windows` says.
+    Clips longer than its window are cut, or encoded in windows, as `model.windows` says.
     """
     from transformers import ClapModel
 

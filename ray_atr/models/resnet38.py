@@ -72,7 +72,7 @@ class ResNet38(AudioSettings):
             mel_scale="slaney",
             mel_norm="slaney",
             clip_seconds=self.clip_seconds,
-            # 32 frames: one is left after five halvings.
+            # 32 frames, so that one is left after five halvings.
             minimum_samples=9_920,
         )
 

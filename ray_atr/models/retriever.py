@@ -1,4 +1,4 @@
-"""The model that is trained: two towers, their projections, and every learned parameter of the objective.
+"""The trained model: two towers, their projections, and every learned parameter of the objective.
 
 Shapes: N clips or texts, T frames, F mel bands, L tokens, D embedding width.
 """
@@ -67,7 +67,7 @@ WIDE = 512
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Settings):
-    """The two towers and what joins them."""
+    """The two towers, and how their embeddings are computed and compared."""
 
     audio: AudioSettings = setting(default_factory=SmallCnn, help="audio tower", variants=AUDIO_TOWERS)
     text: TextSettings = setting(default_factory=SmallTransformer, help="text tower", variants=TEXT_TOWERS)
@@ -113,19 +113,19 @@ class ModelSettings(Settings):
 
     @property
     def pools_windows(self) -> bool:
-        """Whether a long clip is heard in windows over all of it."""
+        """Whether a long clip is encoded in windows over all of it."""
         return self.windows != "cut" and self.interaction != "late"
 
     @property
     def training_windows(self) -> int:
-        """The most windows of a clip that a training step hears."""
+        """Most windows of a clip in a training step."""
         if not self.pools_windows:
             return 1
         return self.windows_in_training or (2 if self.windows == "attention" else 1)
 
     @property
-    def encoded_anew(self) -> dict[str, str]:
-        """The frozen towers (audio, text) whose pooled vectors cannot serve, and why. Frozen towers have no dropout."""
+    def encoded_each_batch(self) -> dict[str, str]:
+        """The frozen towers (audio, text) whose pooled vectors cannot be cached, and the reason."""
         frozen = [kind for kind in ("audio", "text") if getattr(self, kind).adapt.is_frozen]
         if self.interaction == "late":
             return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
@@ -134,8 +134,8 @@ class ModelSettings(Settings):
         return {}
 
     def encodes_once(self, kind: str) -> bool:
-        """Whether a tower (audio or text) is frozen and its pooled vectors serve every epoch."""
-        return getattr(self, kind).adapt.is_frozen and kind not in self.encoded_anew
+        """Whether a tower (audio or text) is frozen, and its pooled vectors can be cached for every epoch."""
+        return getattr(self, kind).adapt.is_frozen and kind not in self.encoded_each_batch
 
 
 ATTENTION_TEMPERATURE = 0.1
@@ -143,9 +143,10 @@ ATTENTION_TEMPERATURE = 0.1
 
 
 class Retriever(nn.Module):
-    """Embeds clips and texts into one space; holds what the objective learns. `similarity` compares the vectors of both.
+    """Embeds clips and texts into one space, and holds the objective's learned parameters. `similarity` compares vectors.
 
-    Related: `build_retriever` makes one of settings, `from_pretrained` opens a saved one, `ray_atr.Index` searches many sounds.
+    When: clips and texts are to be embedded, compared or trained.
+    Related: `build_retriever` makes one from settings, `from_pretrained` opens a saved one, `ray_atr.Index` searches many sounds.
 
     >>> retriever = Retriever.from_pretrained("runs/one/trials/seed_0/best")  # doctest: +SKIP
     >>> text, audio = retriever.encode_text(["rain", "a dog barks"]), retriever.encode_audio([sound, sound])
@@ -177,27 +178,27 @@ class Retriever(nn.Module):
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
         learns_windows = settings.windows == "attention" and settings.training_windows > 1
         self.window_query = nn.Parameter(torch.zeros(D)) if learns_windows else None
-        """What attention over windows learns."""
+        """Learned part of the query of attention over windows."""
         self.languages: tuple[str, ...] = ()
-        """ISO 639-3 codes of the captions it was trained on; empty: not known."""
+        """ISO 639-3 codes of the captions that it was trained on; empty: unknown."""
         self.calls: EqualCalls | None = None
-        """How the workers call towers that are sharded; None if none is."""
+        """Coordinates the workers' calls of sharded towers; None if the towers are not sharded."""
 
     @property
     def learned_metric(self) -> Mahalanobis | None:
-        """The transport metric as rankings take it, or None if none is learned."""
+        """The learned transport metric, for rankings; None if none is learned."""
         metric = self.learned.metric
         return None if metric is None else Mahalanobis(self.learned.settings.metric, metric.detach())
 
     @property
     def distance(self) -> str:
-        """What orders `encode_*`'s vectors: `cosine` (unit rows: the higher the inner product) or `euclidean` (the nearer)."""
+        """How `encode_*`'s vectors are ranked: `cosine` (unit rows, by inner product) or `euclidean` (by distance)."""
         return "cosine" if self.ranking.ranking == "cosine" or self.learned.metric is None else "euclidean"
 
     def vectors(self, embeddings: Tensor) -> Tensor:
         """Embeddings [N, D] as vectors [N, r] that rank by `distance`: rows u become u R with M = R R^T if M was learned.
 
-        A ranking by plan is of a whole set, which no vectors hold: they are those of the learned distance then.
+        A ranking by plan needs all queries at once; with it, vectors are those of the learned distance.
         """
         if self.distance == "cosine":
             return embeddings
@@ -213,7 +214,7 @@ class Retriever(nn.Module):
         """
         if self.distance == "cosine":
             return text @ audio.T
-        # By inner products, as torch would for many rows, near vectors lose their digits.
+        # torch's way with inner products is inexact for near vectors.
         return -torch.cdist(text, audio, compute_mode="donot_use_mm_for_euclid_dist")
 
     @property
@@ -222,7 +223,7 @@ class Retriever(nn.Module):
         return int(self.vectors(torch.zeros(0, self.settings.embedding_width)).shape[1])
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode; a frozen tower stays in evaluation mode (no dropout): its embeddings do not change."""
+        """Training mode. A frozen tower stays in evaluation mode (no dropout), so that its embeddings do not change."""
         super().train(mode)
         for tower in (self.audio_tower, self.text_tower):
             if not any(parameter.requires_grad for parameter in tower.parameters()):
@@ -237,12 +238,12 @@ class Retriever(nn.Module):
         metric_scale: float = 1.0,
         towers_apart: bool = False,
     ) -> list[dict[str, Any]]:
-        """Optimiser groups of everything that is trained: `{"params", "lr", "weight_decay"}`, one a rate and decay.
+        """Optimiser groups of all trained parameters: `{"params", "lr", "weight_decay"}`, one for each rate and decay.
 
         Level l of a tower with n levels has `learning_rate * learning_rate_scale * layer_decay ** (n - 1 - l)`. Weight decay is
-        for weight matrices alone: vectors (biases, norms) have none, nor has what the objective learns (the metric at
-        `metric_scale` times the rate): decay would only shift the scale that it is there to learn. With `towers_apart`
-        what can be sharded is in groups of its own: a kernel of the optimiser takes no sharded and whole weights together.
+        only for weight matrices: vectors (biases, norms) have none, and neither have the objective's learned parameters (the
+        metric has `metric_scale` times the rate): it would distort the scale that they learn. With `towers_apart` parameters
+        that can be sharded are in groups of their own: fused optimisers do not mix sharded and other weights.
         """
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
         apart = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
@@ -267,13 +268,14 @@ class Retriever(nn.Module):
         return [{"params": params, "lr": rate, "weight_decay": decay} for (rate, decay, _), params in groups.items()]
 
     def adapt(self, *, compiles: bool = True) -> None:
-        """Applies each tower's training options; to be called once, after the weights of checkpoints are loaded."""
+        """Apply each tower's training options. Call it once, after the weights of checkpoints are loaded."""
         adapt(self.audio_tower, self.settings.audio.adapt, "model.audio.adapt", compiles=compiles)
         adapt(self.text_tower, self.settings.text.adapt, "model.text.adapt", compiles=compiles)
 
     def shard(self, device: torch.device) -> None:
-        """Spread the towers' weights over the workers, to be called by all of them and once, before the rest is moved to the
-        device. From then on towers are called within `equal_calls` only.
+        """Shard the towers' weights over the workers. All workers call it once, before the rest is moved to the device.
+
+        From then on, call the towers only within `equal_calls`.
         """
         towers = [tower for tower in (self.audio_tower, self.text_tower) if next(tower.parameters(), None) is not None]
         for tower in towers:
@@ -281,22 +283,22 @@ class Retriever(nn.Module):
         self.calls = EqualCalls(towers, device)
 
     def equal_calls(self, *, gradient: bool = False, again: bool = False) -> AbstractContextManager[Extra]:
-        """Within, each worker calls the towers as it needs; sharded ones are called equally often by all (`EqualCalls`)."""
+        """Within, a worker may call the towers at will; `EqualCalls` equalises the calls of sharded ones."""
         return nullcontext(Extra()) if self.calls is None else self.calls.together(gradient=gradient, again=again)
 
     def divisible_parameters(self) -> dict[str, nn.Parameter]:
-        """The towers' parameters that can be sharded, by name; the same whether they are."""
+        """The towers' parameters that can be sharded, by name; the same before and after `shard`."""
         named = self.named_parameters(remove_duplicate=False)
         return {name: one for name, one in named if name.startswith(("audio_tower.", "text_tower.")) and one.ndim > 0}
 
     def trained_state(self) -> dict[str, Tensor]:
-        """The entries of `state_dict` that training changes: what is not frozen (of LoRA the updates alone), and buffers."""
+        """The entries of `state_dict` that training changes: unfrozen parameters (with LoRA its updates), and buffers."""
         parameters = self.named_parameters(remove_duplicate=False)
         fixed = {name for name, parameter in parameters if not parameter.requires_grad}
         return {name: value for name, value in self.state_dict().items() if name not in fixed}
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what a retriever of equal settings and frozen weights trained. ValueError if it is not all."""
+        """Load the `trained_state` of a retriever with equal settings and frozen weights. ValueError if names differ."""
         found = self.load_state_dict(dict(state), strict=False)
         wrong = [*found.unexpected_keys, *(self.trained_state().keys() - state.keys())]
         if wrong:
@@ -306,14 +308,14 @@ class Retriever(nn.Module):
         """Unit-norm float32 embeddings [N, D] of log-mel frames [N, T, F], of which `frames[n]` count; `blank`, bool
         [N, T, F], is given in training alone, to a tower that blanks bands itself.
 
-        When: a loop of your own, with gradients. Related: `encode_audio` takes files or samples and has none.
+        When: a training loop of your own. Related: `encode_audio` takes files or samples, without gradients.
         """
         return self._embedded(self.audio_tower(features, frames, *blank), self.audio_projection)
 
     def embed_text(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
         """Unit-norm float32 embeddings [N, D] of token ids [N, L] where the mask [N, L] is True.
 
-        When: a loop of your own, with gradients. Related: `encode_text` takes texts and has none.
+        When: a training loop of your own. Related: `encode_text` takes texts, without gradients.
         """
         return self._embedded(self.text_tower(token_ids, token_mask), self.text_projection)
 
@@ -333,14 +335,14 @@ class Retriever(nn.Module):
         return _projected_tokens(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def with_towers(self, audio_tower: AudioTower, text_tower: TextTower) -> Self:
-        """A retriever with other towers that shares everything else with this one: what trains one trains the other."""
+        """A retriever with other towers; it shares all other parameters with this one."""
         other = copy.copy(self)
         other._modules = dict(self._modules)
         other.audio_tower, other.text_tower = audio_tower, text_tower
         return other
 
     def pool_windows(self, embedded: Tensor, clips: Tensor) -> Tensor:
-        """Unit-norm embeddings [N, D] of clips from those of their windows [M, D]; `clips` [M] never falls, from 0."""
+        """Unit-norm embeddings [N, D] of clips, from their windows' [M, D]; `clips` [M]: each window's clip, ascending."""
         N = int(clips[-1]) + 1 if len(clips) else 0
         if len(clips) == N:
             return embedded
@@ -366,11 +368,11 @@ class Retriever(nn.Module):
     ) -> Tensor:
         """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
 
-        Waveforms are arrays or tensors, one a clip: a 2-D array is refused, as it may be channels or a batch.
+        Waveforms are arrays or tensors, one for each clip: a 2-D array, which may be channels or a batch, is a ValueError.
 
-        They rank as `distance` says: unit norm by cosine, or under the learned metric by their Euclidean distance.
-        `sample_rate` (Hz) is that of the waveforms; none: the front end's own. ValueError names a clip that cannot be read,
-        or of which the model makes nothing.
+        Vectors are ranked as `distance` says: by cosine (unit norm), or with a learned metric by Euclidean distance.
+        `sample_rate` (Hz) is that of the waveforms; None: the front end's. ValueError names a clip that cannot be read, or whose
+        embedding is zero or not finite.
 
         Related: `encode_windows`, for a search inside a recording.
 
@@ -390,7 +392,7 @@ class Retriever(nn.Module):
     def encode_windows(
         self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
     ) -> tuple[list[float], Tensor]:
-        """Where each window of a clip begins (s), and its vector, [W, r]: what a search inside a recording ranks.
+        """(start of each window of a clip (s), its vectors [W, r]), for a search inside a recording.
 
         >>> starts, vectors = retriever.encode_windows(sound, 16_000)
         >>> starts, len(vectors)
@@ -429,9 +431,10 @@ class Retriever(nn.Module):
     def encode_text(
         self, texts: Sequence[str], language: str | Sequence[str] = "eng", *, batch_size: int = 128
     ) -> Tensor:
-        """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; they rank as `distance` says.
+        """Vectors [N, r] (CPU) of texts, all in one language (`en`, `eng`) or each in its own; ranked as `distance` says.
 
-        Warns of languages that the retriever is known not to have been trained on. ValueError numbers a text without words.
+        Warns about languages that the retriever was not trained on, if that is known. ValueError, with its number, for a text
+        without words.
 
         >>> vectors = retriever.encode_text(["a dog barks", "un chien aboie"], ["eng", "fra"])
         >>> tuple(vectors.shape) == (2, retriever.vector_width)
@@ -442,12 +445,12 @@ class Retriever(nn.Module):
                 if isinstance(text, str) and not text.strip():
                     raise refuse(f"text {number}", text, "a text with words")
             if message := self.warning_of_languages([language] if isinstance(language, str) else language):
-                # Of the caller's line: torch's wrapper stands between.
+                # The caller's line is behind torch's wrapper.
                 warnings.warn(message, stacklevel=3)
         return self.vectors(self.embed_sentences(texts, language, batch_size=batch_size))
 
     def warning_of_languages(self, languages: Sequence[str]) -> str:
-        """What to say of texts in languages that it is known not to have been trained on; empty if there is nothing to say."""
+        """A warning about languages that the retriever was not trained on; empty if there are none or it is unknown."""
         asked = {require_language(code).code for code in languages}
         unseen = sorted(asked.difference(self.languages or asked))
         if not unseen:
@@ -463,7 +466,9 @@ class Retriever(nn.Module):
         *,
         batch_size: int = 128,
     ) -> Tensor:
-        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric. ValueError numbers one that is zero or none.
+        """Unit-norm embeddings [N, D] (CPU) of texts, before any learned metric.
+
+        ValueError, with its number, for a text whose embedding is zero or not finite.
 
         >>> bool((retriever.embed_sentences(["rain"]).norm(dim=1) - 1).abs().max() < 1e-5)
         True
@@ -471,7 +476,7 @@ class Retriever(nn.Module):
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
-            # Vectors [N, W] of the text tower's own kind already.
+            # The inputs are vectors [N, W] already.
             given = torch.as_tensor(texts)
             if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
                 raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
@@ -498,13 +503,13 @@ class Retriever(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; the CPU for a retriever without any, such as one of given vectors."""
+        """The device of the weights; the CPU for a retriever without any."""
         weight = next(self.parameters(), None)
         return torch.device("cpu") if weight is None else weight.device
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode for a while, then the mode there was."""
+        """Evaluation mode within the context; the mode is restored afterwards."""
         was_training = self.training
         self.eval()
         try:
@@ -519,10 +524,10 @@ class Retriever(nn.Module):
         frozen: Mapping[str, Path] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Writes weights (safetensors), settings and front end (JSON) and the tokeniser; replaces what was in the folder.
+        """Write weights (safetensors), settings and front end (JSON) and the tokeniser. The folder's content is replaced.
 
-        `weights` are written instead of its own: all of `state_dict`, gathered from sharded towers. `frozen` names files that
-        hold a tower's weights already (`{"audio": file}`); they are linked instead of written.
+        `weights` are written instead of its own: a complete `state_dict`, gathered from sharded towers. `frozen` gives existing
+        files of a tower's weights (`{"audio": file}`), which are linked.
 
         >>> retriever.save_pretrained(folder)
         >>> sorted(path.name for path in folder.iterdir() if path.suffix == ".json")[-1]
@@ -546,19 +551,19 @@ class Retriever(nn.Module):
             held = self.state_dict() if weights is None else weights
             state = {name: value for name, value in held.items() if not name.startswith(self._saved_by_towers)}
             seal_folder(aside, write_state(aside, state, linked))
-            # Not sealed: an evaluation replaces it, and nobody computes with it.
+            # Without a digest: an evaluation replaces it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
 
     @property
     def _saved_by_towers(self) -> tuple[str, ...]:
-        """How the names of weights begin that a tower's own folder holds."""
+        """Prefixes of the weights that a tower saves in its own folder."""
         towers = (("audio_tower.", self.audio_tower), ("text_tower.", self.text_tower))
         return tuple(prefix for prefix, tower in towers if tower.saves_weights)
 
     def card(self, **known: Any) -> str:
-        """The card of this retriever as Markdown; `known` is what an evaluation adds (`models.card.card_text`).
+        """The card of this retriever as Markdown; `known` are further arguments of `models.card.card_text`, from an evaluation.
 
-        When: you give it away. Related: an evaluation writes one with its scores; `push_to_hub` uploads it.
+        When: you publish it. Related: an evaluation writes one with its scores; `push_to_hub` uploads it.
         """
         return card_text(
             audio=self.settings.audio.name,
@@ -571,10 +576,10 @@ class Retriever(nn.Module):
         )
 
     def push_to_hub(self, repository: str, *, folder: str | Path | None = None, private: bool = True) -> str:
-        """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub, made if it is not there.
+        """Upload this retriever with its card to a repository `owner/name` of the Hugging Face hub, created if it does not exist.
 
-        `folder` is where it is saved with an evaluation's card and calibration: that is uploaded then, as it stands. The token
-        and the address are huggingface_hub's own (HF_TOKEN, HF_ENDPOINT). Returns the commit's URL.
+        `folder`, where it was saved, maybe with an evaluation's card and calibration, is uploaded unchanged. The token and the
+        address are those of huggingface_hub (HF_TOKEN, HF_ENDPOINT). Returns the commit's URL.
         """
         from huggingface_hub import HfApi
 
@@ -589,7 +594,7 @@ class Retriever(nn.Module):
             if folder is None:
                 folder = Path(scratch) / "retriever"
                 self.save_pretrained(folder)
-            # A hidden file is another writer's.
+            # Hidden files are those of other writers in progress.
             done = hub.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[".*"])
         return str(done.commit_url)
 
@@ -659,7 +664,7 @@ def _windows(
 
 
 def _bytes_of(clip: str | Path | bytes, name: str) -> tuple[bytes, str]:
-    """The encoded clip, and what it is called in errors."""
+    """(the encoded clip, its name in errors)."""
     if isinstance(clip, bytes):
         return clip, name
     path = Path(clip)
@@ -676,7 +681,7 @@ def _seconds(clip: Clip, sample_rate: int) -> float:
 
 
 def _refuse_zero(embedded: Tensor, what: str) -> Tensor:
-    """The embeddings [N, D]. ValueError for one that is zero or not finite: it is as near to everything as to anything."""
+    """The embeddings [N, D]. ValueError for one that is zero or not finite, which cannot be ranked."""
     wrong = (~(embedded.norm(dim=-1) > 0.5)).nonzero().flatten().tolist()
     if wrong:
         raise refuse(f"{what} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
@@ -691,7 +696,7 @@ def build_retriever(
     ranking: RankingSettings | None = None,
     seed: int | None = None,
 ) -> Retriever:
-    """The retriever of the settings. With a seed its weights depend on nothing else, and no generator outside moves.
+    """The retriever of the settings. With a seed its initial weights depend on it alone; torch's global generator is restored.
 
     Related: `Retriever.from_pretrained` opens a saved one.
 
@@ -709,7 +714,7 @@ def build_retriever(
 
 
 def _with_temperature(learned: LearnedSettings, model: ModelSettings) -> LearnedSettings:
-    """What is learned, with the temperature that the model's settings ask for."""
+    """The learned parameters' settings, with the temperature of the model's settings."""
     return dataclasses.replace(
         learned,
         temperature=model.initial_temperature or learned.temperature,

@@ -1,6 +1,6 @@
-"""Any model of sentence-transformers, or any ClapModel, as a frozen tower: its finished vector is what the projection takes.
+"""Any model of sentence-transformers, or any ClapModel, as a frozen tower: the projection takes its final vector.
 
-It encodes a data set once, as every frozen tower does. Only that library's own modules are opened (no `trust_remote_code`).
+It encodes a data set once, as every frozen tower. Only that library's own modules are loaded (no `trust_remote_code`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODEL_FOLDER = "model"
 
 
 def _frozen() -> Any:
-    """The field of training options, which freeze the tower unless told otherwise."""
+    """The field of training options; the tower is frozen by default."""
     return field(
         default_factory=lambda: Adaptation(is_frozen=True),
         metadata={"help": "a tower of sentence-transformers is frozen (is_frozen true)"},
@@ -53,7 +53,7 @@ class SentenceTransformersText(TextSettings):
 
 
 class SentenceTransformersTextTower(TextTower):
-    """Its pooled vector is the whole model's, after whatever layers that has."""
+    """The pooled vector is the model's output, after all of its layers."""
 
     saves_weights: bool = True
 
@@ -64,7 +64,7 @@ class SentenceTransformersTextTower(TextTower):
         self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """Token ids; the model is not told the languages."""
+        """Token ids; the languages are ignored."""
         if not texts:
             return []
         found = self.model.preprocess(list(texts))
@@ -112,7 +112,7 @@ class SentenceTransformersAudio(AudioSettings):
 
 
 class SentenceTransformersAudioTower(AudioTower):
-    """Encodes one clip at a time: that library pads the clips of a batch, and a vector would depend on its batch-mates."""
+    """Encodes one clip at a time: the library pads the clips of a batch, and a vector would depend on its batch."""
 
     saves_weights: ClassVar[bool] = True
 
@@ -171,7 +171,7 @@ def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
                 num_mels=1,
                 high_hz=rate / 2,
                 clip_seconds=min(clip_seconds, longest),
-                # What the convolutions of wav2vec 2.0 need for one output.
+                # The convolutions of wav2vec 2.0 need this many for one output.
                 minimum_samples=400,
             )
-    raise refuse(path, checkpoint, "a model with a feature extractor that says its sampling_rate")
+    raise refuse(path, checkpoint, "a model whose feature extractor has a sampling_rate")

@@ -1,10 +1,9 @@
-"""Towers whose weights are spread over the workers of a run (torch's `fully_shard`), and the calls that workers make together.
+"""Towers whose weights are sharded over the workers of a run (torch's `fully_shard`), and the coordination of their calls.
 
-A sharded tower gathers each layer's weights whenever it is called, forwards and backwards, so all workers must call it equally
-often and in the same order. They do not by themselves: texts go through the encoder in groups of similar length, a worker may
-have no text of a language at all, and clips in chunks are as many as its share has windows. So before each call the workers
-agree which tower is called next. One that has nothing to embed with it makes an empty call: one frame or token whose gradient is
-zero. That costs a reduction of one number a call.
+A sharded tower gathers each layer's weights in every call, forward and backward, so all workers must call it equally often and in
+the same order. But their shares differ: texts are encoded in groups of similar length, a worker may have no text in a language,
+and the number of windows differs. So before each call the workers agree on the next tower. A worker with nothing to embed makes
+an empty call, of one frame or token, whose gradient is zero. Each call costs a reduction of one number.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from ray_atr.data.audio import log_mel
 from ray_atr.models.adaptation import repeated_layers
 from ray_atr.models.tower import AudioTower, TextTower
 
-NOBODY = 0
-"""What a worker asks for that has embedded everything."""
+NO_TOWER = 0
+"""The request of a worker that has embedded everything."""
 
 
 def shard_tower(tower: nn.Module, device: torch.device) -> None:
-    """Leave this worker its part of the tower's weights, on `device`; to be called by all workers.
+    """Shard the tower's weights: this worker gets its part, on `device`. All workers must call it.
 
-    Each repeated layer is gathered by itself, and what is not in one with the tower's call. At no time are more than one layer's
-    whole weights on the device. Numbers alone (of no dimension) stay whole.
+    Each repeated layer is gathered by itself, and the rest with the tower's call: the device never holds the full weights of more
+    than one layer. Parameters without a dimension are not sharded.
     """
-    # It takes two seconds to import, which no other run should wait for.
+    # Imported here because it takes two seconds.
     from torch.distributed.fsdp import fully_shard
 
-    # Some towers return a part of a larger tensor; nothing here writes into it.
+    # Some towers return a view of a larger tensor, which nothing writes to.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     numbers = {parameter for parameter in tower.parameters() if parameter.ndim == 0}
@@ -48,25 +47,25 @@ def shard_tower(tower: nn.Module, device: torch.device) -> None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether each worker has a part of a tensor: torch's `DTensor`, whose module is not imported for the question."""
+    """Whether a tensor is sharded, torch's `DTensor` (without importing its module)."""
     return hasattr(tensor, "full_tensor")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This worker's part of a sharded tensor; another tensor as it is."""
+    """This worker's part of a sharded tensor; other tensors are returned unchanged."""
     part: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return part
 
 
 def full(tensor: Tensor) -> Tensor:
-    """All workers' parts of a sharded tensor, which all ask for; another tensor as it is."""
+    """The full tensor of a sharded one; all workers must call it. Other tensors are returned unchanged."""
     gathered: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
     return gathered
 
 
 def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole copies on the CPU of all workers' parts, on the first worker; nothing on others, which all take part. One tensor at
-    a time is whole on the device.
+    """Full copies of the tensors on the CPU of the first worker; empty on others, which must all call it. The device holds one
+    full tensor at a time.
     """
     is_first, found = dist.get_rank() == 0, {}
     for name, value in state.items():
@@ -77,24 +76,25 @@ def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class EqualCalls:
-    """Has all workers call their sharded towers equally often, whatever each has to embed.
+    """Makes all workers call their sharded towers equally often, whatever each has to embed.
 
     with calls.together(gradient=True) as extra:
         embedded = ...            # any calls of the towers, or none; no other exchange between workers
-    embedded = extra.joined(embedded)     # where gradients are wanted
+    embedded = extra.joined(embedded)     # if gradients are needed
     """
 
     def __init__(self, towers: Sequence[nn.Module], device: torch.device) -> None:
         self.towers, self.device = towers, device
         self.extra: Extra | None = None
         self.is_serving = False
-        for number, tower in enumerate(towers, start=NOBODY + 1):
+        for number, tower in enumerate(towers, start=NO_TOWER + 1):
             tower.register_forward_pre_hook(partial(self._before_call, number), prepend=True)
 
     @contextmanager
     def together(self, *, gradient: bool = False, again: bool = False) -> Iterator[Extra]:
-        """Within, calls are made together, in one mode (training or evaluation) on all workers. Empty calls have a gradient
-        where others have (`gradient`), and keep no activations where others keep none (`again`, as `embed_again`).
+        """Within the context, calls are coordinated; all workers must be in the same mode (training or evaluation).
+
+        `gradient`: empty calls have a gradient, as the others; `again`: they store no activations, as with `embed_again`.
         """
         if self.extra is not None:
             yield self.extra
@@ -102,13 +102,13 @@ class EqualCalls:
         self.extra = Extra(gradient, again)
         try:
             yield self.extra
-            while (asked := self._agree(NOBODY)) != NOBODY:
+            while (asked := self._agree(NO_TOWER)) != NO_TOWER:
                 self._serve(asked)
         finally:
             self.extra = None
 
     def _before_call(self, number: int, module: nn.Module, inputs: Any) -> None:
-        # Backwards all workers compute the same calls again, which they made in the same order.
+        # In a backward pass all workers recompute the same calls, in the same order.
         if self.is_serving or torch._C._current_graph_task_id() != -1:
             return
         if self.extra is None:
@@ -117,7 +117,7 @@ class EqualCalls:
             self._serve(asked)
 
     def _agree(self, number: int) -> int:
-        """The tower that is called next: the last one that a worker asks for."""
+        """The number of the next tower: the largest that a worker requests."""
         asked = torch.tensor(number, device=self.device)
         dist.all_reduce(asked, op=dist.ReduceOp.MAX)
         return int(asked)
@@ -126,14 +126,14 @@ class EqualCalls:
         assert self.extra is not None
         self.is_serving = True
         try:
-            tower = self.towers[number - NOBODY - 1]
+            tower = self.towers[number - NO_TOWER - 1]
             self.extra.add(partial(_pooled, tower), _least_input(tower, self.device))
         finally:
             self.is_serving = False
 
 
 class Extra:
-    """The empty calls that a worker made for others."""
+    """The empty calls that a worker made because others called a tower."""
 
     def __init__(self, gradient: bool = False, again: bool = False) -> None:
         self.gradient, self.again, self.made = gradient, again, list[Tensor]()
@@ -150,7 +150,7 @@ class Extra:
 
 
 class _Joined(torch.autograd.Function):
-    """One node for all: the calls before it are then back-propagated from the last to the first, as on every other worker."""
+    """One node for all calls, so that they are back-propagated from the last to the first, as on every other worker."""
 
     @staticmethod
     def forward(ctx: Any, embedded: Tensor, *made: Tensor) -> Tensor:
@@ -163,18 +163,18 @@ class _Joined(torch.autograd.Function):
 
 
 def _pooled(tower: nn.Module, *inputs: Tensor) -> Tensor:
-    """What a tower returns, in a form that backwards is needed first, as that of every call that embeds something is.
+    """A tower's output through a product and a norm, as in a call that embeds something.
 
-    A call that keeps no activations is computed again when one of them is needed. If the first of them were within the tower,
-    the weights of its last layer would have been asked for by then, while workers with something to embed ask for those of its
-    first layer: each would compute with what another one asked for. After a projection and a norm all begin with the first.
+    With `again`, the backward pass recomputes a call when it first needs one of its activations. If that one were within the
+    tower, this worker would gather the weights of the tower's last layer first, while others, whose first activation is in the
+    projection, gather those of its first layer: the exchanges would not match.
     """
     pooled: Tensor = tower(*inputs).pooled
     return pooled.tanh()
 
 
 def _least_input(tower: nn.Module, device: torch.device) -> tuple[Tensor, ...]:
-    """What a tower can embed with little work: a text of one token; a clip of silence, as long as some towers want one."""
+    """A small input of a tower: a text of one token, or a short clip of silence, as long as every tower needs."""
     if isinstance(tower, TextTower):
         return torch.full((1, 1), tower.pad_token_id, device=device), torch.ones(1, 1, dtype=torch.bool, device=device)
     assert isinstance(tower, AudioTower)

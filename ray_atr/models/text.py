@@ -72,7 +72,7 @@ class SmallTransformer(TextSettings):
 
 
 class SmallTransformerTower(TextTower):
-    """Linear layers run on real tokens only (no padding), attention on the padded square."""
+    """Linear layers run on packed tokens without padding, attention on padded ones."""
 
     def __init__(self, settings: SmallTransformer, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class SmallTransformerTower(TextTower):
         self.norm = nn.LayerNorm(settings.width)
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """One vocabulary serves every language, so `languages` changes nothing here."""
+        """One vocabulary is for all languages, so `languages` is ignored."""
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [[START_ID, *encoding.ids[: self.max_tokens - 1]] for encoding in encodings]
 
@@ -159,19 +159,19 @@ def train_tokenizer(captions: Iterable[str], vocab_size: int = 4096) -> Tokenize
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Write a tokeniser with its digest, whole, in a folder that exists."""
+    """Write a tokeniser with its digest into an existing folder; the file appears complete."""
     write_json(path, {"tokenizer": json.loads(tokenizer.to_str())})
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokeniser that `save_tokenizer` or `Tokenizer.save` wrote. ValueError if the file is missing, damaged or none."""
+    """The tokeniser that `save_tokenizer` or `Tokenizer.save` wrote. ValueError if it is missing, damaged or no tokeniser."""
     if not path.is_file():
         raise refuse("tokenizer", str(path), "the tokenizer.json that was saved with the model; the file is missing")
     content = read_json(path)
     try:
         return Tokenizer.from_str(json.dumps(content.get("tokenizer", content)))
     except Exception as error:  # noqa: BLE001 (the Rust binding raises bare Exception)
-        raise refuse("tokenizer", str(path), f"a whole tokenizer.json ({shortened(str(error))})") from None
+        raise refuse("tokenizer", str(path), f"a complete tokenizer.json ({shortened(str(error))})") from None
 
 
 TEXT_TOWERS: dict[str, type[TextSettings]] = {

@@ -1,4 +1,4 @@
-"""What an audio tower and a text tower promise, so that every objective trains every pair of them.
+"""The interfaces of audio and text towers.
 
 Shapes: N clips or texts, T frames, F mel bands, L tokens, W width of the tower.
 """
@@ -23,25 +23,25 @@ from ray_atr.models.adaptation import Adaptation
 
 
 class Encoded(NamedTuple):
-    """What a tower returns: one vector a clip or text, and the tokens it was pooled from."""
+    """A tower's output: one vector for each clip or text, and the tokens that it was pooled from."""
 
     pooled: Tensor
     """[N, W]"""
     tokens: Tensor
-    """[N, L, W]; what stands at a position outside the mask means nothing"""
+    """[N, L, W]; values outside of the mask have no meaning"""
     token_mask: Tensor
     """[N, L] bool"""
 
 
 class AudioTower(nn.Module):
-    """Log-mel frames to embeddings. An embedding depends on its own clip alone, never on batch-mates or padding."""
+    """Log-mel frames to embeddings. An embedding depends on its own clip alone, not on its batch or padding."""
 
     front_end: FrontEnd
     width: int
     is_checkpointing: bool
-    """Of towers that can: whether `run` keeps no activations."""
+    """Whether `run` recomputes activations instead of storing them, in towers that support it."""
     trains_batch_norms: bool = False
-    """Of towers that can: whether batch norms have the statistics of the batch in training."""
+    """Whether batch norms have the statistics of the batch in training, in towers that support it."""
     saves_weights: ClassVar[bool] = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
 
@@ -50,17 +50,17 @@ class AudioTower(nn.Module):
         """Encodes clips from log-mel frames [N, T, F]; the first `frames[n]` of clip n count, the rest is padding."""
 
     def save(self, folder: Path) -> None:
-        """Writes what `AudioSettings.rebuild` needs besides the settings and the weights: nothing for most towers."""
+        """Write what `AudioSettings.rebuild` needs besides the settings and the weights: nothing for most towers."""
 
     def run(self, block: nn.Module, *inputs: Any) -> Any:
-        """A block's output, computed again in the backward pass where activations are not kept."""
+        """A block's output, recomputed in the backward pass if `is_checkpointing`."""
         if self.is_checkpointing and torch.is_grad_enabled():
             return checkpoint(block, *inputs, use_reentrant=False)
         return block(*inputs)
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode, in which batch norms keep their statistics, else an embedding would depend on its batch, unless
-        the tower's settings say that they train.
+        """Training mode. Batch norms keep their statistics, so that an embedding does not depend on its batch, unless
+        `trains_batch_norms`.
         """
         super().train(mode)
         if self.trains_batch_norms:
@@ -84,7 +84,7 @@ class TextTower(nn.Module):
         """Token ids of each text in its language (ISO 639-3)."""
 
     def knows(self, texts: Sequence[str], language: str) -> bool:
-        """Whether `tokenise` takes all of these texts: most towers take any."""
+        """Whether `tokenise` accepts all of these texts: most towers accept any."""
         return True
 
     @abstractmethod
@@ -93,18 +93,18 @@ class TextTower(nn.Module):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes the tokeniser, and what else `TextSettings.rebuild` needs besides the settings and the weights."""
+        """Write the tokeniser, and what else `TextSettings.rebuild` needs besides the settings and the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSettings(Settings):
-    """Base of every audio tower's settings: says its front end without building the tower, and builds it."""
+    """Base of every audio tower's settings: gives its front end without building the tower, and builds the tower."""
 
     name: ClassVar[str]
     is_convolutional: ClassVar[bool] = False
-    """Whether it is a convolutional net, which bears a higher learning rate than a transformer."""
+    """Whether it is a convolutional net, which `train.learning_rate=auto` gives a higher rate than a transformer."""
     blanks_after_norm: ClassVar[bool] = False
-    """Whether its tower takes a third input `blank`, bool [N, T, F], and sets what it says to 0 behind its first batch norm."""
+    """Whether its tower takes a third input `blank`, bool [N, T, F], and sets these values to 0 after its first batch norm."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
@@ -151,19 +151,19 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def is_ragged(frames: Tensor, longest: int) -> bool:
-    """Whether a clip has fewer than `longest` frames. In a graph that is being exported no clip has: it takes one length."""
+    """Whether a clip has fewer than `longest` frames. False in a graph that is being exported, which takes one length."""
     return not torch.compiler.is_exporting() and bool((frames < longest).any())
 
 
 def clear(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """`x` [N, C, T, F] with zeros beyond each clip's end, as a convolution pads the clip alone; None: all are full."""
+    """`x` [N, C, T, F] with zeros beyond each clip's end, as a convolution pads the clip by itself; None: unchanged."""
     return x if lengths is None else x * length_mask(lengths, x.shape[2])[:, None, :, None].to(x.dtype)
 
 
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
     """Mean [N, W] over the tokens [N, L, W] where the mask [N, L] is True; zero where a row has none."""
     weights = mask.to(tokens.dtype)[..., None]
-    # A masked token may hold anything, NaN too, and NaN times zero is NaN.
+    # `where`, because a masked token may be NaN, and NaN times zero is NaN.
     total = torch.where(mask[..., None], tokens, 0).sum(dim=1)
     return total / weights.sum(dim=1).clamp(min=1)
 
@@ -180,7 +180,7 @@ def pad_tokens(token_ids: Sequence[Sequence[int]], pad_token_id: int) -> tuple[T
 def encode_groups(
     groups: Sequence[tuple[Tensor, int]], encode: Callable[[Tensor, int], Encoded], length: int = 0
 ) -> Encoded:
-    """What `encode(rows, longest)` makes of groups of rows, in the rows' order; tokens padded to `length` or more."""
+    """The results of `encode(rows, longest)` for groups of rows, in the order of the rows; tokens padded to at least `length`."""
     parts = [encode(rows, longest) for rows, longest in groups]
     back = torch.argsort(torch.cat([rows for rows, _ in groups]))
     L = max(length, *(part.tokens.shape[1] for part in parts))
@@ -218,7 +218,7 @@ def embed_by_length(
 
 
 def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:
-    """Where a tower's published weights come from; None for one that has none."""
+    """The checkpoint of a tower's published weights; None if it has none."""
     return getattr(settings, "checkpoint", None)
 
 

@@ -1,4 +1,4 @@
-"""Any encoder of the transformers library as a tower; HTS-AT, AST, SONAR, LaBSE, BERT, XLM-R are other defaults."""
+"""Any encoder of the transformers library as a tower; HTS-AT, AST, SONAR, LaBSE, BERT and XLM-R have defaults of their own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
-"""Beginnings of names that an encoder has no use for."""
+"""Prefixes of tensors that an encoder does not need."""
 GPU_TOKENS = 4096
-"""Tokens that a group of texts has at least on a GPU: with fewer it takes as long to start a layer as to compute it."""
+"""Least tokens in a group of texts on a GPU: with fewer, starting a layer takes as long as computing it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
-"""What the released code of ML-CLAP leaves out of captions."""
+"""Characters that the released code of ML-CLAP removes from captions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Htsat(TransformersAudio):
 
 
 class TransformersAudioTower(AudioTower):
-    """Encodes clips of equal length together and never pads one: no encoder of the library masks padding in every layer."""
+    """Encodes clips of equal length together, without padding: no encoder of the library masks padding in every layer."""
 
     def __init__(self, settings: TransformersAudio, model: PreTrainedModel, extractor: Any) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class TransformersAudioTower(AudioTower):
         self.pooling = settings.pooling
         self.model_type = model.config.model_type
         for name, parameter in model.named_parameters():
-            # Filled in for masked-prediction training only; without a gradient it would stop distributed training.
+            # Only for masked-prediction training; without a gradient it would stop distributed training.
             if name.endswith("masked_spec_embed"):
                 parameter.requires_grad_(False)
         if self.model_type == "clap_audio_model":
@@ -145,10 +145,10 @@ def audio_encoder(config: PreTrainedConfig) -> Any:
 
 
 def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
-    """Our front end that computes what a transformers feature extractor computes. Raises ValueError for a kind we lack."""
+    """The front end that computes the same as a transformers feature extractor. ValueError for an unknown kind."""
     kind = type(extractor).__name__
     if kind == "ClapFeatureExtractor":
-        # A fused model takes the whole clip as its only view, as it does for clips that are not longer than its window.
+        # A fused model gets the clip as its only view, as for clips that are not longer than its window.
         is_fused = extractor.truncation == "fusion"
         return FrontEnd(
             sample_rate=extractor.sampling_rate,
@@ -186,7 +186,7 @@ def front_end_of(extractor: Any, clip_seconds: float | None) -> FrontEnd:
             high_hz=extractor.sampling_rate / 2,
             normalises_clip=bool(extractor.do_normalize),
             clip_seconds=clip_seconds or 10.0,
-            # What the convolutions of wav2vec 2.0 need for one output.
+            # The convolutions of wav2vec 2.0 need this many for one output.
             minimum_samples=400,
         )
     allowed = "a feature extractor of CLAP, AST or wav2vec 2.0 (HuBERT, WavLM, data2vec) kind"
@@ -274,7 +274,7 @@ class XlmRoberta(TransformersText):
 
 
 class TransformersTextTower(TextTower):
-    """Tokenises each language as the tokeniser wants it, encodes all in one pass in groups of similar length."""
+    """Tokenises each language as the tokeniser needs it, and encodes all texts together in groups of similar length."""
 
     def __init__(self, settings: TransformersText, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class TransformersTextTower(TextTower):
         self._tag_of: dict[str, str | None] = {}
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """Token ids, with the language's tag where the tokeniser has tags. Raises ValueError for a language it lacks."""
+        """Token ids, with the language's tag if the tokeniser has tags. ValueError for a language that it lacks."""
         if not self.language_tags:
             return self._tokenise(list(texts))
         token_ids: list[list[int]] = [[] for _ in texts]
@@ -311,7 +311,7 @@ class TransformersTextTower(TextTower):
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         if not texts:
-            # The library's own tokenisers fail on none.
+            # The library's tokenisers fail on an empty list.
             return []
         return [list(ids) for ids in self.tokenizer(texts, truncation=True, max_length=self.max_tokens)["input_ids"]]
 
@@ -353,10 +353,10 @@ def length_groups(lengths: Tensor, num_groups: int, least_tokens: int = 0) -> li
 
 
 def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Has a tokeniser read texts in lower case, with a space in the place of each mark of punctuation.
+    """Make a tokeniser lower-case texts and replace each punctuation mark by a space.
 
-    The steps become part of its tokenizer.json. One that has them already, as a saved one may, is left as it is. Raises
-    ValueError for a tokeniser that is none of the tokenizers library.
+    The steps are saved in its tokenizer.json; a tokeniser that has them is not changed. ValueError for a tokeniser that is not of
+    the tokenizers library.
     """
     from tokenizers import Regex, normalizers
 
@@ -375,15 +375,15 @@ def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _steps(normalizer: Any) -> list[Any]:
-    """What a normaliser does, one after the other, as tokenizer.json has it."""
+    """The steps of a normaliser, as in tokenizer.json."""
     state = json.loads(normalizer.__getstate__())
     return list(state.get("normalizers", [state]))
 
 
 def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:
-    """The class that encodes this configuration's texts, and the arguments it is made with.
+    """(the class that encodes this configuration's texts, its arguments).
 
-    A pooler that is not used is left out: weights without a gradient stop distributed training.
+    Without a pooler if it is not used: weights without a gradient stop distributed training.
     """
     from transformers import ClapTextModel
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder

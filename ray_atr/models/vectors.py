@@ -1,7 +1,6 @@
-"""Towers whose inputs have vectors already: a data set's own (of CLAP, BEATs, any encoder), or a frozen tower's.
+"""Towers whose inputs are vectors: a data set's own (from CLAP, BEATs, any encoder), or the cached ones of a frozen tower.
 
-A retriever with a stand-in for its frozen tower (`Retriever.with_towers`) trains, validates and is copied like any other, and
-nothing around it changes.
+A retriever with a stand-in for its frozen tower (`Retriever.with_towers`) trains, validates and is copied like any other.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ WIDTH_FILE = "vectors.json"
 
 @dataclass(frozen=True, kw_only=True)
 class AudioVectors(AudioSettings):
-    """Passes a clip's vector on: what is trained is the projection alone."""
+    """Returns a clip's vector unchanged: only the projection is trained."""
 
     name: ClassVar[str] = "vectors"
     width: int = setting(0, "numbers of a clip's vector; 0: as many as the data set's have", at_least=0)
 
     @property
     def front_end(self) -> FrontEnd:
-        """The vector itself, as the only frame. ValueError as long as its width is not known."""
+        """The vector itself, as the only frame. ValueError while its width is unknown."""
         if self.width == 0:
-            raise refuse("model.audio.width", 0, "the width of the vectors, if no data set says it")
+            raise refuse("model.audio.width", 0, "the width of the vectors, if there is no data set to read it from")
         return FrontEnd(kind="vector", num_mels=self.width)
 
     def build(self) -> AudioVectorsTower:
@@ -46,7 +45,7 @@ class AudioVectors(AudioSettings):
 
 
 class AudioVectorsTower(AudioTower):
-    """Features [N, 1, W] are the clips' vectors: a data set's own, or those that a frozen tower made once of the front end's."""
+    """Takes features [N, 1, W], the clips' vectors: a data set's own, or the cached ones of a frozen tower."""
 
     def __init__(self, front_end: FrontEnd, width: int) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class AudioVectorsTower(AudioTower):
 
 @dataclass(frozen=True, kw_only=True)
 class TextVectors(TextSettings):
-    """Looks captions up in a data set of vectors: what is trained is the projection alone."""
+    """Looks up captions in a data set of vectors: only the projection is trained."""
 
     name: ClassVar[str] = "vectors"
     data: str | None = setting(
@@ -78,7 +77,7 @@ class TextVectors(TextSettings):
 
 
 class TextVectorsTower(TextTower):
-    """A caption's only token is the row of its vector. Retrievers find the vectors' folder again by its path."""
+    """A caption's only token is the row of its vector. A saved retriever stores the path of the vectors' folder."""
 
     pad_token_id = 0
 
@@ -87,12 +86,12 @@ class TextVectorsTower(TextTower):
         self.data, self.width = data, width
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # Nothing here is trained, and what is read is in files.
+        # Nothing here is trained, and the vectors are in files.
         return self
 
     @cached_property
     def vectors(self) -> CaptionVectors:
-        """The captions' vectors. ValueError if their folder is gone."""
+        """The captions' vectors. ValueError if their folder is missing."""
         return open_caption_vectors(Path(self.data or "") / GIVEN, is_cache=False)
 
     def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
@@ -121,12 +120,12 @@ class TextVectorsTower(TextTower):
 
 
 class EncodedText(TextVectorsTower):
-    """Stands in for a frozen tower: a caption that is not among its vectors is encoded once, when it is first met."""
+    """Stands in for a frozen tower: a caption that is not among its vectors is encoded at its first use."""
 
     def __init__(self, tower: TextTower, vectors: CaptionVectors) -> None:
         super().__init__(None, tower.width)
         self.vectors = vectors
-        # In a tuple, so that the frozen tower is no part of this module: it is not moved, copied or saved with it.
+        # In a tuple, so that the frozen tower is no submodule: it is not moved, copied or saved with this one.
         self._tower = (tower.eval(),)
         self._new_rows: dict[Caption, int] = {}
         self._new_vectors: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Weights in files, published or saved: read without running code, matched by name and shape, differences reported."""
+"""Files of weights, published or saved: read without running code, and matched by name and shape."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS_FILE = "retriever.json"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 FROZEN_FILE = "frozen.safetensors"
-"""In a tower's own folder: its weights, where many saved models share them."""
+"""The file of a frozen tower's weights in its own folder, which saved models link to."""
 WEIGHT_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Names under which a folder or a hub repository holds its weights, the preferred one first."""
 FILE_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a checkpoint held, against what the model wanted."""
+    """The entries of a checkpoint, compared with those that the model needs."""
 
     source: str
     loaded: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class LoadReport:
     mis_shaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     """name -> (shape in the checkpoint, shape in the model)"""
     skipped: tuple[str, ...] = ()
-    """entries that this model has no use for, by declaration (classifier, front end)"""
+    """entries that this model is declared not to need (classifier, front end)"""
 
     def mismatches(self, allowed: Iterable[str] = ()) -> list[str]:
         """One line for each name that is missing, unexpected or mis-shaped and matches none of the allowed patterns."""
@@ -78,7 +78,7 @@ class LoadReport:
 
 @contextmanager
 def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> Iterator[None]:
-    """Turns what the libraries raise for a missing, broken or unsafe file, and `others`, into a ValueError."""
+    """Raises a ValueError for the libraries' errors about a missing, broken or unsafe file, and for `others`."""
     unreadable: tuple[type[Exception], ...] = (*UNREADABLE, *others)
     try:
         yield
@@ -87,7 +87,7 @@ def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> 
 
 
 def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = AUDIO_CHECKPOINT) -> None:
-    """Raises ValueError naming the mismatches that no pattern allows; logs the report, and those that one does."""
+    """ValueError with the mismatches that no pattern allows. Logs the report and the allowed mismatches."""
     lines = report.mismatches(allowed)
     if lines:
         shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
@@ -131,7 +131,7 @@ def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
 
 
 def require_checkpoint(checkpoint: str, path: str) -> None:
-    """Raises ValueError for a checkpoint that is neither a file or folder that exists nor written like a hub id."""
+    """ValueError for a checkpoint that is neither an existing file or folder nor has the form of a hub id."""
     local = local_of(checkpoint)
     if checkpoint.startswith("shipped:") and not local.is_dir():
         shipped = sorted(f"shipped:{folder.name}" for folder in SHIPPED.iterdir() if folder.is_dir())
@@ -143,7 +143,7 @@ def require_checkpoint(checkpoint: str, path: str) -> None:
 
 
 def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None:
-    """Path, size and time of a checkpoint's files, without reading them or asking the hub; None if none is on this machine."""
+    """Path, size and time of a checkpoint's files on this machine, without reading them; None if there are none."""
     local = local_of(checkpoint)
     if not local.exists():
         cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if checkpoint.count("/") == 1]
@@ -157,9 +157,9 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
 def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT, *, is_mapped: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
 
-    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. `is_mapped` leaves a PyTorch checkpoint's values
-    on the disk, unchecked, for who asks for shapes alone. Raises ValueError for a file that is cut off, is no checkpoint, or
-    would run code.
+    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. With `is_mapped` a PyTorch checkpoint's values
+    stay on disk, unchecked, for callers that need only shapes. ValueError for a file that is cut off, is no checkpoint, or would
+    run code.
     """
     content = _read(file, path, is_mapped=is_mapped)
     for key in ("model", "state_dict"):
@@ -182,7 +182,7 @@ def load_weights(
     allowed: Iterable[str] = (),
     path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
-    """Copies the tensors into the module by name; names that start with one of `skip` are left out.
+    """Copy the tensors into the module by name; names that start with one of `skip` are ignored.
 
     Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
     """
@@ -211,16 +211,16 @@ def load_weights(
 def with_published(
     tower: Model, checkpoint: str | None, fit: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict, **how: Any
 ) -> Model:
-    """The tower, with a checkpoint's weights unless None, by `load_weights(**how)`; `fit` renames and reshapes them."""
+    """The tower with a checkpoint's weights (None: unchanged), by `load_weights(**how)`; `fit` renames and reshapes them."""
     if checkpoint is not None:
         load_weights(tower, fit(read_checkpoint(find_weights(checkpoint))), source=checkpoint, **how)
     return tower
 
 
 def require_plain_archive(file: Path) -> None:
-    """ValueError for a ZIP archive with packed entries, or that promises more bytes than it has: torch writes none.
+    """ValueError for a ZIP archive with compressed entries, or whose entries claim more bytes than it has.
 
-    Such a file can be small and take all memory when it is opened. Other kinds of file pass.
+    torch writes no such files, and a small one could fill the memory when it is opened. Other kinds of file are accepted.
     """
     if not is_zipfile(file):
         return
@@ -229,7 +229,7 @@ def require_plain_archive(file: Path) -> None:
     if any(entry.compress_type != ZIP_STORED for entry in entries):
         raise ValueError("its entries are packed; torch.save packs none")
     if sum(entry.file_size for entry in entries) > file.stat().st_size:
-        raise ValueError("it promises more bytes than it holds")
+        raise ValueError("its entries claim more bytes than it holds")
 
 
 def _read(file: Path, path: str, *, is_mapped: bool) -> dict[str, Any]:
@@ -242,17 +242,17 @@ def _read(file: Path, path: str, *, is_mapped: bool) -> dict[str, Any]:
             # Only the archives that torch writes since 1.6 can be mapped.
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped and is_zipfile(file))
     except pickle.UnpicklingError as error:
-        # Its own message advises to switch the check off.
+        # torch's own message recommends switching the check off.
         name = str(error).partition("GLOBAL ")[2].split(" ", 1)[0]
         reason = f"would run code ({name})" if name else "is cut off or would run code"
-        raise refuse(path, str(file), f"a whole file of tensors; this one {reason}, and was not run") from None
+        raise refuse(path, str(file), f"a complete file of tensors; this one {reason}, and was not run") from None
     if not isinstance(content, Mapping):
         raise refuse(path, str(file), f"a checkpoint that holds named tensors, not one {type(content).__name__}")
     return dict(content)
 
 
 def _numpy_globals() -> list[Any]:
-    """What plain NumPy arrays are pickled with: PANNs checkpoints hold their sampler's index arrays besides the weights."""
+    """The globals in pickles of plain NumPy arrays: PANNs checkpoints hold their sampler's index arrays besides the weights."""
     reconstruct, scalar = np._core.multiarray._reconstruct, np._core.multiarray.scalar  # type: ignore[attr-defined]
     names = [
         (function, f"{module}.{function.__name__}")
@@ -267,8 +267,8 @@ def _first_line(error: BaseException) -> str:
 
 
 def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") -> None:
-    """Writes the tensors by name, behind a prefix, as safetensors."""
-    # Safetensors refuses tensors that share memory; a copy of each shares none.
+    """Write the tensors by name, after a prefix, as safetensors."""
+    # Copies, because safetensors rejects tensors that share memory.
     copies = {prefix + name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
     with disk_errors(file):
         save_file(copies, file)
@@ -276,7 +276,7 @@ def write_weights(file: Path, state: Mapping[str, Tensor], *, prefix: str = "") 
 
 
 def link_weights(source: Path, file: Path) -> None:
-    """Makes a file of weights appear under a second name, without writing them again where the file system can do so."""
+    """Link a file of weights under a second name; it is copied if the file system has no links."""
     try:
         os.link(source, file)
     except OSError:
@@ -285,9 +285,9 @@ def link_weights(source: Path, file: Path) -> None:
 
 
 def write_state(folder: Path, state: Mapping[str, Tensor], frozen: Mapping[str, Path]) -> dict[str, str]:
-    """Writes a model's tensors; those of a tower in `frozen` (`{"audio": file}`) are linked from that file instead.
+    """Write a model's tensors; those of a tower in `frozen` (`{"audio": file}`) are linked from that file instead.
 
-    Returns what is known of the linked files' digests, by their names in the folder.
+    Returns the linked files' digests, as far as they are recorded, by their names in the folder.
     """
     linked = tuple(f"{kind}_tower." for kind in frozen)
     write_weights(folder / WEIGHTS_FILE, {name: value for name, value in state.items() if not name.startswith(linked)})
@@ -297,7 +297,7 @@ def write_state(folder: Path, state: Mapping[str, Tensor], frozen: Mapping[str, 
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a saved model, frozen towers' too. Raises ValueError for a missing or broken file."""
+    """The tensors of a saved model, including frozen towers. ValueError for a missing or broken file."""
     file = folder / WEIGHTS_FILE
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {WEIGHTS_FILE}")
@@ -308,13 +308,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes the settings as JSON, with the number of this layout."""
+    """Write the settings as JSON, with the layout's number."""
     text = json.dumps({"format": FORMATS["retriever"], **content}, indent=1, ensure_ascii=False)
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings that `write_settings` wrote. Raises ValueError for a missing or broken file, or another layout."""
+    """The settings that `write_settings` wrote. ValueError for a missing or broken file, or another layout."""
     file = folder / SETTINGS_FILE
     if not file.is_file():
         raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
@@ -334,7 +334,7 @@ def is_clap(folder: Path) -> bool:
 
 
 ML_CLAP_PARTS = ("audio_encoder.model.", "text_encoder.model.", "audio_proj.", "text_proj.")
-"""Beginnings of the names in ML-CLAP's checkpoints."""
+"""Prefixes of the names in ML-CLAP's checkpoints."""
 
 
 def lone_file(folder: str | os.PathLike[str]) -> Path | None:
@@ -353,15 +353,13 @@ def is_of_ml_clap(file: Path) -> bool:
     try:
         names = mapped_checkpoint(file, "model folder")
     except ValueError:
-        # What reads it for good says why it cannot.
+        # The error is raised when the file is read.
         return False
     return all(any(name.startswith(part) for name in names) for part in ML_CLAP_PARTS)
 
 
 def mapped_checkpoint(file: Path, path: str) -> Mapping[str, Tensor]:
-    """The tensors of a PyTorch checkpoint, which stay on the disk until they are copied; a file that was not changed since is
-    not opened again.
-    """
+    """The tensors of a PyTorch checkpoint, which stay on disk until they are copied. Cached until the file changes."""
     known = file.stat()
     return _mapped(file, path, known.st_mtime_ns, known.st_size)
 
@@ -372,5 +370,5 @@ def _mapped(file: Path, path: str, _changed: int, _size: int) -> dict[str, Tenso
 
 
 def count_parts(names: Iterable[str], prefix: str) -> int:
-    """How many numbered parts of a model there are behind a prefix of its tensors' names."""
+    """Number of a model's numbered parts after a prefix of its tensors' names."""
     return len({name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)})

@@ -1,4 +1,4 @@
-"""A text tower that knows which words are in a text, beside the vector of its encoder.
+"""A text tower with a bag of words in addition to its encoder's vector.
 
 Shapes: N texts, L tokens, W width of the encoder, V words of the vocabulary.
 """
@@ -23,9 +23,9 @@ from ray_atr.models.tower import Encoded, TextTower, pad_tokens
 
 WORDS_FILE = "words.json"
 LEAST = 2
-"""Texts that a word of a vocabulary is in."""
+"""Least number of texts that contain a word of the vocabulary."""
 MOST_WORDS, WORD_DIRECTIONS = 2048, 128
-"""The most frequent words that vectors of words know, and the main directions that are left of them."""
+"""Most words, the most frequent ones, of the vectors of words; and their main directions."""
 _WORD = re.compile(r"(?=\w)[\u2e80-\U0010ffff]|[^\W\d_\u2e80-\U0010ffff]+|\d+")
 
 
@@ -39,14 +39,14 @@ def words_of(text: str) -> list[str]:
 
 
 def frequent_words(texts: Iterable[str], most: int) -> list[str]:
-    """The words that most texts have, at most `most`; none that a single text has."""
+    """The words that are in the most texts, at most `most` of them, each in `LEAST` texts or more."""
     counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
     return [word for word, count in counts.most_common(most) if count >= LEAST]
 
 
 def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
-    """The words of texts [M, W], W at most WORD_DIRECTIONS: products of two are nearly those of their bags of words, each word by
-    the logarithm of how rare it is among the texts.
+    """Vectors of the words of texts [M, W], W at most WORD_DIRECTIONS: their inner products approximate those of the texts' bags
+    of words, with each word weighted by the logarithm of its inverse frequency.
 
     >>> a, b, c = word_vectors(["a dog barks", "a dog howls", "a bell barks"])
     >>> bool(a @ b > 0), bool(abs(b @ c) < 1e-5)
@@ -65,17 +65,17 @@ def word_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def vector_and_words(text: Tensor, words: Tensor) -> Tensor:
-    """[v, k v, k b, k], [N, 2W + V + 1], of the encoder's vectors v (`text` [N, W]) and of b and k [N, V + 1] (`WithWords.bag`).
+    """[v, k v, k b, k], [N, 2W + V + 1], from the encoder's vectors v (`text` [N, W]) and b and k [N, V + 1] (`WithWords.bag`).
 
-    So a linear map of it is one map of v where no word is known, another one of v and the words where all are, and the mean
-    of both, by k, in between.
+    A linear map of it is one map of v if no word is in the vocabulary (k = 0), another one of v and the words if all are
+    (k = 1), and in between a mixture of both.
     """
     known = words[:, -1:]
     return torch.cat([text, known * text, known * words[:, :-1], known], dim=1)
 
 
 class WithWords(TextTower):
-    """An encoder, and which words of a vocabulary a text has.
+    """An encoder, with the words of a text that are in a vocabulary.
 
     A word of a text is one more token: -1 - n for the vocabulary's n-th, and -1 - V for one that it lacks.
     """
@@ -103,8 +103,8 @@ class WithWords(TextTower):
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
 
     def bag(self, texts: Sequence[str]) -> Tensor:
-        """[N, V + 1]: whether each word is in the text, and k: the share of its words that are known less that of the others,
-        at least 0.
+        """[N, V + 1]: whether each word is in the text, and k: the share of the text's words that are in the vocabulary minus
+        the share of the others, at least 0.
         """
         return self._bag(pad_tokens([self._words(text) for text in texts], 0)[0])
 
@@ -125,6 +125,6 @@ class WithWords(TextTower):
 
 
 def with_saved_words(encoder: TextTower, folder: Path) -> TextTower:
-    """The tower with the words that were saved beside it, or as it is where there are none."""
+    """The tower with the words that were saved in the folder; unchanged if there are none."""
     file = folder / WORDS_FILE
     return WithWords(encoder, read_json(file)["words"]) if file.is_file() else encoder

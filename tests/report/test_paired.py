@@ -69,8 +69,8 @@ def test_the_page_and_the_terminal_show_the_differences(run: Path) -> None:
 def test_few_seeds_are_warned_of(run: Path) -> None:
     table = paired_table(read_runs([run]))
     assert table is not None
-    assert "Careful: 2 seeds tell too little of how seeds differ" in table.note
-    assert "says nothing of how seeds differ" in warning_of_seeds(1)
+    assert "Careful: 2 seeds are too few to estimate how seeds differ" in table.note
+    assert "does not include how seeds differ" in warning_of_seeds(1)
     assert [warning_of_seeds(seeds) for seeds in (3, 4)] == ["", ""]
 
 

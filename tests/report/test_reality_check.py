@@ -198,7 +198,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     ]
     assert read_cells(run).cells["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
     page = Path(str(written.page)).read_text()
-    assert "Careful: 2 seeds tell too little" in page
+    assert "Careful: 2 seeds are too few" in page
     assert page.index("Reality check") < page.index("</table>")
     queries = len(hits_of(trial, experiment).values)
     assert f"R@1, audio to text, eng, in percent of {queries} queries ({100 / queries:.1f} points each)" in page
