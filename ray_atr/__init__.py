@@ -49,5 +49,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # What this file itself imports is nobody's.
+    # Without the modules that this file imports.
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -1,1 +1,1 @@
-"""What every part of the package stands on: settings, files, processes. Nothing here knows of sound or text."""
+"""Shared by all parts of the package: settings, files, processes. Nothing in it depends on audio or text."""

@@ -1,7 +1,7 @@
-"""A file of sealed JSON lines that grows by one line at a time, at the same cost however long it is.
+"""A file of sealed JSON lines that grows by one line at a time; the cost of a line does not grow with the file.
 
-On a file system a line is appended and synced. A kill can leave the last line without its end: it is not read, and the next
-line takes its place. An object store cannot append: there the whole file is written again.
+On a file system a line is appended and synced. If the process is killed, the last line may lack its end: it is not read, and
+the next line replaces it. An object store cannot append: there all of the file is written again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ray_atr.common.atomic import disk_errors, sync_folder
 from ray_atr.common.locations import Location, file_exists, storage_errors
 
 BLOCK = 1 << 16
-"""Bytes that are read at once from the end of a file."""
+"""Bytes per read from the end of a file."""
 
 
 def append_line(file: Location, row: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ def append_line(file: Location, row: Mapping[str, Any]) -> None:
     with storage_errors(file), disk_errors(file):
         is_new = not file.exists()
         with file.open("x+b" if is_new else "r+b") as opened:
-            opened.seek(_whole_bytes(opened))
+            opened.seek(_length_of_lines(opened))
             opened.truncate()
             opened.write((digests.seal(row) + "\n").encode())
             opened.flush()
@@ -39,26 +39,26 @@ def append_line(file: Location, row: Mapping[str, Any]) -> None:
 def read_appended(file: Location) -> list[dict[str, Any]]:
     """The lines of a file in order, without a last one that has no end; none if there is no file.
 
-    ValueError names the line that is no object, or not what was written.
+    ValueError names a line that is not an object or was changed.
     """
     if not file_exists(file):
         return []
-    whole, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
+    lines, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
     if digests.is_sealed(rest) and not rest.endswith((b'"', b"}")):
-        # A kill cuts a line off before its digest, or within what follows it; it puts nothing behind it.
+        # A killed write is cut off in or before the digest; it never adds bytes after it.
         raise digests.DamagedFileError(file)
-    return list(digests.rows_of(whole + line_break, file))
+    return list(digests.rows_of(lines + line_break, file))
 
 
 def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
-    """The same from the last line on to the first; of a file on this machine no more is read than is asked for."""
+    """The same lines, last one first; a local file is read only as far as lines are requested."""
     if not isinstance(file, Path):
         yield from reversed(read_appended(file))
         return
     if not file.is_file():
         return
     with file.open("rb") as opened:
-        start, later = _whole_bytes(opened) - 1, b""
+        start, later = _length_of_lines(opened) - 1, b""
         if start < 0:
             return
         while start > 0:
@@ -70,8 +70,8 @@ def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
         yield from digests.rows_of(later, file)
 
 
-def _whole_bytes(opened: IO[bytes]) -> int:
-    """How long a file is without what follows its last line break."""
+def _length_of_lines(opened: IO[bytes]) -> int:
+    """Number of bytes up to the last line break."""
     start = opened.seek(0, os.SEEK_END)
     while start:
         end, start = start, max(0, start - BLOCK)

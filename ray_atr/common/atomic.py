@@ -1,7 +1,7 @@
-"""Files and folders on this machine that appear whole: written aside as `.name.<12 hex digits>`, then renamed.
+"""Files and folders on this machine that appear only when complete: written as `.name.<12 hex digits>`, then renamed.
 
-A writer that was killed leaves what it wrote aside; whoever next writes the same name removes it. A live writer holds a
-lock on it, so that two writers never remove each other's.
+The temporary file of a killed writer is removed by the next writer of the same name. A live writer holds a lock on its
+temporary file, so that two writers never remove each other's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import IO
 PRIVATE = 0o600
 """The mode of files that hold commands, paths and settings: what a person may have typed a key into."""
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""With which a disk refuses a write."""
+"""Error numbers with which a disk refuses a write."""
 
 
 @contextlib.contextmanager
 def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write that takes the place of `file` once everything is written; if that fails, nothing of it is left.
+    """A file to write that replaces `file` once everything is written; if that fails, nothing of it remains.
 
     `is_synced` waits until it and its name are on the disk, to outlive a power cut. An error of the disk, full or failing,
     names the file, which an error of writing to an open file leaves out.
@@ -44,7 +44,7 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
         if is_synced:
             sync_folder(file.parent)
     except OSError as error:
-        # Of a rename, the name aside is gone in a moment.
+        # An error of the rename names the temporary file, which is about to be removed.
         if error.errno is None or (error.filename is not None and error.filename2 is None):
             raise
         raise OSError(error.errno, error.strerror, str(file)) from None
@@ -53,19 +53,19 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
 
 
 def readable_as_its_folder(file: Path) -> None:
-    """Let who may read a file's folder read the file, and who may write there write it, as of any new file.
+    """Give a file the permissions to read and write that its folder has, as any new file.
 
-    For libraries that write a file aside and rename it: that of safetensors is its owner's alone.
+    For libraries that rename a temporary file: that of safetensors can be read by its owner only.
     """
     file.chmod(file.stat().st_mode | file.parent.stat().st_mode & 0o666)
 
 
 @contextlib.contextmanager
 def disk_errors(file: Path) -> Iterator[None]:
-    """Raises what a library makes of a disk that refuses a write as the OSError that it was, naming the file.
+    """Raises a library's error about a disk that refuses a write as the original OSError, naming the file.
 
-    torch raises a RuntimeError about positions while it handles it; safetensors puts its number into a message, FAISS its words;
-    shutil names the file that it copies first, a rename the name aside, and writing to an open file or syncing it none.
+    torch raises a RuntimeError about positions while it handles the OSError; safetensors has only its number in the message,
+    FAISS only its text; shutil and a rename name another file, and writing to an open file or syncing it names none.
     """
     try:
         yield
@@ -78,16 +78,16 @@ def disk_errors(file: Path) -> Iterator[None]:
 
 def _refusal_behind(error: Exception) -> int | None:
     if isinstance(error, shutil.Error):
-        # Of a whole folder that is copied: source, target and words of each file that failed.
+        # The error of a copied folder lists source, target and message of each file that failed.
         listed = re.search(r"\[Errno (\d+)\]", str(error))
         return int(listed[1]) if listed else None
     if isinstance(error, OSError) and (error.filename is None or error.filename2 is not None):
         return error.errno
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return error.__context__.errno
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    if said:
-        return int(said[1])
+    numbered = re.search(r"\(os error (\d+)\)", str(error))
+    if numbered:
+        return int(numbered[1])
     refused = re.search(r"write error in .*\((.+)\)$", str(error))
     return next((number for number in REFUSALS if refused and os.strerror(number) == refused[1]), None)
 
@@ -108,13 +108,13 @@ def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
             if is_synced:
                 sync_folder(folder.parent)
         except OSError as error:
-            # The names aside are gone in a moment.
+            # The error names a temporary file, which is about to be removed.
             raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 @contextlib.contextmanager
 def files_aside(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, whose files then take the places of those of the same name in `folder`, one after the other."""
+    """A new folder to write into, whose files then replace those of the same name in `folder`, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     with _folder_aside(folder) as aside:
@@ -126,7 +126,7 @@ def files_aside(folder: Path) -> Iterator[Path]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, if there is one, so that a kill leaves it whole or gone, never half."""
+    """Remove a folder, if there is one, so that it is complete or gone at any moment, even if the process is killed."""
     aside = _aside(folder)
     with contextlib.suppress(FileNotFoundError):
         os.replace(folder, aside)
@@ -134,20 +134,20 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what writers of `path` that are no longer alive left next to it."""
+    """Remove temporary files that dead writers of `path` left next to it."""
     start = f".{path.name}."
     with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         remove_leftovers_among(Path(entry.path) for entry in entries if entry.name.startswith(start))
 
 
 def remove_leftovers_below(folder: Path) -> None:
-    """Remove what writers that are no longer alive left anywhere below a folder."""
+    """Remove temporary files that dead writers left anywhere below a folder."""
     remove_leftovers_among(folder.rglob(".*"))
 
 
 def remove_leftovers_among(paths: Iterable[Path]) -> None:
-    """Remove what writers that are no longer alive left, of these files and folders; other names are left alone."""
-    # The journal of a database that was written aside comes after it, and goes when the database has gone.
+    """Remove temporary files that dead writers of these files and folders left; others stay."""
+    # Sorted, so that a database is removed before its journal.
     for hidden in sorted(paths):
         name = re.fullmatch(r"(\..+\.[0-9a-f]{12})(-journal|-wal|-shm)?", hidden.name)
         if name and (name[2] is None or not hidden.with_name(name[1]).exists()):
@@ -173,7 +173,7 @@ def _open_aside(file: Path) -> tuple[Path, IO[bytes]]:
         aside = _aside(file)
         output = aside.open("w+b")
         _claim(output.fileno())
-        # Between the two calls another writer may have taken it for a dead one's.
+        # Between the two calls another writer may have removed it as a dead writer's.
         if aside.exists():
             return aside, output
         output.close()
@@ -198,7 +198,7 @@ def _folder_aside(folder: Path) -> Iterator[Path]:
 
 
 def _claim(descriptor: int) -> None:
-    """Show that a live process writes this file or folder; a file system without locks goes without."""
+    """Lock this file or folder as that of a live process; skipped on a file system without locks."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 

@@ -1,8 +1,8 @@
-"""What is cached under a home's `data/cache/`, each of which can be made again: features, vectors, tokenisers, indexes.
+"""The caches under a home's `data/cache/`, each of which can be made again: features, vectors, tokenisers, indexes.
 
 `vectors` are of frozen towers, `indexes` copies of those in a store.
 
-A cache is last used when its manifest, or the file that it is, was last changed: whoever finds one whole marks it.
+The last use of a cache is the time at which its manifest (or its single file) was last changed: every use updates it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 
 def cache_folder(home: Path, kind: str) -> Path:
-    """Where the caches of a kind are: beside the data sets of users, which they may call anything else."""
+    """The folder of the caches of a kind, beside the data sets of users, which may have any other name."""
     return home / "data" / "cache" / kind
 
 
@@ -36,7 +36,7 @@ def cache_key(content: Any, code: bytes = b"") -> str:
 
 
 def lock_of(cache: Path) -> FileLock:
-    """Held by the one process that makes a cache; others that ask at the same time wait for it."""
+    """The lock held by the one process that makes a cache; others wait for it."""
     return FileLock(f"{cache}.lock")
 
 
@@ -56,7 +56,7 @@ class Cache:
 
 
 def mark_used(file: Path) -> None:
-    """Note that a cache was used now; one that cannot be written is used all the same."""
+    """Mark a cache as used now; a cache on a read-only disk is used without a mark."""
     with contextlib.suppress(OSError):
         os.utime(file)
 
@@ -66,7 +66,7 @@ def list_caches(home: Path) -> list[Cache]:
     caches = []
     for kind in KINDS:
         for path in sorted(cache_folder(home, kind).glob("[!.]*")):
-            # Locks and notes are none.
+            # Lock files and notes are no caches.
             if path.suffix != ".lock" and path.name != "known":
                 manifests = [path / name for name in MANIFEST_FILES if (path / name).is_file()]
                 marked = path if path.is_file() else next(iter(manifests), path / MANIFEST_FILES[0])

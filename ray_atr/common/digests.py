@@ -1,11 +1,11 @@
-"""Whole texts and JSON, here or in a store, and the digests (XXH3, 64 bits) by which damaged bytes are known.
+"""Texts and JSON files, local or in a store, with digests (XXH3, 64 bits) by which damaged bytes are detected.
 
 A record is a JSON text whose object, or each of whose lines, ends with `"digest": "xxh3:0123456789abcdef"`, the digest of
 the text with sixteen zeros in its place. A sealed folder has a list of its files' digests, `digests.json`, which is a record
-itself: name -> digest. A text that somebody else wrote has none and is read as it is.
+itself: name -> digest. A text that another program wrote has none and is read unchecked.
 
-XXH3 tells damage, and is fast. Where a digest is the name of a content, or others check it (the shards of a data set, the
-objects of a checkpoint in a store, a tower), it is SHA-256, which nobody can forge.
+XXH3 detects damage, and is fast. Where a digest names content, or others check it (the shards of a data set, the
+objects of a checkpoint in a store, a tower), it is SHA-256, which cannot be forged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from ray_atr.common.atomic import atomic_file
-from ray_atr.common.locations import Location, storage_errors, whole_file, with_retries
+from ray_atr.common.locations import Location, complete_file, storage_errors, with_retries
 from ray_atr.common.settings import shortened
 
 DIGESTS_FILE = "digests.json"
@@ -36,7 +36,7 @@ _AFTER_MARK = 16 + len('"')
 
 
 class DamagedFileError(ValueError):
-    """A file whose bytes are not those that were written."""
+    """A file whose bytes differ from those that were written."""
 
     def __init__(self, file: object, remedy: str = "restore it from a copy, or delete it") -> None:
         super().__init__(f"{file}: damaged, not the whole file as it was written; {remedy}")
@@ -75,9 +75,9 @@ def digest_of_file(file: Path) -> str:
 
 
 def seal(content: Mapping[str, Any], **layout: Any) -> str:
-    """The object as JSON text that ends with its digest; `layout` is json.dumps' own."""
+    """The object as JSON text that ends with its digest; `layout` is passed to json.dumps."""
     text = json.dumps({**unsealed(content), DIGEST: _ZEROS}, ensure_ascii=False, **layout)
-    # Half of a surrogate pair, which a command line can hold, is written as JSON's own escape.
+    # A lone surrogate, which a command line can hold, becomes a JSON escape.
     encoded = text.encode("utf-8", "backslashreplace")
     head, _, tail = encoded.decode().rpartition(_ZEROS)
     return head + digest_of(encoded) + tail
@@ -90,7 +90,7 @@ def unsealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(text: bytes, file: object) -> None:
-    """DamagedFileError unless the text is as it was sealed, or never was."""
+    """DamagedFileError if a sealed text was changed; a text without a digest passes."""
     text = text.removesuffix(b"\n")
     seals = list(_SEAL.finditer(text))
     if not seals:
@@ -103,16 +103,16 @@ def check_seal(text: bytes, file: object) -> None:
 
 
 def is_sealed(text: bytes) -> bool:
-    """Whether a text holds a whole digest, right or wrong."""
+    """Whether a text holds a complete digest, right or wrong."""
     return _SEAL.search(text) is not None
 
 
-def lost_seal(file: Location, *, is_lines: bool = False) -> str | None:
-    """That a record, or a line of a file of them, has no digest: it was edited, and nothing says what it was. None if all have
-    theirs.
+def missing_digest(file: Location, *, is_lines: bool = False) -> str | None:
+    """A message if a record, or a line of a file of records, has no digest: it was edited and cannot be checked. None if all
+    have one.
     """
     content = read_bytes(file)
-    # What follows the last line break was cut off by a kill.
+    # Text after the last line break is an interrupted write.
     parts = content.rpartition(b"\n")[0].splitlines() if is_lines else [content]
     if all(map(is_sealed, parts)):
         return None
@@ -120,7 +120,7 @@ def lost_seal(file: Location, *, is_lines: bool = False) -> str | None:
 
 
 def _has_remains(text: bytes) -> bool:
-    """Whether a text without a digest had one: most of its mark stands where a record ends, whichever of its bytes changed."""
+    """Whether a text without a valid digest had one: most bytes of the digest's key are at the end of the record."""
     if b"xxh3:" in text:
         return True
     entry = text.rstrip(b"\n}")
@@ -130,7 +130,7 @@ def _has_remains(text: bytes) -> bool:
 
 def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere."""
-    # What begins with a dot is being written, or was left by a kill.
+    # Names with a leading dot are unfinished files.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     present = {path.relative_to(folder).as_posix() for path in paths}
     names = sorted((present | set(known or {})) - {DIGESTS_FILE})
@@ -139,9 +139,10 @@ def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """DamagedFileError for the first of a folder's files that is not as it was sealed, or is gone.
+    """DamagedFileError for the first of a folder's files that was changed or removed since it was sealed.
 
-    Where several are there and differ, and none is another file of the list, the list is named: it may be of another folder.
+    If several files exist and differ, and none of them is another file of the list, the error names the list: it may be of
+    another folder.
     """
     listed = digests_of(folder)
     for number, name in enumerate(listed):
@@ -158,10 +159,10 @@ def check_folder(folder: Path) -> None:
 
 
 def first_cut_short(folder: Path) -> Path | None:
-    """The first of a sealed folder's files that is gone or cut short; None if all are whole, or the folder has no list.
+    """The first of a sealed folder's files that is gone or cut short; None if all are complete, or the folder has no list.
 
-    Quick, so that many folders can be asked: of weights (safetensors) only the head is read, which says how long the file is,
-    so a byte that changed is not found as `check_folder` finds it. Other files are small and are compared with their digests.
+    Fast enough for many folders: of weights (safetensors) only the header is read, which states the length of the file, so a
+    changed byte is not found (`check_folder` finds it). Other files are small and are compared with their digests.
     """
     try:
         names = list(digests_of(folder))
@@ -180,7 +181,7 @@ def first_cut_short(folder: Path) -> Path | None:
 
 
 def check_file(folder: Path, name: str) -> None:
-    """DamagedFileError unless a file of a sealed folder is as it was sealed; one that the list does not name passes."""
+    """DamagedFileError if a file of a sealed folder was changed; a file that is not in the list passes."""
     digest = digests_of(folder).get(name)
     if digest is not None and (not (folder / name).is_file() or digest_of_file(folder / name) != digest):
         raise DamagedFileError(folder / name, "restore it from a copy")  # one that is gone is damaged too
@@ -203,13 +204,13 @@ def _listed(file: Path, changed: int) -> dict[str, str]:
 
 
 def write_bytes(file: Location, content: bytes) -> None:
-    """Write a whole file in the place of an older one."""
-    with whole_file(file) as output:
+    """Write a file atomically, replacing an older one."""
+    with complete_file(file) as output:
         output.write(content)
 
 
 def write_text(file: Location, content: str, *, is_private: bool = False) -> None:
-    """Write a whole file in the place of an older one, in a folder that exists. StorageError if that fails."""
+    """Write a text file atomically into a folder that exists, replacing an older one. StorageError if that fails."""
     if not isinstance(file, Path):
         with_retries(file, lambda: file.write_text(content, encoding="utf-8"))
         return
@@ -231,14 +232,14 @@ def read_text(file: Location) -> str:
 
 
 def write_json(file: Location, content: Mapping[str, Any], *, is_private: bool = False) -> None:
-    """Write an object as sealed JSON, whole, into a folder that exists."""
+    """Write an object atomically as sealed JSON into a folder that exists."""
     write_text(file, seal(content, indent=1) + "\n", is_private=is_private)
 
 
 def read_json(file: Location) -> Any:
     """The content of a JSON file, without its digest.
 
-    ValueError names the file if it is not JSON, DamagedFileError if it is not what was written, StorageError if it is gone.
+    ValueError names the file if it is not JSON, DamagedFileError if it was changed, StorageError if it is gone.
     """
     text = read_bytes(file)
     check_seal(text, file)
@@ -247,12 +248,12 @@ def read_json(file: Location) -> Any:
 
 
 def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write objects as sealed JSON, one a line, whole."""
+    """Write objects atomically as sealed JSON, one per line."""
     write_text(file, "".join(seal(row) + "\n" for row in rows))
 
 
 def rows_of(text: bytes, file: Location) -> Iterator[dict[str, Any]]:
-    """The objects of sealed lines. ValueError names the line that is no object, or not what was written."""
+    """The objects of sealed lines. ValueError names a line that is not an object or was changed."""
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{file}, line {number}"
         check_seal(line, where)

@@ -1,7 +1,7 @@
-"""The formats of what this package writes, and the one function that says whether it can read what it finds.
+"""The formats of the files that this package writes, and the one function that checks and converts what it reads.
 
-A format's number changes when a reader of before would misunderstand what is written. Then `require_format` brings the older
-content into the form of today, for two minor versions (docs/versions.md), and nothing else needs to know of it.
+A format's number changes when an older reader would misread what is written. Then `require_format` converts older content
+into the current form, for two minor versions (docs/versions.md); no other code handles old formats.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.common.settings import refuse
 
 FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 2, "knowledge base": 3}
-"""What is written -> the number under `format` in its manifest, as since 0.2."""
+"""Kind of content -> the number under `format` in its manifest, since 0.2."""
 
 _TABLES = {
     "beliefs": "clean_probabilities",
@@ -23,7 +23,7 @@ _TABLES = {
 
 
 def _checkpoint_of_1(content: Mapping[str, Any]) -> dict[str, Any]:
-    """An estimator's tables had other names."""
+    """Rename an estimator's tables."""
     state = content["correspondence"]
     tables = {_TABLES.get(name, name): table for name, table in state["tables"].items()}
     return {**content, "correspondence": {**state, "tables": tables}}
@@ -31,10 +31,10 @@ def _checkpoint_of_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 _READERS: dict[tuple[str, object], Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     ("checkpoint", 1): _checkpoint_of_1,
-    # Its arrays say themselves how ids are written.
+    # Its arrays themselves tell how ids are written.
     ("knowledge base", 2): dict,
 }
-"""What is written, and the number of an older format -> its content as the next number has it."""
+"""(kind of content, number of an older format) -> function that converts its content to the next number."""
 
 
 def require_format(what: str, content: Mapping[str, Any], file: object) -> dict[str, Any]:

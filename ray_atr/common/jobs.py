@@ -13,7 +13,7 @@ from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_da
 from ray_atr.common.settings import refuse
 
 RESTARTS_IN_A_CLUSTER = 3
-"""How often a process begins again there, whose node may go. On one machine it would die of the same again, without an end."""
+"""Restarts of a process in a cluster, whose nodes may go away. On one machine it would die again for the same reason."""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Resources:
-    """What each of several processes gets (logical CPUs and GPUs, may be shares), and how many there are."""
+    """Logical CPUs and GPUs (may be fractions) of each process, and the number of processes."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -36,10 +36,10 @@ def run_jobs(
 ) -> Iterator[tuple[int, Result]]:
     """(the job's number, its result) of every job: in the jobs' order in this process, as they are done on Ray.
 
-    `make_worker` makes what does the jobs, once in each process, and only if there is a job. Jobs, results and
-    `make_worker` must be picklable to run on Ray. A job may take as long as it takes: hours of a large model on a CPU are
-    work, not a hang. Raises what a job raises, ValueError if the processes asked for do not fit into the cluster,
-    TimeoutError if the resources of the first one do not come free, and ChildProcessError if a process dies.
+    `make_worker` makes the function that does the jobs, once per process, and only if there is a job. Jobs, results and
+    `make_worker` must be picklable to run on Ray. A job has no time limit: a large model on a CPU may take hours.
+    Raises the errors of jobs, ValueError if the requested processes do not fit into the cluster, TimeoutError if the resources
+    of the first one do not become free, and ChildProcessError if a process dies.
     """
     if jobs and ray is not None:
         yield from _run_on_ray(jobs, make_worker, ray)
@@ -52,11 +52,11 @@ def _run_on_ray(
     jobs: Sequence[Job], make_worker: Callable[[], Callable[[Job], Result]], resources: Resources
 ) -> Iterator[tuple[int, Result]]:
     start_ray()
-    # Also without a limit to a job's silence, which may last for hours, in a Ray that someone else has started.
+    # Lifts the time limit of a silent job, also in a Ray that someone else has started.
     quiet_ray_data()
     import ray
 
-    # As bytes: Arrow need not find a type for them, and a process is sent no jobs but its own.
+    # As bytes: Arrow needs no type for them, and a process receives only its own jobs.
     rows = [{"number": number, "job": ray.cloudpickle.dumps(job)} for number, job in enumerate(jobs)]
     grows = is_inside_a_cluster()
     size = min(len(jobs), num_processes(resources, ray.cluster_resources(), grows=grows))
@@ -64,12 +64,12 @@ def _run_on_ray(
     waiting = ray.data.from_items(rows, override_num_blocks=len(jobs))
     await_room(resources.cpus, resources.gpus, what=resources.setting, labels=dict(resources.labels))
     with warnings.catch_warnings():
-        # Ray deprecates `max_restarts` with all that has no name among the parameters of `map`, and offers nothing instead.
+        # Ray deprecates `max_restarts` here and offers no replacement.
         warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
         done = waiting.map(
             _Process,  # type: ignore[arg-type]
             fn_constructor_args=(make_worker, resources.threads),
-            # One job at a time in each: a second one that waits there could be done elsewhere.
+            # One job at a time: another process could do a second one meanwhile.
             compute=ray.data.ActorPoolStrategy(min_size=size, max_size=most, max_tasks_in_flight_per_actor=1),
             num_cpus=resources.cpus,
             num_gpus=resources.gpus or None,
@@ -85,7 +85,7 @@ def _run_on_ray(
 
 
 class _Process:
-    """One of the processes. Its worker is made with its first job: making it may take long, and may fail."""
+    """One of the processes. Its worker is made with the first job, since making it may take long or fail."""
 
     def __init__(self, make_worker: Callable[[], Callable[[Any], Any]], threads: int) -> None:
         self.make_worker, self.threads = make_worker, threads
@@ -94,7 +94,7 @@ class _Process:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         if self.worker is None:
             if self.threads:
-                # Not every job computes with it.
+                # Imported only for jobs that use it.
                 import torch
 
                 torch.set_num_threads(self.threads)
@@ -103,8 +103,8 @@ class _Process:
 
 
 def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:
-    """The processes asked for, or as many as fit into `has`; ValueError if they do not fit, unless the cluster grows. A
-    process that fits nowhere would be waited for in vain.
+    """The processes asked for, or as many as fit into `has`; ValueError if they do not fit, unless the cluster grows: Ray
+    would wait for them for ever.
     """
     fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
     if resources.gpus:

@@ -36,10 +36,10 @@ LANGUAGES: dict[str, Language] = {
         Language("zho", "Chinese", "中文", "zh", "zho_Hans"),
     )
 }
-"""The languages that are known by name and tag, English first; the order of reports."""
+"""The languages with a name and a tag here, English first; the order of reports."""
 
 DEFAULT_LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
-"""Those of Yin et al. 2025 (ACL): the default of what is made here. A language that is added changes no data set that exists."""
+"""Those of Yin et al. 2025 (ACL), the default of generated data. Fixed, so that a new language changes no existing data set."""
 
 ENGLISH = "eng"
 _PRIVATE_USE = re.compile(r"q[a-t][a-z]")
@@ -49,7 +49,7 @@ _TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 def require_language(code: str, path: str = "language") -> Language:
     """The language of an ISO 639 code: three letters (`eng`, also `ger`) or two (`en`), with or without script or region.
 
-    Raises `ValueError` for any other text; a language's name is pointed to its code.
+    Raises `ValueError` for any other text; for a language's name the message gives its code.
     """
     primary = re.split(r"[-_]", str(code).strip())[0].lower()
     if language := _by_code(primary):
@@ -63,7 +63,7 @@ def require_language(code: str, path: str = "language") -> Language:
 def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:
     """The ISO 639-3 codes of several languages as a user wrote them: `("en", "swe")` -> `("eng", "swe")`.
 
-    Raises `ValueError` for an unknown, repeated or absent one.
+    Raises `ValueError` for an unknown or repeated one, or none at all.
     """
     if isinstance(codes, str) or not codes:
         raise refuse(path, codes, "a sequence of one or more of " + ", ".join(LANGUAGES))
@@ -83,21 +83,21 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
     """A language's FLORES-200 tag among those of a tokeniser (`kor` -> `kor_Hang`), or None if it has none.
 
     Where ISO 639-3 has a macrolanguage (`ara`) and the tokeniser a member of it (`arb_Arab`), or the other way, the member
-    stands for it. Of several scripts the one that `LANGUAGES` names is taken, else the first.
+    stands for it. If there are several scripts, the one in `LANGUAGES` is used, else the first.
     """
     language = require_language(code)
-    known = [tag for tag in tags if _TAG.fullmatch(tag)]
-    if language.tag in known:
+    valid = [tag for tag in tags if _TAG.fullmatch(tag)]
+    if language.tag in valid:
         return language.tag
-    own = [tag for tag in known if tag[:3] == language.code]
-    return next(iter(own or [tag for tag in known if _family(tag[:3]) == _family(language.code)]), None)
+    own = [tag for tag in valid if tag[:3] == language.code]
+    return next(iter(own or [tag for tag in valid if _family(tag[:3]) == _family(language.code)]), None)
 
 
 @cache
 def has_two_letters(code: str) -> bool:
     """Whether a language, or the macrolanguage that it belongs to, has a code of two letters, as the most spoken ones do.
 
-    ValueError for what is no code.
+    ValueError if it is not a code.
     """
     language = require_language(code)
     family = _by_code(_family(language.code))
@@ -113,7 +113,7 @@ def same_family(one: str, other: str) -> bool:
 
 @cache
 def _by_code(code: str) -> Language | None:
-    # The table of 8,000 languages takes a moment to load, and the usual ones are known without.
+    # Avoids loading the table of 8,000 languages for the usual ones.
     for language in LANGUAGES.values():
         if code in (language.code, language.iso_639_1):
             return language
@@ -146,7 +146,7 @@ def _family(code: str) -> str:
 
 def _entry(**key: str) -> Any:
     """The language of ISO 639 with this code or name, or None."""
-    # Its tables take a tenth of a second to read, for which help would wait.
+    # Imported late, since its tables take 0.1 s to read, which would delay help texts.
     from iso639 import Lang
     from iso639.exceptions import DeprecatedLanguageValue, InvalidLanguageValue
 
@@ -157,5 +157,5 @@ def _entry(**key: str) -> Any:
 
 
 def normalise(text: str) -> str:
-    """The text in Unicode NFC, white space runs as one blank, none at the ends."""
+    """The text in Unicode NFC, with runs of white space as one blank and none at the ends."""
     return " ".join(unicodedata.normalize("NFC", text).split())

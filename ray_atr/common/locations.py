@@ -1,7 +1,7 @@
 """Where a file is: `runs/x`, `s3://bucket/runs/x`, `gs://`, `memory://`.
 
-A local place is a `Path`, any other a `UPath`, which has the same methods, so that what reads and joins paths does not ask
-which it is. Files are listed, read in parts, written whole, renamed and removed by the same calls in either.
+A local location is a `Path`, any other a `UPath`, which has the same methods, so that code which reads and joins paths need
+not distinguish them. The same calls list, read in parts, write atomically, rename and remove files in either.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ logger = logging.getLogger(__name__)
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Protocol -> the extra of this package that brings its file system."""
 MAX_NAME_BYTES = 200
-"""A file system takes 255; what is written aside has a longer name than the file itself."""
+"""A file system allows 255; the name of a temporary file is longer than that of the file."""
 PATIENCE_SECONDS = 120.0
-"""How long a store that has answered before, and is away, is asked again."""
+"""How long requests to a store that has answered before are repeated when it does not answer."""
 ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
-"""What a store says that is there: it would say the same again."""
+"""Errors of a store that works: trying again would give the same."""
 _answered: set[str] = set()
 """The stores (protocol and bucket) that have answered this process."""
 
 
 class StorageError(ConnectionError):
-    """A place that could be used before, or should be there, and cannot be reached or written."""
+    """A location that cannot be reached or written."""
 
 
 def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
-    """The place of a local name, made absolute, or of a URL. ValueError for a kind of URL that nothing here can open.
+    """The location of a local name, made absolute, or of a URL. ValueError for an unsupported kind of URL.
 
-    Links are resolved, so that a run has one name; with `keeps_links` the place is named as its user names it.
+    Links are resolved, so that a run has one name; with `keeps_links` it keeps the user's name.
     """
     text = str(place)
     if (local := local_path(text)) is not None:
@@ -60,7 +60,7 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
     if protocol not in fsspec.available_protocols():
         known = "a local path, file://, s3://, gs://"
         raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {known}")
-    # Other nodes write here too: what was listed a moment ago says nothing about now.
+    # Other nodes write too, so that a cached listing may be outdated.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:
         fsspec.get_filesystem_class(protocol)
@@ -89,7 +89,7 @@ def safe_name(name: object, path: str) -> str:
 
 @contextlib.contextmanager
 def storage_errors(place: Location) -> Iterator[None]:
-    """Turns what the block meets when storage is away into a StorageError that names the place."""
+    """Turns errors of an unavailable storage into a StorageError that names the location."""
     try:
         yield
     except _errors() as error:
@@ -98,10 +98,10 @@ def storage_errors(place: Location) -> Iterator[None]:
 
 
 def with_retries(place: Location, action: Callable[[], Result]) -> Result:
-    """What `action` at a place returns. StorageError, as of `storage_errors`, if the storage is away.
+    """The result of `action` at a location. StorageError, as of `storage_errors`, if the storage is unavailable.
 
-    A store that has answered before is asked again for `PATIENCE_SECONDS`, with longer and longer pauses, so that a run outlives
-    its restart. One that never answered is a mistake in its name more often, and refused at once.
+    If a store has answered before, the action is repeated for `PATIENCE_SECONDS`, with longer and longer pauses, so that a run
+    survives a restart of the store. One that never answered more likely has a wrong name and fails at once.
     """
     deadline, pause = time.monotonic() + PATIENCE_SECONDS, 0.5
     store = "/".join(str(place).split("/")[:3])
@@ -143,7 +143,7 @@ def make_folder(folder: Location) -> None:
 
 
 def names_in(folder: Location) -> list[str]:
-    """The names of what is directly in a folder, in order, hidden ones too; none if it does not exist."""
+    """The names of files and folders directly in a folder, in order, with hidden ones; none if it does not exist."""
     if isinstance(folder, Path):
         return sorted(os.listdir(folder)) if folder.is_dir() else []
 
@@ -156,12 +156,12 @@ def names_in(folder: Location) -> list[str]:
 
 
 def entries_in(folder: Location) -> list[Location]:
-    """What is directly in a folder, in order, hidden names left out; nothing if it does not exist."""
+    """The files and folders directly in a folder, in order, without hidden ones; none if it does not exist."""
     return [folder / name for name in names_in(folder) if not name.startswith(".")]
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What the file systems in use raise: not all of it is an OSError, and a module that is not loaded raises nothing."""
+    """The errors that the file systems in use raise, which are not all OSErrors; only loaded modules can raise any."""
     foreign = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"), ("gcsfs.retry", "HttpError"))
     return (OSError, *(getattr(sys.modules[module], name) for module, name in foreign if module in sys.modules))
 
@@ -187,7 +187,7 @@ def files_below(folder: Location) -> list[str]:
 
 
 def read_ranges(files: Sequence[Location], starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
-    """Parts of files of one store, from a byte up to another, asked for all at the same time, and again if it is away."""
+    """Parts of files of one store, given by start and end byte, requested at the same time, with retries."""
     if not files:
         return []
     system: Any = LocalFileSystem() if isinstance(files[0], Path) else files[0].fs
@@ -196,8 +196,8 @@ def read_ranges(files: Sequence[Location], starts: Sequence[int], ends: Sequence
 
 
 @contextlib.contextmanager
-def whole_file(file: Location) -> Iterator[IO[bytes]]:
-    """A file to write, of a folder that is made if need be, that appears under its name only when it is whole."""
+def complete_file(file: Location) -> Iterator[IO[bytes]]:
+    """A file to write that appears under its name only when it is complete; its folder is made if needed."""
     if isinstance(file, Path):
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as output:
@@ -209,7 +209,7 @@ def whole_file(file: Location) -> Iterator[IO[bytes]]:
 
 
 def rename(file: Location, new: Location) -> None:
-    """Give a file another name, where it takes the place of an older one."""
+    """Rename a file, replacing an older one of the new name."""
     if isinstance(file, Path):
         os.replace(file, str(new))
     else:
@@ -226,7 +226,7 @@ def remove_all(folder: Location) -> None:
 
 
 def _leads_back(folder: str, root: str) -> bool:
-    """Whether a folder below a root is a link to one of those on the way to it, or to one above them."""
+    """Whether a folder below a root is a link to one of its parents."""
     if not os.path.islink(folder):
         return False
     target = os.path.join(os.path.realpath(folder), "")

@@ -1,8 +1,8 @@
-"""One writer at a time for a folder, here or in a store: who holds it is written next to the lock.
+"""One writer at a time for a folder, local or in a store; a note next to the lock names the holder.
 
-On a file system the operating system holds the lock and lets go of it when the process ends, however it ends. A store, and
-a file system whose locks do not reach other machines, has the note alone: its holder renews it every minute, and one that
-was not renewed for three is a dead holder's.
+On a file system the operating system holds the lock and releases it when the process ends, however it ends. A store, and
+a file system whose locks do not reach other machines, has only the note: the holder renews it every minute, and after three
+minutes without renewal the holder counts as dead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEAD_AFTER_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder: a process, since when, and when it last said so (seconds of the epoch)."""
+    """The holder of a folder: a process, since when, and the last renewal (seconds since 1970)."""
 
     id: str
     host: str
@@ -47,13 +47,13 @@ class Holder:
 
     @property
     def seconds_left(self) -> float:
-        """Until it counts as dead."""
+        """Seconds until it counts as dead."""
         return self.renewed + DEAD_AFTER_SECONDS - time.time()
 
 
 @contextlib.contextmanager
 def hold(folder: Location, what: str) -> Iterator[None]:
-    """Be the one writer of a folder that exists. ValueError, with who holds it and what to do, if it has one already."""
+    """Be the only writer of a folder that exists. ValueError, with its holder and a remedy, if it has one already."""
     with contextlib.ExitStack() as held:
         if isinstance(folder, Path):
             try:
@@ -62,8 +62,8 @@ def hold(folder: Location, what: str) -> Iterator[None]:
                 who = _holder(folder) or "another process"
                 wait = "wait until it ends, or end it and run the same command again"
                 raise ValueError(f"{folder}: {what} is being written by {who}; {wait}") from None
-            # Removed while it is held. Who opened it before and locks it afterwards holds a file without a name, which
-            # `FileLock` sees and does not take for the lock.
+            # Removed while it is held: a process that opened it before and locks it afterwards has a file without a
+            # name, which `FileLock` detects.
             held.callback(_remove, folder / LOCK_FILE)
         held.enter_context(_noted(folder, what))
         yield
@@ -76,10 +76,10 @@ def _remove(file: Path) -> None:
 
 @contextlib.contextmanager
 def _noted(folder: Location, what: str) -> Iterator[None]:
-    """The note of who holds the folder, renewed until the block ends."""
+    """The note that names this process as holder, renewed until the block ends."""
     host, now = socket.gethostname(), time.time()
     earlier = _holder(folder)
-    # This machine's operating system has let the lock of an earlier process here go: that one is dead.
+    # This machine's operating system has released the lock of an earlier process on it, which is dead.
     is_of_here = isinstance(folder, Path) and earlier is not None and earlier.host == host
     if earlier is not None and earlier.seconds_left > 0 and not is_of_here:
         raise ValueError(
@@ -98,7 +98,7 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
     finally:
         ended.set()
         renewing.join()
-        # A store that is away now counts this holder as dead soon.
+        # If the store does not answer, the note expires by itself.
         with contextlib.suppress(OSError), storage_errors(folder):
             (folder / HOLDER_FILE).unlink(missing_ok=True)
 
@@ -114,13 +114,13 @@ def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:
         write_json(folder / HOLDER_FILE, asdict(holder), is_private=True)
         return
     file = folder / HOLDER_FILE
-    # Of two that start at once the store lets one make the file; the other reads who did.
+    # If two start at once, the store lets one create the file; the other reads its name in it.
     with storage_errors(file), contextlib.suppress(FileExistsError):
         file.fs.pipe_file(file.path, json.dumps(asdict(holder)).encode(), mode="create")
 
 
 def _holder(folder: Location) -> Holder | None:
-    """Who says that it holds the folder; None if nobody does, or its note cannot be read."""
+    """The holder by the folder's note; None if there is no note, or it cannot be read."""
     try:
         return Holder(**read_json(folder / HOLDER_FILE)) if file_exists(folder / HOLDER_FILE) else None
     except (ValueError, TypeError, StorageError):
@@ -128,7 +128,7 @@ def _holder(folder: Location) -> Holder | None:
 
 
 def user_name() -> str:
-    """Whose process this is; the number of a user without a name, as in a container."""
+    """The user of this process; the number of a user without a name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

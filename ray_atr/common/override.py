@@ -1,7 +1,7 @@
 """One way to change settings: `override(tree, {"objective.pair.transport_mass": 0.8})`.
 
-The command line, the sweep and the tests all go through it, so a path means the same everywhere and a mistake gets the
-same answer everywhere. `flatten` is its inverse: `override(default, flatten(tree)) == tree`.
+The command line, sweeps and tests all use it, so that a path means the same and a mistake gives the same message
+everywhere. `flatten` is its inverse: `override(default, flatten(tree)) == tree`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray_atr.common.settings import describe_allowed, nearest, refuse, shortened
 Tree = TypeVar("Tree")
 
 MAX_PATH = 200
-# Slow, and asked for often.
+# Cached: slow, and called often.
 _hints = cache(typing.get_type_hints)
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
@@ -57,14 +57,14 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def as_typed(value: Any) -> Any:
-    """A setting's value as it is typed: a list by its items with commas between them, any other as it is."""
+    """A setting's value as a user types it: a list as its items with commas between them, any other as it is."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def with_absolute_paths(tree: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with what the tree holds in the place of a relative path. ValueError as `override` raises it."""
+    """The values, with relative paths replaced by the absolute ones in the tree. ValueError as `override` raises it."""
     held = flatten(override(tree, values))
-    # A string that the tree holds as one is a name or a path; "0.8" and "eng,fra" stay as they were given.
+    # Where the tree holds a string, it is a name or a path; "0.8" and "eng,fra" stay as they were given.
     return {
         path: held[path] if isinstance(value, str) and isinstance(held.get(path), str) else value
         for path, value in values.items()
@@ -134,15 +134,15 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     else:
         new = _coerce(_hints(tree.__class__)[name], value, path, field)
     if new is current or (type(new) is type(current) and isinstance(new, str | bool | int | float) and new == current):
-        # Most of a stored experiment is as it was: a copy would have every setting beside it checked again.
+        # Most values of a stored experiment are unchanged; a copy would check every setting beside it again.
         return tree
     try:
         return dataclasses.replace(tree, **{name: new})
     except ValueError as error:
-        # The part that refused the value knows only its own fields' names; the user typed the full path.
-        said, separator, after = str(error).partition(":")
-        own = not rest and said in fields
-        raise ValueError(".".join([*done, said]) + separator + after if own else str(error)) from None
+        # The refusing part has only its own field's name; the user typed the full path.
+        refused, separator, after = str(error).partition(":")
+        own = not rest and refused in fields
+        raise ValueError(".".join([*done, refused]) + separator + after if own else str(error)) from None
 
 
 def _elsewhere(tree: Any, name: str, done: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Which clips of a batch are no negatives of each other."""
+"""Clips of a batch that are no negatives of each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POSITIVES = ("captions", "labels", "identity")
 def positive_groups(
     positives: str, clip_ids: Sequence[str], captions: Sequence[str], labels: Sequence[Sequence[str]]
 ) -> NDArray[np.int64]:
-    """A number for each clip, int64 [n], equal for those that are no negatives of each other (`positives`)."""
+    """A number for each clip, int64 [n], equal for those that are no negatives of each other by the setting `positives`."""
     keys = [""] * len(clip_ids)
     if positives == "labels":
         keys = ["|".join(sorted(own)) for own in labels]
@@ -29,15 +29,15 @@ def positive_groups(
 
 
 def folded(text: str) -> str:
-    """A text as captions are compared: case, white space and Unicode's several ways to write a letter make no difference."""
+    """A text in the form in which captions are compared: without differences of case, white space and Unicode composition."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def group_number(name: str) -> int:
-    """A 63-bit number that stands for a positive group's name on every worker."""
+    """A 63-bit hash of a positive group's name, the same on every worker."""
     return number_of(name.encode()) >> 1
 
 
 def caption_groups(captions: Sequence[str]) -> Tensor:
-    """A number for each caption, int64 [B], equal where the texts are: a hash, so that workers agree without talking."""
+    """A number for each caption, int64 [B], equal where the texts are: a hash, so that workers agree without communication."""
     return torch.tensor([group_number(folded(caption)) for caption in captions], dtype=torch.int64)

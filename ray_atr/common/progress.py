@@ -1,4 +1,4 @@
-"""What long work calls meanwhile: with a line for people, or with how much of it is done."""
+"""Types of callbacks that long work calls: with a line of text, or with the amount done."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 Say = Callable[[str], None]
 """Takes a line to print."""
 CountProgress = Callable[[int, int], None]
-"""Takes what is done and what there is in all."""
+"""Takes the number done and the total."""
 NamedProgress = Callable[[str, int, int], None]
-"""Takes what is counted, what of it is done and what there is in all."""
+"""Takes a name of what is counted, the number done and the total."""
 
 
-def silent(*told: object) -> None:
-    """Takes what any of them takes, and does nothing."""
+def silent(*arguments: object) -> None:
+    """Any of these callbacks, doing nothing."""

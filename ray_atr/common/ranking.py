@@ -1,4 +1,4 @@
-"""What is relevant to a query, and how a retriever ranks: a setting that is kept with it, as its vectors are made for it."""
+"""What is relevant to a query, and how a retriever ranks: a setting saved with the retriever, as its vectors depend on it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ RELEVANCE_HELP = (
 Ranking = Literal["learned", "cosine", "plan"]
 RANKINGS: tuple[Ranking, ...] = ("learned", "cosine", "plan")
 MOST_PLAN_SWEEPS = 100_000
-"""Of a ranking by plan; where so many do not suffice, 0 goes on to convergence."""
+"""Largest number of Sinkhorn sweeps that can be set for a ranking by plan; 0 means to convergence."""
 RANKING_HELP = (
     "order of a query's candidates: learned, by distance under the learned metric (cosine if none is learned); cosine; plan, by "
     "the transport plan of the whole set, in which one query's answer depends on the others"
 )
 
 EPSILON = 0.05
-"""What learning to match evaluates with (Luong et al. 2024, section 5.3)."""
+"""Epsilon of the plan in the evaluation of learning to match (Luong et al. 2024, section 5.3)."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How a plan is computed: its epsilon, and sweeps of Sinkhorn (0: to convergence)."""
+    """Settings of a plan: epsilon, and the number of Sinkhorn sweeps (0: to convergence)."""
 
     epsilon: float = EPSILON
     sweeps: int = 0
@@ -53,5 +53,5 @@ class RankingSettings(Settings):
 
     @property
     def plan(self) -> PlanOptions:
-        """How its plan is computed."""
+        """The settings of the plan alone."""
         return PlanOptions(self.plan_epsilon, self.plan_sweeps)

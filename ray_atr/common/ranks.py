@@ -1,7 +1,7 @@
 """Several processes that each hold some rows of one matrix, and the sums over all of them, forward and backward.
 
-What every process holds alike enters through `replicated`, whose gradient is the sum of the processes' parts; what each holds a
-part of leaves through `total`, whose gradient is that of the whole. Between the two, every process computes with its own rows.
+A tensor that is equal on every process enters through `replicated`, whose gradient is the sum over processes. Partial sums
+leave through `total`, whose gradient reaches each part unchanged. Between the two, every process computes with its own rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, distributed
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those that share the rows; `group` is torch's, None for the default one."""
+    """Rank of this process among those that share the rows; `group` is a torch process group, None for the default one."""
 
     rank: int = 0
     size: int = 1
@@ -27,14 +27,14 @@ class Ranks:
 
     @classmethod
     def here(cls, group: Any = None) -> Ranks:
-        """The processes of a torch.distributed group; one alone if there is none."""
+        """The processes of a torch.distributed group; a single one if torch.distributed is not initialised."""
         if not distributed.is_available() or not distributed.is_initialized():
             return cls()
         return cls(distributed.get_rank(group), distributed.get_world_size(group), group)
 
     @contextmanager
     def share(self, *, at_least: int | None = None, memory: float = math.inf) -> Iterator[None]:
-        """Within, a loss of many pairs is computed by these processes together: each must compute it, of the same pairs.
+        """In this context these processes together compute a loss of many pairs: each must compute it, on the same pairs.
 
         at_least   pairs from which a loss is shared. None: the number of pairs that the loss states; 0: never.
         memory     bytes that a process's rows of it may take: rows that would take more are computed again wherever they are
@@ -48,18 +48,20 @@ class Ranks:
 
     @classmethod
     def sharing(cls) -> Ranks:
-        """The processes that share a loss here: this one alone outside of `share`, so that a loss is a function of its pairs."""
+        """The processes that share a loss in this context; outside of `share` only this one, so that a loss depends on its pairs
+        alone.
+        """
         return _SHARING.get()[0]
 
     @classmethod
     def share_from(cls, usual: int) -> int:
-        """The pairs from which a loss is shared here; 0: never. `usual` is what the loss states."""
+        """Number of pairs from which a loss is shared in this context; 0: never. `usual` is the loss's own number."""
         at_least = _SHARING.get()[1]
         return usual if at_least is None else at_least
 
     @classmethod
     def fits(cls, N: int, bytes_each: float) -> bool:
-        """Whether a process's rows of a loss of N pairs fit here, at so many bytes for each of their entries."""
+        """Whether a process's rows of a loss of N pairs fit into the memory of `share`, at `bytes_each` per entry."""
         ranks, _, memory = _SHARING.get()
         return -(-N // ranks.size) * N * bytes_each <= memory
 
@@ -85,21 +87,21 @@ class Ranks:
         return largest + self.sum((part - largest).exp_()).log_()
 
     def joined(self, own: Tensor, N: int) -> Tensor:
-        """The processes' numbers of their own rows, [N], on each of them, without gradient."""
+        """The values [N] of all rows, gathered from the processes' own rows, on each process; without gradient."""
         if self.size == 1:
             return own.detach()
-        whole = own.new_zeros(N)
-        whole[self.own(N)] = own.detach()
-        return self.sum(whole)
+        values = own.new_zeros(N)
+        values[self.own(N)] = own.detach()
+        return self.sum(values)
 
-    def replicated(self, whole: Tensor) -> Tensor:
-        """What every process holds alike, as it is; its gradient is the sum of what the processes find."""
+    def replicated(self, tensor: Tensor) -> Tensor:
+        """A tensor that is equal on every process, unchanged; its gradient is the sum of the processes' gradients."""
         if self.size == 1:
-            return whole
-        return LinearMap.apply(whole, unchanged, lambda gradient: self.sum(gradient.contiguous()))
+            return tensor
+        return LinearMap.apply(tensor, unchanged, lambda gradient: self.sum(gradient.contiguous()))
 
     def total(self, part: Tensor) -> Tensor:
-        """The sum of the processes' tensors; its gradient reaches each part as it is."""
+        """The sum of the processes' tensors; its gradient reaches each part unchanged."""
         return part if self.size == 1 else LinearMap.apply(part, self.sum, unchanged)
 
     def _reduced(self, part: Tensor, operation: Any) -> Tensor:
@@ -114,18 +116,18 @@ _SHARING: ContextVar[tuple[Ranks, int | None, float]] = ContextVar("sharing", de
 
 
 class LinearMap(torch.autograd.Function):
-    """`LinearMap.apply(tensor, there, back)`: there(tensor), whose gradient comes by `back`, the adjoint where workers differ."""
+    """`LinearMap.apply(tensor, forward_map, adjoint)`: forward_map(tensor), whose gradient is adjoint(gradient)."""
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
+        ctx: Any, tensor: Tensor, forward_map: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        ctx.back = back
-        return there(tensor)
+        ctx.adjoint = adjoint
+        return forward_map(tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.back(gradient), None, None
+        return ctx.adjoint(gradient), None, None
 
 
 def unchanged(tensor: Tensor) -> Tensor:
@@ -134,7 +136,7 @@ def unchanged(tensor: Tensor) -> Tensor:
 
 
 def stacked(tensor: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The processes' tensors of these lengths, in rank order; all travel with the length of the longest."""
+    """The concatenation of the processes' tensors of these lengths, in rank order; padded to the longest for the transfer."""
     tensor = tensor.contiguous()
     if (missing := max(lengths) - len(tensor)) > 0:
         tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])

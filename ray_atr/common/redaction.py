@@ -1,4 +1,4 @@
-"""What is a secret in a command, a URL or a message, and the same text without it: the one place that knows."""
+"""Removal of secrets from commands, URLs and messages: the only place that defines what a secret is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where this process runs: starting or joining Ray, and the folders that data and runs live in.
+"""The environment of this process: starting or joining Ray, the folders of data and runs, the version of the code.
 
-Here and elsewhere the functions that need Ray import it: it reads its switches (`prepare_environment`) when it is imported,
-and a training in this process does without it.
+Functions that need Ray import it themselves: Ray reads its switches (`prepare_environment`) on import, and training in this
+process does not need it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 from ray_atr.common.settings import shortened
 
 NAMESPACE = "ray_atr"
-# A worker asks for less than the CPUs it computes on: the rest is what Ray Data's readers and the actors of a small
-# machine run on, which would starve if the workers held every logical CPU.
+# A worker reserves fewer CPUs than it computes on: if workers held every logical CPU, Ray Data's readers and the actors of a
+# small machine would never start.
 WORKER_CPU_SHARE = 0.75
 DECIDING_PACKAGES = [
     "ray_atr",
@@ -42,12 +42,12 @@ DECIDING_PACKAGES = [
 ]
 CONNECT_SECONDS = 10
 ROOM_SECONDS = 600
-"""How long work may wait for its first process: by then resources have come free, or a cluster has grown, or never will."""
+"""How long work waits for its first process, while resources become free or a cluster grows."""
 STARTS = 3  # tries to start a Ray, which gives its node 30 s to appear
 
 
 def is_inside_a_cluster() -> bool:
-    """Whether this process was started by `ray job submit` or told of a cluster by RAY_ADDRESS."""
+    """Whether this process was started by `ray job submit` or RAY_ADDRESS names a cluster."""
     return is_submitted_job() or bool(os.environ.get("RAY_ADDRESS"))
 
 
@@ -57,18 +57,18 @@ def is_submitted_job() -> bool:
 
 
 def prepare_environment() -> None:
-    """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, where it
-    keeps them. A switch that the environment has already stays as it is.
+    """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, in Ray
+    itself. A switch that is set in the environment stays.
     """
     # Else `uv run script.py` makes Ray package the working directory and build a fresh virtual environment for every
     # worker of a local run. On a cluster the image or the lock file decides.
     switches = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV"}
     if not is_inside_a_cluster():
-        # Ray takes the host's outer address and listens there, even for a cluster of one machine. With this switch, meant
-        # for firewall prompts on other systems, a local Ray stays on the loopback address.
+        # Ray listens at the host's outer address, even for a cluster of one machine. With this switch, meant for firewall
+        # prompts on other systems, a local Ray stays on the loopback address.
         switches["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "ENABLE_RAY_CLUSTER"
-        # Else a local Ray starts a worker a CPU for its first driver, and waits for all of them: if one dies before it has
-        # registered, `ray.init` never returns, and holds the interpreter's lock, so that not even Ctrl-C is heard.
+        # Else a local Ray starts a worker per CPU for its first driver, and waits for all of them: if one dies before it
+        # has registered, `ray.init` never returns, and holds the interpreter's lock, so that Ctrl-C has no effect.
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # The controller of a training run polls its workers at this interval; the default of 2 s is visible in short trials.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
@@ -81,8 +81,8 @@ def prepare_environment() -> None:
 
 
 def start_ray(num_cpus: int | None = None) -> None:
-    """Join the cluster this process belongs to, or start a Ray of its own on the loopback address. A process that is
-    not told of a cluster never joins one that happens to run on the machine. Does nothing if Ray is already
+    """Join the cluster this process belongs to, or start a Ray of its own on the loopback address. Without a
+    cluster's address it never joins one that happens to run on the machine. Does nothing if Ray is already
     initialised. ConnectionError if the cluster does not answer.
     """
     prepare_environment()
@@ -101,11 +101,11 @@ def start_ray(num_cpus: int | None = None) -> None:
 
 
 class RayStartError(ConnectionError):
-    """A Ray on this machine that did not start in time, however often it was tried."""
+    """Ray did not start on this machine in time, after several tries."""
 
 
 def _start_local(**options: Any) -> None:
-    """Start a Ray, again if the machine was too busy. RayStartError, in one line, if it does not start then either."""
+    """Start a Ray, with further tries if the machine is too busy. RayStartError, in one line, if all of them fail."""
     import ray
 
     started, reason = time.monotonic(), ""
@@ -125,7 +125,7 @@ def _start_local(**options: Any) -> None:
 
 @contextlib.contextmanager
 def own_handlers() -> Iterator[None]:
-    """Ray answers SIGTERM by an exit of its own, and Tune keeps SIGINT after its end: afterwards both do what they did before."""
+    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the one, and Tune does not restore the other."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -141,12 +141,12 @@ TERMINATED = threading.Event()  # whether a SIGTERM came since `terminate_like_i
 
 
 def terminate_like_interrupt() -> None:
-    """From now on SIGTERM does what Ctrl-C does in this process; `TERMINATED` tells them apart."""
+    """Make SIGTERM raise KeyboardInterrupt in this process, like Ctrl-C; `TERMINATED` distinguishes them."""
 
     def interrupt(number: int, frame: Any) -> None:
         TERMINATED.set()
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # As a shell starts what a script puts into the background.
+            # A shell ignores SIGINT for background jobs of a script.
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
@@ -156,7 +156,7 @@ def terminate_like_interrupt() -> None:
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """An interrupt of what is inside becomes a KeyboardInterrupt with this advice, also one while an earlier is dealt with."""
+    """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one."""
     try:
         yield
     except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def advising(advice: str) -> Iterator[None]:
 
 
 def advice_of(interrupt: BaseException | None) -> str:
-    """What an interrupt advises, or one on whose way out it came; nothing if none does."""
+    """The advice of an interrupt, or of an earlier one during whose handling it came; empty if none has any."""
     while interrupt is not None:
         if isinstance(interrupt, KeyboardInterrupt) and str(interrupt):
             return str(interrupt)
@@ -173,7 +173,7 @@ def advice_of(interrupt: BaseException | None) -> str:
 
 
 def require_answer(address: str) -> None:
-    """ConnectionError if nothing listens at a `host:port` or `ray://host:port`. Ray itself would try for minutes."""
+    """ConnectionError if nothing listens at `host:port` or `ray://host:port`; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
@@ -189,28 +189,28 @@ def quiet_ray_data() -> None:
     from ray.data import DataContext
 
     for handler in logging.getLogger("ray.data").handlers:
-        # Its remarks stay in the session's log file; only errors reach the console.
+        # Remarks stay in the session's log file; only errors go to the console.
         if handler.get_name() == "console":
             handler.setLevel(logging.ERROR)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    # It takes every silence for a hang: a long job, a reader ahead of a validation of minutes. Who runs something on Ray
-    # Data waits for its resources first (`await_room`), for a bounded time.
+    # It treats every silence as a hang, also a long job or a reader that waits during a validation. Callers first wait for
+    # resources (`await_room`), for a bounded time.
     context.execution_no_progress_timeout_s = -1
 
 
 def this_node() -> str:
-    """Ray's name of the node that this process runs on; empty without Ray, which is not imported for it."""
+    """Ray's name of this process's node; empty if Ray is not imported or not running."""
     ray = sys.modules.get("ray")
     return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
 
 
 def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
-    """The scheduling strategy of an actor that runs on this node, or on another if the workers leave no room on this one.
+    """The scheduling strategy of an actor that should run on this node, or on another one if the workers leave no room here.
 
-    Without one, Ray would place the actor in the group of the worker that starts it, where there is no room, and wait for ever.
-    For an actor that takes nothing there is always room, and Ray would draw its node by lot unless that is fixed.
+    Without one, Ray would place the actor in the placement group of the worker that starts it, where there is no room, and wait
+    for ever. An actor without resources always has room, and Ray would place it on a random node unless the node is fixed.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -221,20 +221,20 @@ def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
 
 
 def labels_of_this_node() -> dict[str, str]:
-    """Labels that the node has on which this process runs, and no other."""
+    """Labels of this process's node that no other node has."""
     return {"ray.io/node-id": this_node()}
 
 
 def await_room(
     cpus: float, gpus: float = 0.0, *, what: str, labels: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> None:
-    """Returns when the resources of one process are free, on a node with the labels. TimeoutError if they are not
+    """Wait until the resources of one process are free on a node with the labels. TimeoutError if they are not
     within that time (default: `ROOM_SECONDS`).
     """
     import ray
 
     seconds = ROOM_SECONDS if seconds is None else seconds
-    # Spread, as Ray Data's own work is: inside a placement group it would otherwise wait for room there.
+    # Spread, as Ray Data's tasks are: else it would wait for room in the current placement group.
     takes: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "label_selector": dict(labels or {})}
     room = ray.remote(scheduling_strategy="SPREAD", **takes)(lambda: None).remote()
     try:
@@ -246,7 +246,7 @@ def await_room(
 
 
 def home() -> Path:
-    """The folder under which `data/` and `runs/` live: RAY_ATR_HOME, else the current folder. A submitted job runs in a
+    """The folder of `data/` and `runs/`: RAY_ATR_HOME, else the current folder. A submitted job runs in a
     copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
     """
     if configured := os.environ.get("RAY_ATR_HOME"):
@@ -258,18 +258,18 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def is_a_clone() -> bool:
-    """Whether the package runs from a clone of its repository, where its commands are run by `uv run`."""
+    """Whether the package runs from a clone of its repository, where commands begin with `uv run`."""
     project = PACKAGE.parent / "pyproject.toml"
     return project.is_file() and 'name = "ray_atr"' in project.read_text(encoding="utf-8").splitlines()
 
 
 def command_words(command: str) -> list[str]:
-    """How a command is called where the package runs: by its script in a clone, else by `ray-atr`."""
+    """The words that call a command in this installation: its script in a clone, else `ray-atr`."""
     return ["uv", "run", "python", f"pipelines/{command}.py"] if is_a_clone() else ["ray-atr", command]
 
 
 def code_name(code: Mapping[str, str]) -> str:
-    """What a page calls a `code_version`: the commit where there is one, and the digest of the files."""
+    """A `code_version` as shown on a page: the commit if there is one, and the digest of the files."""
     commit, digest = code.get("git_commit", "unknown"), code.get("code_digest", "")
     named = commit[:12] + ("-dirty" if commit.endswith("-dirty") and len(commit) > 12 else "")
     return named if not digest else f"files {digest}" if commit == "unknown" else f"{named}, files {digest}"
@@ -290,7 +290,7 @@ def code_version() -> dict[str, str]:
 
 @cache
 def code_digest() -> str:
-    """A digest of the Python files of the package: equal for equal code, in a clone, an installed wheel or a job's copy."""
+    """A digest of the Python files of the package: equal for equal code in a clone, an installed wheel or a job's copy."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py"), key=lambda path: path.relative_to(PACKAGE).as_posix()):
         content = path.read_bytes()
@@ -299,9 +299,9 @@ def code_digest() -> str:
 
 
 def git_commit() -> str:
-    """The commit of the repository that tracks the package; `unknown` without one, also within a repository of other things."""
+    """The commit of the repository that tracks the package; `unknown` if there is none."""
     options: dict[str, Any] = {"cwd": PACKAGE, "capture_output": True, "text": True, "timeout": 10, "check": True}
-    # No tag's name (--exclude), but the commit's, whole.
+    # --exclude: the full commit instead of a tag.
     describe = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         subprocess.run(["git", "ls-files", "--error-unmatch", "__init__.py"], **options)
@@ -311,8 +311,8 @@ def git_commit() -> str:
 
 
 def differences_of_code(info: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """In words, how the code that resumes a sweep differs from the code that started it. The digest of the files decides over
-    the commit: a job's copy of a clone has no commit, and another commit may have the same files.
+    """Differences between the code that resumes a sweep and the code that started it, in words. If the digests of the files
+    are equal, the commit is ignored: a job's copy of a clone has none, and another commit may have the same files.
     """
     recorded = info.get("code") or {}
     names = [name for name in now if name in recorded and (name != "git_commit" or "code_digest" not in recorded)]

@@ -1,4 +1,4 @@
-"""Random numbers that depend on names alone: hash (seed, context, id), never a generator's position.
+"""Random numbers that depend only on names: a hash of (seed, context, id), not the state of a generator.
 
 The same clip gets the same draw on any number of workers, in any order, and after a resume. The hash is BLAKE2b, so
 draws of neighbouring seeds, epochs or ids are unrelated. About 1.5 microseconds an id.
@@ -19,12 +19,12 @@ EXACT, IN_SHARDS = ORDERS = ("exact", "shards")
 
 
 def number_of(content: bytes) -> int:
-    """A 64-bit number that stands for bytes where many are compared (BLAKE2b)."""
+    """A 64-bit hash of bytes, to compare many of them (BLAKE2b)."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def hashes(ids: Sequence[str], seed: int, *context: str | int) -> NDArray[np.uint64]:
-    """64 random bits for each id, as uint64 [N]; `context` names what the draw is for, and for which epoch."""
+    """64 random bits for each id, as uint64 [N]; `context` names the purpose of the draw, and its epoch."""
     prefix = hashlib.blake2b(repr((int(seed), *context)).encode(), digest_size=8)
 
     def digest(name: str) -> bytes:
@@ -50,15 +50,15 @@ def integers(ids: Sequence[str], low: int, high: int | Integers, seed: int, *con
 
 
 def permutation(ids: Sequence[str], seed: int, *context: str | int) -> Integers:
-    """The order that shuffles the ids, int64 [N]: `ids[permutation[n]]` comes n-th, however the ids were ordered."""
+    """A shuffled order of the ids, int64 [N]: `ids[permutation[n]]` comes n-th; it does not depend on the order of `ids`."""
     return np.lexsort((np.asarray(ids, dtype=np.str_), hashes(ids, seed, *context))).astype(np.int64)
 
 
 def weighted(ids: Sequence[str], groups: Integers, weights: NDArray[np.float64], seed: int, epoch: int) -> Integers:
-    """The samples of an epoch, numbers of ids with repeats: each of a group of n ids w times on average, w its group's weight.
+    """The samples of an epoch, as indices of ids with repeats: each id of a group of weight w occurs w times on average.
 
-    `groups` [N] are the ids' groups, `weights` [G] theirs. A group has round(w n) samples in every epoch: each id floor(w)
-    times, and once more for those whose turn it is in this epoch, drawn from (seed, epoch, id).
+    `groups` [N] are the ids' groups, `weights` [G] the groups' weights. A group of n ids has round(w n) samples in every epoch:
+    each id floor(w) times, and some ids once more, drawn from (seed, epoch, id).
     """
     chosen = []
     for group, weight in enumerate(weights.tolist()):
@@ -70,6 +70,6 @@ def weighted(ids: Sequence[str], groups: Integers, weights: NDArray[np.float64],
 
 
 def num_weighted(groups: Integers, weights: NDArray[np.float64]) -> int:
-    """How many samples `weighted` gives."""
+    """Number of samples that `weighted` returns."""
     counts = np.bincount(groups, minlength=len(weights))
     return sum(round(weight * count) for weight, count in zip(weights.tolist(), counts.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""What every settings dataclass shares: declared bounds, one check, and errors that name the remedy.
+"""Base of the settings dataclasses: declared bounds, one check, and errors that name the remedy.
 
 Each part of the package owns its own frozen dataclass (`Noise`, `FrontEnd`, `Contrastive`, ...), so that a default
-is written in one place, in the file of the code that it controls. `ray_atr.training.experiment` composes them into the tree
+is written once, in the file of the code that it controls. `ray_atr.training.experiment` composes them into the tree
 that a user overrides.
 """
 
@@ -22,14 +22,14 @@ from typing import Any, Literal
 MAX_SHOWN = 200  # characters of a wrong value that an error repeats
 
 REMOVED = {"neighbour_votes": "leave_one_out"}
-"""Names that settings of earlier versions took, and what takes their place."""
+"""Names of settings of earlier versions, and their replacements."""
 
 
 def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
-    """` (did you mean Z?)` for the closest allowed name, or nothing when none is as similar as that (`difflib`'s ratio, whatever
-    the case of letters).
+    """` (did you mean Z?)` for the closest allowed name, or an empty text if none is that similar (`difflib`'s ratio, without
+    regard to case).
 
-    Of a name that was removed it is what takes its place.
+    For a removed name it is the replacement.
     """
     allowed = list(allowed)
     if (instead := REMOVED.get(name)) in allowed:
@@ -56,18 +56,18 @@ def require_known(path: str, name: str, allowed: Collection[str]) -> None:
 
 
 def require_extra(module: str, extra: str, what: str) -> None:
-    """ValueError unless the library is installed that an extra of this package brings; `what` is what was asked for."""
+    """ValueError unless the library of an extra of this package is installed; `what` names the feature that needs it."""
     if importlib.util.find_spec(module) is None:
         raise refuse(what, f"no {module} installed", f"with the extra: {installing(extra)}")
 
 
 def installing(extra: str) -> str:
-    """The commands that install an extra of this package, where it is installed and in a clone."""
+    """The commands that install an extra of this package, for an installed package and for a clone."""
     return f"pip install 'ray_atr[{extra}]', or in a clone: uv sync --inexact --extra {extra}"
 
 
 class RepeatedNameError(ValueError):
-    """A name that occurs twice in one mapping of a file, of which Python's readers would keep the last alone."""
+    """A name that occurs twice in one mapping of a file; Python's readers would silently use the last one."""
 
 
 def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -81,14 +81,14 @@ def each_once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def shortened(text: str, most: int = MAX_SHOWN) -> str:
-    """A text from outside on one line, its middle left out if it is longer than `most` characters."""
+    """An external text on one line, without its middle if it is longer than `most` characters."""
     text = " ".join(text.split())
     end = min(55, most // 2)
     return text if len(text) <= most else f"{text[: most - end - 5]} … {text[-end:]}"
 
 
 def counted(number: int, what: str, many: str = "") -> str:
-    """A number of things in words: `1 trial`, `1,000 trials`; `many` is said of several where that is more than an s."""
+    """A number with its noun: `1 trial`, `1,000 trials`; `many` is an irregular plural."""
     return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
@@ -106,7 +106,7 @@ def setting(
     path: Literal["always", "if there"] | None = None,
     words: Iterable[str] = (),
 ) -> Any:
-    """A dataclass field with its help text (say the unit) and the values it allows.
+    """A dataclass field with its help text (with the unit) and the allowed values.
 
     `above`/`below` are open bounds, `at_least`/`at_most` closed ones, checked when the dataclass is made. No number may be
     infinite or NaN. `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the
@@ -121,7 +121,7 @@ def setting(
 
 
 def inherited(base: type, name: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of `base` again, with another default if one is given: its help and bounds stay."""
+    """A field of `base` with the same help and bounds, and another default if one is given."""
     (field,) = (field for field in dataclasses.fields(base) if field.name == name)
     default = field.default if default is dataclasses.MISSING else default
     return dataclasses.field(default=default, metadata=dict(field.metadata))
@@ -141,16 +141,16 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
 
 
 def _bound(value: float) -> str:
-    """A bound as it would be typed: all digits of a whole number."""
+    """A bound as a user types it, with all digits of an integer."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
-LARGEST_INTEGER = 2**63 - 1  # what an integer setting can be at most, as what is computed with it must be too
+LARGEST_INTEGER = 2**63 - 1  # integer settings are used in 64-bit computations
 
 
 class Settings:
-    """Base of every settings dataclass: makes paths absolute and refuses values outside the declared bounds when it is made.
+    """Base of every settings dataclass: on creation it makes paths absolute and refuses values outside the declared bounds.
 
     Subclasses are `@dataclass(frozen=True, kw_only=True)`. Their own checks go into `__post_init__` after
     `super().__post_init__()`, as `ValueError` made with `refuse`.
@@ -172,7 +172,7 @@ class Settings:
 
 
 def local_path(text: str) -> Path | None:
-    """The path of a local name or of a `file://` URL, as it is typed but for `~`; None for another URL."""
+    """The path of a local name or of a `file://` URL, with `~` expanded; None for another URL."""
     protocol, separator, rest = text.partition("://")
     if separator and protocol not in ("file", "local"):
         return None
@@ -180,8 +180,8 @@ def local_path(text: str) -> Path | None:
 
 
 def _absolute(text: str, metadata: Mapping[str, Any]) -> str:
-    """The absolute form of a relative path: another process may run in another folder. URLs and names stay as they are.
-    Links are kept: a file of the hub's cache has its name only as a link.
+    """The absolute form of a relative path, since another process may run in another folder. URLs and names are unchanged.
+    Links are not resolved: only the link of a file of the hub's cache has its name.
     """
     path = local_path(text) if text and text not in metadata["words"] else None
     if path is None:
@@ -204,9 +204,9 @@ def _is_allowed(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def wing(module: str) -> Any:
-    """A module of a part of the package that lies above the caller, imported when it is first used.
+    """A module of a higher layer of the package, imported on first use.
 
-    Training reads prepared data and knows no paper. What makes data and what lays out a paper's tables is loaded through
-    here by those who ask for it, so that a training run, and whoever changes it, can do without them.
+    Training depends neither on the code that makes data nor on that of the papers' tables. The few callers that need them load
+    them with this function.
     """
     return importlib.import_module(f"ray_atr.{module}")

@@ -1,15 +1,15 @@
-"""Files on this machine or in an object store: found by one path, written whole, checked when read, held by one writer.
+"""Files on this machine or in an object store: one kind of path, atomic writes, checked reads, one writer at a time.
 
-A place is a `Location`, and the functions here take one wherever it is. Three locks are for three things: `hold` is the
-lease of the one writer of a run or a data set, told to people; `caches.lock_of` lets those wait who would make the same
-cache; and what is written aside is locked by its writer, so that only what a dead one left is removed.
+All functions take a `Location`, local or remote. There are three kinds of locks: `hold` for the only writer of a run or a data
+set, whose name the error shows; `caches.lock_of` for processes that would make the same cache; and a lock on each temporary
+file, so that only those of dead writers are removed.
 """
 
 from ray_atr.common.appended import append_line, newest_lines, read_appended
 from ray_atr.common.atomic import atomic_file, disk_errors, remove_folder, sync_folder
 from ray_atr.common.digests import (
     DamagedFileError,
-    lost_seal,
+    missing_digest,
     read_bytes,
     read_json,
     read_text,
@@ -21,6 +21,7 @@ from ray_atr.common.digests import (
 from ray_atr.common.locations import (
     Location,
     StorageError,
+    complete_file,
     entries_in,
     file_exists,
     files_below,
@@ -32,7 +33,6 @@ from ray_atr.common.locations import (
     remove_all,
     rename,
     safe_name,
-    whole_file,
 )
 from ray_atr.common.lock import hold
 from ray_atr.common.transfer import atomic_folder, fetched, sent

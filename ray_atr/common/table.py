@@ -1,4 +1,4 @@
-"""How numbers are written, and tables of plain cells: as Markdown, for a terminal, and (by `report/html.py`) on a page."""
+"""The format of numbers, and tables of text cells: as Markdown, for a terminal, and (by `report/html.py`) on a page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rich.text import Text
 from tabulate import tabulate
 
 BEST = "*"
-"""What marks the best of a block if there is no bold."""
+"""Marks the best of a block where there is no bold type."""
 DISTINGUISHED = "†"
-"""What marks a difference whose interval leaves out 0."""
+"""Marks a difference whose interval excludes 0."""
 MISSING = "–"
 GAP = 2
 """Characters between two columns in a terminal, half of them at each edge."""
@@ -56,7 +56,7 @@ def minutes(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, what is said of it in smaller print (an interval), and whether it is the best of its block."""
+    """One cell: its text, a note in smaller print (an interval), and whether it is the best of its block."""
 
     text: str
     is_best: bool = False
@@ -73,7 +73,7 @@ class Table:
     columns: Sequence[str]
     blocks: Sequence[Sequence[Sequence[Cell]]]
     groups: Sequence[tuple[str, int]] = ()
-    """Heading over several columns, and how many it spans."""
+    """(heading over several columns, number of columns that it spans)."""
     references: Sequence[Sequence[Cell]] = ()
     """Rows of numbers printed in a paper, shown apart and greyed."""
     reference_note: str = ""
@@ -85,13 +85,13 @@ class Table:
 
     @property
     def heads(self) -> list[tuple[str, str]]:
-        """For each column the heading that it shares with its neighbours, and its own."""
+        """For each column the heading of its group, and its own."""
         shared = [group for group, span in self.groups for _ in range(span)] or [""] * len(self.columns)
         return list(zip(shared, self.columns, strict=True))
 
     @property
     def are_numbers(self) -> list[bool]:
-        """For each column whether it is set flush right."""
+        """For each column whether it holds numbers, which are aligned to the right."""
         return [cell.is_number for cell in self.rows[0]] if self.rows else [False] * len(self.columns)
 
     def to_markdown(self, level: int = 3) -> str:
@@ -109,9 +109,9 @@ class Table:
         return f"{'#' * level} {markdown_text(self.title)}\n{note}\n{text}\n"
 
     def to_text(self, width: int | None = None) -> str:
-        """For a terminal, without what is in smaller print: `*` after the best of each block, a rule between blocks.
+        """For a terminal, without the notes in smaller print: `*` after the best of each block, a rule between blocks.
 
-        Columns for which `width` (none: the terminal's) has no room follow below, with those of the first ones that are texts.
+        Columns that do not fit into `width` (None: that of the terminal) follow below, each time with the leading text columns.
         """
         width = terminal_width() if width is None else width
         heads = [f"{group}\n{column}".strip() for group, column in self.heads]
@@ -123,7 +123,7 @@ class Table:
             )
             for place, head in enumerate(heads)
         ]
-        # What names a row: the columns of text before the first number.
+        # The columns of text before the first number name a row.
         names = next((place for place, is_number in enumerate(self.are_numbers) if is_number), len(heads))
         room = width - sum(wide[one] + GAP for one in range(names))
         parts: list[list[int]] = [[]]
@@ -139,7 +139,7 @@ class Table:
         """Some of the columns as lines."""
         shown = RichTable(box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
         for place in places:
-            # A name that is too long for the terminal is broken; a number never is.
+            # Only names are broken where the terminal is too narrow, never numbers.
             is_number = self.are_numbers[place]
             justify: JustifyMethod = "right" if is_number else "left"
             shown.add_column(heads[place], justify=justify, no_wrap=is_number, overflow="fold")
@@ -153,12 +153,12 @@ class Table:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 200 where the output is none."""
+    """Width of the terminal in characters; 200 if the output is not a terminal."""
     return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows of text as aligned lines, the first column flush left and the others right."""
+    """Rows of text as aligned lines, the first column to the left and the others to the right."""
     aligned = ["left", *["right"] * (len(columns) - 1)]
     return tabulate(rows, headers=list(columns), tablefmt="plain", colalign=aligned, disable_numparse=True).splitlines()
 
@@ -169,5 +169,5 @@ def _emphasised(cell: Cell, mark: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text that in Markdown cannot end its cell or its line, or be a tag of HTML."""
+    """Text with escapes, so that it cannot end a Markdown cell or line, or be an HTML tag."""
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")

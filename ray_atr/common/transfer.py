@@ -1,4 +1,4 @@
-"""Files and folders between this machine and a store, the same calls for either; the sync of a trial's folder."""
+"""Copying files and folders between this machine and a store, with the same calls for both; the sync of a trial's folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECKPOINT_FILE = "checkpoint.json"
 
 
 def put(source: Path, target: UPath) -> None:
-    """Copy a local file into a store, where it appears when it is whole."""
+    """Copy a local file into a store, where it appears when it is complete."""
     with_retries(target, lambda: target.fs.put_file(str(source), target.path))
 
 
@@ -35,7 +35,7 @@ def get(source: UPath, target: Path) -> None:
 
 
 def put_folder(source: Path, target: Location, *, last: str = "") -> None:
-    """Copy a local folder's files to another place; in a store `last` is the one that says that the folder is whole."""
+    """Copy a local folder's files to another place; in a store `last` is copied last, as the sign that the folder is complete."""
     if isinstance(target, Path):
         shutil.copytree(source, target)
         return
@@ -45,16 +45,16 @@ def put_folder(source: Path, target: Location, *, last: str = "") -> None:
 
 
 def atomic_folder(folder: Location, *, last: str = "", is_synced: bool = False) -> AbstractContextManager[Path]:
-    """A new folder on this machine to write into, which takes the place of `folder` once everything is written.
+    """A new folder on this machine to write into, which replaces `folder` once everything is written.
 
-    A store has no renaming: there the file `last` is sent when all others are there.
+    A store cannot rename: the file `last` is sent after all others.
     """
     return new_folder(folder, is_synced=is_synced) if isinstance(folder, Path) else _sent(folder, last)
 
 
 @contextmanager
 def fetched(folder: Location) -> Iterator[Path]:
-    """A folder as one on this machine: itself, or a temporary copy of what a store holds of it, hidden names left out."""
+    """A local form of a folder: itself, or a temporary copy of a folder in a store, without hidden files."""
     if isinstance(folder, Path):
         yield folder
         return
@@ -62,14 +62,14 @@ def fetched(folder: Location) -> Iterator[Path]:
         names = with_retries(folder, lambda: folder.fs.find(folder.path))
         inside = len(folder.fs._strip_protocol(folder.path).rstrip("/")) + 1
         for name in (name[inside:] for name in names):
-            # Any text is a name in a store, `..` and one that begins with a slash too.
+            # A store allows any name, also `..` and absolute paths.
             if all(part and not part.startswith(".") for part in name.split("/")):
                 get(folder / name, local / name)
         yield local
 
 
 def sent(folder: Location) -> AbstractContextManager[Path]:
-    """An empty folder on this machine whose files take their places in `folder` at the end, each whole; others stay."""
+    """An empty local folder whose files are moved to `folder` at the end, each atomically; other files of `folder` stay."""
     return files_aside(folder) if isinstance(folder, Path) else _sent(folder)
 
 
@@ -92,9 +92,9 @@ def _scratch(*names: str) -> Iterator[Path]:
 @dataclass
 class CheckpointSync:
     """The folder of a trial on the node that trains it, and its copy in a store. Only the trial's first worker
-    puts the list.
+    writes the list.
 
-        checkpoint.json    the files of the last checkpoint: name -> SHA-256; written last, it alone says what is whole
+        checkpoint.json    the files of the last checkpoint: name -> SHA-256; written last; only listed files count
         objects/<sha256>   their contents, each sent once
         best/              the retriever of the best epoch under its own names, when training has ended
 
@@ -107,9 +107,9 @@ class CheckpointSync:
     """File -> size, time of change and SHA-256 when it was last read."""
 
     def fetch(self, folder: str = "") -> None:
-        """Bring the last checkpoint's files (those below `folder`) to this node; nothing if there is none yet.
+        """Copy the last checkpoint's files (those below `folder`) to this node; does nothing if there is none yet.
 
-        StorageError if one of them is gone or is not what the checkpoint names; ValueError for a name that leaves the folder.
+        StorageError if one of them is gone or has another digest than the list; ValueError for a name outside the folder.
         """
         for name, digest in self._held().items():
             if not name.startswith(folder):
@@ -120,7 +120,7 @@ class CheckpointSync:
                 raise StorageError(f"{self._object(digest)}: not the file that {CHECKPOINT_FILE} names as {name}")
 
     def put(self, others: Mapping[str, str] | None = None) -> None:
-        """Copy what has changed since the last checkpoint, then its list, then remove what no list names.
+        """Copy the files that changed since the last checkpoint, then the list, then remove files that are not in it.
 
         `others` are files that other workers have sent, name -> SHA-256.
         """
@@ -141,7 +141,7 @@ class CheckpointSync:
         return files
 
     def share(self, folder: str, *, is_first: bool) -> None:
-        """Give a folder of the last checkpoint to every worker; the first puts it under its own name too, for readers."""
+        """The first worker copies a folder to the store under its own name; others fetch it from the last checkpoint."""
         if is_first:
             put_folder(self.local / folder, self.remote / folder)
         else:
@@ -152,7 +152,7 @@ class CheckpointSync:
         if not file_exists(path):
             return {}
         held: dict[str, str] = json.loads(read_text(path))["files"]
-        # They become paths on this node.
+        # The names become paths on this node.
         for name, digest in held.items():
             for part in (*name.split("/"), digest):
                 safe_name(part, f"{path}: files")
@@ -162,12 +162,12 @@ class CheckpointSync:
         return self.remote / "objects" / digest
 
     def _present(self) -> Iterator[tuple[str, str]]:
-        """Names and hashes of what has its final name: what is being written aside begins with a dot."""
+        """Names and hashes of complete files: names of temporary files begin with a dot."""
         for path in sorted(self.local.rglob("*")):
             name = path.relative_to(self.local)
             if any(part.startswith(".") for part in name.parts) or not path.is_file():
                 continue
-            # The knowledge base drops a version that is too old whenever a new one is done.
+            # The knowledge base may remove an old version at any moment.
             with suppress(FileNotFoundError):
                 yield str(name), self._hash(path)
 
@@ -183,7 +183,7 @@ class CheckpointSync:
 
 @contextmanager
 def on_this_node(folder: Location) -> Iterator[tuple[Path, CheckpointSync | None]]:
-    """A trial's folder here, or a temporary one (its path ends in run, `trials`, trial) and its sync in the store."""
+    """A trial's local folder, or a temporary one (its path ends in run, `trials`, trial) with its sync in the store."""
     if isinstance(folder, Path):
         yield folder, None
         return

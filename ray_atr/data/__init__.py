@@ -1,1 +1,1 @@
-"""Clips: their schema, sources, noise, features, and the streams that trainers read."""
+"""Clips: their schema, shards, noise, features, and the streams that trainers read."""

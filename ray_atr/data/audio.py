@@ -1,4 +1,4 @@
-"""From an encoded clip to its log-mel frames: decode, resample, fit, transform. Pure functions of bytes and settings.
+"""From an encoded clip to its log-mel frames: decode, resample, cut or pad, transform. Functions of bytes and settings alone.
 
 Shapes: S samples, T frames, F mel bands.
 """
@@ -19,15 +19,15 @@ from ray_atr.data.decoding import AudioBounds, Waveform, open_sound, resampled_b
 from ray_atr.data.vector_clip import Buffer, from_bytes
 
 SLACK = 0.01
-"""Share of a window by which a clip may be longer without having a second window: encoders add a few milliseconds."""
+"""Share of a window by which a clip may exceed it and still be one window: encoders add a few milliseconds."""
 
 FRAMES_TOGETHER = 64
-"""Frames whose spectra are computed at a time: they stay in the processor's cache."""
+"""Frames whose spectra are computed at a time, so that they fit the processor's cache."""
 
 SHORTEST_WINDOW = 0.04
-"""Seconds; windows of less than a few frames have nothing to encode, and endlessly many fit into a clip."""
+"""Seconds. Shorter windows have hardly any frames, and a clip would have any number of them."""
 PRE_EMPHASIS = 0.97
-"""Kaldi's share of the sample before that is taken from each sample."""
+"""Kaldi's pre-emphasis: the share of the previous sample that is subtracted from each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class FrontEnd(Settings):
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
-        """The number type that features are kept in: half precision does for log-mel frames, not for any vector."""
+        """The number type of stored features: half precision suffices for log-mel frames, but not for any vector."""
         return np.float32 if self.kind == "vector" else np.float16
 
     @property
@@ -89,7 +89,7 @@ class FrontEnd(Settings):
 
 
 def fit(waveform: Waveform, front_end: FrontEnd) -> Waveform:
-    """The waveform cut to `clip_seconds`, and filled up where the front end says so."""
+    """The waveform cut to `clip_seconds`, and padded as the front end says."""
     length = front_end.clip_samples
     if len(waveform) > length:
         start = 0 if front_end.cut == "start" else (len(waveform) - length) // 2
@@ -103,7 +103,7 @@ def fit(waveform: Waveform, front_end: FrontEnd) -> Waveform:
 
 
 def log_mel(waveform: Waveform, front_end: FrontEnd) -> NDArray[np.float32]:
-    """Log-mel frames [T, F] of a waveform [S]: of this clip alone, with its own maximum for `top_db`."""
+    """Log-mel frames [T, F] of a waveform [S]; `top_db` is relative to this clip's own maximum."""
     frames = {"power_db": _power_db, "kaldi": _kaldi, "waveform": _samples}[front_end.kind](waveform, front_end)
     if front_end.pad_frames is not None:
         frames = frames[: front_end.pad_frames]
@@ -141,7 +141,7 @@ def waveform_windows(
 def _frames(
     blocks: Callable[[], Iterable[Waveform]], sample_rate: int, front_end: FrontEnd, all_windows: bool
 ) -> Iterator[NDArray[np.float32]]:
-    """The frames of samples that come in blocks, from their start each time that `blocks` is called."""
+    """The frames of samples in blocks; `blocks()` starts from the beginning at each call."""
 
     def samples() -> Iterator[Waveform]:
         return resampled_blocks(blocks(), sample_rate, front_end.sample_rate)
@@ -152,9 +152,10 @@ def _frames(
 
 
 def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Waveform]:
-    """A clip's samples, in blocks, as windows of `clip_seconds` side by side: every sample is in one. All windows are
-    equally long, so that they count alike: the last one ends with the clip and overlaps the one before. A clip that is
-    no longer than one window, or by `SLACK` of it, is one window.
+    """A clip's samples, in blocks, as consecutive windows of `clip_seconds`, with every sample in a window.
+
+    All windows have the same length, so that they have equal weight: the last one ends with the clip and overlaps the one
+    before. A clip of at most one window plus `SLACK` is one window.
     """
     length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
@@ -170,31 +171,32 @@ def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Wavefo
 
 
 def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Waveform:
-    """The one window that a clip is cut to, of its start or its middle; of the rest no more is decoded than it takes."""
+    """The window that a clip is cut to, from its start or its centre; decodes no more than it needs."""
     length, start = front_end.clip_samples, 0
     if front_end.cut == "centre":
         start = max(0, (sum(len(block) for block in samples()) - length) // 2)
-    kept: list[Waveform] = []
+    blocks: list[Waveform] = []
     seen = 0
     for block in samples():
         seen += len(block)
         if seen > start:
-            kept.append(block[-(seen - start) :])
+            blocks.append(block[-(seen - start) :])
         if seen >= start + length:
             break
-    return (np.concatenate(kept) if len(kept) != 1 else kept[0])[:length] if kept else np.zeros(0, np.float32)
+    return (np.concatenate(blocks) if len(blocks) != 1 else blocks[0])[:length] if blocks else np.zeros(0, np.float32)
 
 
 def fft_size(front_end: FrontEnd) -> int:
-    """Samples of the Fourier transform of a frame: the window's, which Kaldi fills up with zeros to a power of two."""
+    """Samples in the Fourier transform of a frame: the window's, padded to a power of two for Kaldi."""
     size = front_end.window_size
     return 1 << (size - 1).bit_length() if front_end.kind == "kaldi" else size
 
 
 def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
-    """Triangular mel filters [fft_size // 2 + 1, F], linear in Hz between their corners, or in mel for Kaldi. In float64 and
-    then rounded: torchaudio's `melscale_fbanks` computes in float32, which moves one filter weight in thirty and one stored
-    feature in five hundred.
+    """Triangular mel filters [fft_size // 2 + 1, F], linear in Hz between their corners, or in mel for Kaldi.
+
+    Computed in float64 and rounded: torchaudio's `melscale_fbanks` computes in float32, which changes one filter weight in
+    thirty and one stored feature in five hundred.
     """
     is_kaldi = front_end.kind == "kaldi"
     scale = "htk" if is_kaldi else front_end.mel_scale
@@ -215,7 +217,7 @@ def mel_filters(front_end: FrontEnd) -> NDArray[np.float32]:
 def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     """Decibels of the mel power of centred, Hann-windowed frames [T, F].
 
-    torchaudio's `MelSpectrogram` and `amplitude_to_DB` hold the spectrum of all frames at once.
+    torchaudio's `MelSpectrogram` and `amplitude_to_DB` would hold the spectrum of all frames at once.
     """
     size = front_end.window_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
@@ -223,15 +225,15 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     if len(samples) <= half:
         # Reflection needs more samples than it reflects.
         samples = torch.nn.functional.pad(samples, (0, half + 1 - len(samples)))
-    # Mirrored at both ends, as torch's reflection does in six times the time.
+    # Reflected at both ends; torch's own reflection takes six times as long.
     padded = torch.cat([samples[1 : half + 1].flip(0), samples, samples[-half - 1 : -1].flip(0)])
     window, filters = _window_and_filters(front_end)
     frames = padded.unfold(0, size, front_end.hop_size)[: 1 + len(waveform) // front_end.hop_size]
     power = samples.new_empty(len(frames), half + 1)
     for part, power_part in zip(frames.split(FRAMES_TOGETHER), power.split(FRAMES_TOGETHER), strict=True):
-        # In float64: beside a loud band, a quiet one is below float32's rounding, by up to 1 dB in real clips.
+        # In float64: in float32 rounding next to a loud band changes a quiet one by up to 1 dB in real clips.
         spectrum = torch.fft.rfft(part * window)
-        # A sum over the last axis, of two elements, takes five times as long.
+        # A sum over the last axis of two elements would take five times as long.
         power_part.copy_(torch.square(spectrum.real).add_(spectrum.imag.square()))
     decibels = 10.0 * torch.log10(torch.clamp(power @ filters, min=front_end.floor))
     if front_end.top_db is not None:
@@ -240,10 +242,10 @@ def _power_db(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 
 def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """Kaldi's log filter bank [T, F] as the AST models take it: whole frames only, each without its mean, pre-emphasis 0.97
-    (the first sample of a frame is its own predecessor), a symmetric Hann window, filled up to a power of two, natural log.
+    """Kaldi's log filter bank [T, F] for the AST models: complete frames only, mean removed, pre-emphasis 0.97 (the first
+    sample of a frame is its own predecessor), a symmetric Hann window, padding to a power of two, natural log.
 
-    Written here because torchaudio, whose `compliance.kaldi.fbank` it equals, does not follow the newest torch.
+    Equal to torchaudio's `compliance.kaldi.fbank`, which does not support the newest torch.
     """
     size, hop = front_end.window_size, front_end.hop_size
     samples = torch.from_numpy(np.ascontiguousarray(waveform, dtype=np.float32))
@@ -254,8 +256,8 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
     energies = samples.new_empty(len(frames), front_end.num_mels)
     for part, energies_part in zip(frames.split(FRAMES_TOGETHER), energies.split(FRAMES_TOGETHER), strict=True):
         # In float64, as above.
-        whole = part.double()
-        centred = whole - whole.mean(dim=1, keepdim=True)
+        frame = part.double()
+        centred = frame - frame.mean(dim=1, keepdim=True)
         emphasised = centred - PRE_EMPHASIS * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
         spectrum = torch.fft.rfft(emphasised * window, n=fft_size(front_end))
         torch.matmul((spectrum.real.square() + spectrum.imag.square()).float(), filters, out=energies_part)
@@ -263,7 +265,7 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 
 def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """The samples as frames [S, 1], of zero mean and unit variance where the front end says so."""
+    """The samples as frames [S, 1], with zero mean and unit variance if the front end says so."""
     samples = torch.from_numpy(np.array(waveform, dtype=np.float32))
     if front_end.normalises_clip:
         samples = (samples - samples.mean()) / torch.sqrt(samples.var(correction=0) + 1e-7)

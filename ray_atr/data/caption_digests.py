@@ -1,4 +1,4 @@
-"""Whether two data sets give the same clips the same captions: a digest by language that no order has a part in."""
+"""Digests of captions by language, independent of order: equal if two data sets have the same captions of the same clips."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray_atr.common.sampling import number_of
 def caption_digests(captions: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """By language a digest of (clip id, language, caption): equal for equal captions of equal clips, in any order or shards.
 
-    Audio has no part in it: a set that was imported again, or translated, keeps those of its captions.
+    Audio has no part in it: a data set that is imported again, or translated, has the same digests of its old captions.
 
     >>> rain, wind = ("1", "eng", "rain"), ("2", "eng", "wind")
     >>> caption_digests([rain, wind]) == caption_digests([wind, rain]) != caption_digests([rain])

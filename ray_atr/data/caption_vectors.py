@@ -1,10 +1,10 @@
-"""Captions' vectors, of a frozen text tower or of a data set of vectors: memory-mapped, found by language and text.
+"""Vectors of captions, from a frozen text tower or a data set of vectors: memory-mapped, looked up by language and text.
 
 Layout of a folder:
 
     keys.npy            a 63-bit number for every distinct (language, text), sorted
     part-00000.npy      vectors [n, W] float32 of the first captions in the keys' order, `PART` to a file
-    manifest.json       written last: a folder that has one is whole
+    manifest.json       written last: a folder that has one is complete
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import from_bytes, loaded
 
 PART = 8192
-"""Captions of one file: what is encoded, written and taken up again together."""
+"""Captions in one file, which are encoded and written together."""
 KEYS_FILE = "keys.npy"
 GIVEN = "caption_vectors"
-"""Where a data set of vectors keeps its captions', below its own folder."""
+"""Subfolder of the captions' vectors in a data set of vectors."""
 
 Caption = tuple[str, str]
 """A caption's text and its language."""
@@ -50,7 +50,7 @@ class CaptionVectors:
         return len(self.keys)
 
     def rows(self, captions: Sequence[Caption]) -> NDArray[np.int64]:
-        """The row of each caption `[n]`, -1 where it is not among them."""
+        """The row of each caption `[n]`, -1 for a caption without a vector."""
         wanted = np.array([caption_key(caption) for caption in captions], np.int64)
         if not len(self):
             return np.full(len(wanted), -1)
@@ -71,11 +71,12 @@ class CaptionVectors:
 
 
 def open_caption_vectors(folder: Path, *, is_cache: bool = True) -> CaptionVectors:
-    """Open a whole folder of caption vectors. ValueError if it is not whole. A cache's damaged file is removed and made
-    again; a data set's own (`is_cache=False`) is the user's and is left alone.
+    """Open a folder of caption vectors. ValueError if it is not complete.
+
+    A damaged file of a cache is removed, so that it is made again; files of a data set (`is_cache=False`) are not touched.
     """
     if not (folder / MANIFEST_FILE).is_file():
-        raise ValueError(f"{folder}: not a whole folder of caption vectors ({MANIFEST_FILE} is missing)")
+        raise ValueError(f"{folder}: not a complete folder of caption vectors ({MANIFEST_FILE} is missing)")
     width = int(read_json(folder / MANIFEST_FILE)["width"])
     return CaptionVectors(folder, width, _open(folder, KEYS_FILE, is_cache), is_cache)
 
@@ -102,7 +103,7 @@ def in_key_order(captions: Iterable[Caption]) -> tuple[list[Caption], NDArray[np
 
 
 def caption_key(caption: Caption) -> int:
-    """The number that stands for a caption; among a billion captions two share one with a chance of one in twenty."""
+    """A 63-bit number of a caption; among a billion captions two share one with a chance of one in twenty."""
     text, language = caption
     return group_number(f"{language} {text}")
 
@@ -131,14 +132,14 @@ def clip_width(source: str) -> int:
 
 @lru_cache(maxsize=16)
 def _first_width(source: str, data_hash: str) -> int:
-    """The width of the first clip's vector; the import has made sure that all are as wide."""
+    """The width of the first clip's vector; the import has checked that all have the same."""
     manifest = read_manifest(source)
     first = next(iterate_rows(manifest, manifest.splits[0], columns=["audio"]))
     return int(loaded(first["audio"], manifest.name).size)
 
 
 def read_given(manifest: Manifest, split: str, captions: Sequence[Caption]) -> tuple[Vectors, Vectors]:
-    """The vectors of a split's clips [N, W], in its order, and of these captions [M, V], which the data set has."""
+    """(vectors of a split's clips [N, W] in its order, vectors of these captions [M, V]), from a data set of vectors."""
     width = clip_width(manifest.folder)
     rows = iterate_rows(manifest, split, columns=["clip_id", "audio"])
     audio = np.stack([from_bytes(row["audio"], width, row["clip_id"]) for row in rows])

@@ -1,4 +1,4 @@
-"""Which captions the clips of a batch have in an epoch: noise applied, one paraphrase drawn, missing languages masked."""
+"""The captions of a batch's clips in an epoch: with noise, one paraphrase drawn, and missing languages masked."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class CaptionBatch:
 
 
 class TrainingCaptions:
-    """The captions that the clips of a training split have for a whole run. `positives` says which clips of a batch are
-    not negatives of each other: those that have the same English text (`captions`), those whose captions carry the same
-    labels (`labels`), or each clip alone (`identity`).
+    """The captions of a training split's clips during a run.
+
+    `positives` decides which clips of a batch are not negatives of each other: those with the same English text (`captions`),
+    those whose captions have the same labels (`labels`), or only a clip and itself (`identity`).
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class TrainingCaptions:
             features.clip_ids, self.num_captions, self.languages, noise, seed, first_captions
         )
         self.has_caption = self.assigned.slot < self.num_captions[self.assigned.owner, np.arange(len(self.languages))]
-        """Whether there is such a caption, [N, J, K]."""
+        """Which captions exist, [N, J, K]."""
 
     def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
-        """Share of the true ones among the pairs of a clip and a caption in a trained language that training goes
-        through. Where an epoch has `one` caption of each clip, a clip counts once, however many captions it has; with
-        `each`, a pair.
+        """Share of true pairs among the training pairs in the trained languages.
+
+        With `per_epoch` `one` (one caption of a clip in an epoch) every clip counts once, with `each` every pair.
         """
         is_used = self.has_caption & np.isin(self.languages, list(trained))
         true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
@@ -65,7 +66,7 @@ class TrainingCaptions:
 
     @cached_property
     def truth(self) -> NDArray[np.bool_]:
-        """Whether each caption that a clip has is one of its own, or says the same as one, [N, J, K]."""
+        """Whether each assigned caption is one of the clip's own, or equal to one, [N, J, K]."""
         is_true = self.assigned.is_own.copy()
         for column, language in enumerate(self.languages):
             rows, slots = np.nonzero(~is_true[:, :, column] & self.has_caption[:, :, column])
@@ -77,15 +78,16 @@ class TrainingCaptions:
         return is_true
 
     def batch(self, rows: NDArray[np.int64], epoch: int, slots: NDArray[np.int64] | None = None) -> CaptionBatch:
-        """The captions of the clips at `rows` in an epoch: those at `slots` [b], else drawn from (seed, epoch,
-        clip_id). The slot is the same in every language, since caption j is the same sentence in every language that
-        has it; a language without a caption j is masked.
+        """The captions of the clips at `rows` [b] in an epoch: those at `slots` [b]; None: drawn from (seed, epoch, clip_id).
+
+        The slot is the same in every language, since caption j is the same sentence in every language; a language without a
+        caption j is masked.
         """
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
             has = self.has_caption[rows].any(axis=2)
             choice = sampling.integers(ids, 0, np.maximum(has.sum(axis=1), 1), self.seed, "caption", epoch)
-            # An index may leave out any of a clip's captions: the choice is among those that are left.
+            # A noise index may leave out any of a clip's captions: the draw is among the others.
             slots = (has.cumsum(axis=1) > choice[:, None]).argmax(axis=1)
         owners, theirs = (part[rows, slots] for part in self.assigned)
         mask = self.has_caption[rows, slots]
@@ -95,14 +97,14 @@ class TrainingCaptions:
                 if mask[index, column]:
                     texts[index][column] = captions[theirs[index, column]]
         mask &= np.array([[bool(text) for text in row] for row in texts], bool).reshape(mask.shape)
-        first = [row[0] if known[0] else "" for row, known in zip(texts, mask, strict=True)]
+        first = [row[0] if present[0] else "" for row, present in zip(texts, mask, strict=True)]
         labels = [self.features.labels[owner] for owner in owners[:, 0]]
         groups = positive_groups(self.positives, ids, first, labels)
         return CaptionBatch(texts=texts, mask=mask, groups=groups, slots=slots)
 
 
 def read_caption_file(path: Path) -> dict[str, str]:
-    """Clip id -> caption, of a Parquet or JSON-lines file with the columns clip_id and caption. ValueError if it is none."""
+    """Caption by clip id, from a Parquet or JSON-lines file with the columns clip_id and caption. ValueError for other files."""
     if not path.is_file():
         raise ValueError(f"objective.knowledge.captions: {path}: no such file")
     table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)

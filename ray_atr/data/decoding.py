@@ -1,4 +1,4 @@
-"""From the bytes of an audio file to samples, a block at a time, so that memory is bounded by what is kept of them.
+"""From the bytes of an audio file to samples, a block at a time, to bound the memory.
 
 Shapes: S samples.
 """
@@ -19,7 +19,7 @@ from ray_atr.data.vector_clip import Buffer, is_vector
 
 Waveform = NDArray[np.float32]
 BLOCK = 2**19
-"""Samples of all channels that are decoded at a time: ten seconds of one channel in one read, as each asks where it is."""
+"""Samples of all channels that are decoded at a time. Large, because each read has a fixed cost."""
 READABLE = "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file"
 CONTAINERS = (
     (4, b"ftyp", "AAC or another sound in MP4 (m4a, mp4)"),
@@ -28,12 +28,12 @@ CONTAINERS = (
     (0, b"wvpk", "WavPack"),
     (0, b"#!AMR", "AMR"),
 )
-"""Place and bytes by which kinds of files are known that phones and browsers make and this library does not read."""
+"""Position and bytes that identify files of phones and browsers that the audio library cannot read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AudioBounds(Settings):
-    """What an audio file may be: a small file can promise hours, or a rate of 1 Hz that is resampled to gigabytes."""
+    """Limits of an audio file: a small file can claim hours, or a rate of 1 Hz, which is resampled to gigabytes."""
 
     lowest_rate: int = setting(1_000, "lowest sample rate of an audio file (Hz)", at_least=1)
     highest_rate: int = setting(1_000_000, "highest sample rate of an audio file (Hz)", at_least=1)
@@ -43,23 +43,23 @@ class AudioBounds(Settings):
 
 
 IMPORTED = AudioBounds(lowest_rate=1, highest_rate=10**9, most_channels=1024, longest_seconds=7 * 24 * 3600.0)
-"""For the clips of a data set, which its import checked within bounds of its own."""
+"""Bounds for the clips of a data set, which its import has checked."""
 
 
 @dataclass(frozen=True)
 class Sound:
-    """An encoded clip of which the header is read: its rate in Hz, and the samples as float32, mean over channels."""
+    """An encoded clip with its header read: its rate in Hz, and its samples as float32, mean over channels."""
 
     name: str
     data: bytes
     sample_rate: int
     promised: int
-    """Samples that the header says there are."""
+    """Number of samples according to the header."""
     bounds: AudioBounds
 
     def blocks(self) -> Iterator[Waveform]:
-        """The samples, a block at a time. ValueError naming the clip if the bytes are cut off, hold no sample, or one
-        that is not finite or out of bounds.
+        """The samples, a block at a time. ValueError, with the clip's name, if the bytes are cut off or hold no samples, or if a
+        sample is not finite or out of bounds.
         """
         number = 0
         try:
@@ -71,13 +71,13 @@ class Sound:
         except (soundfile.LibsndfileError, MemoryError) as error:
             raise _no_audio(self.name, self.data, error) from None
         if number < self.promised or is_cut_off(self.data):
-            raise refuse(self.name, f"a truncated file ({number} of its samples are there)", "a whole file")
+            raise refuse(self.name, f"a truncated file (it holds {number} of its samples)", "a complete file")
         if number == 0:
             raise refuse(self.name, "a clip of zero length", "at least one sample")
 
     def _checked(self, frames: NDArray[np.float32]) -> Waveform:
         samples = frames[:, 0] if frames.shape[1] == 1 else frames.mean(axis=1, dtype=np.float32)
-        # The extremes of samples that hold one that is not a number are not a number, and fail both comparisons.
+        # With a NaN among the samples, both extremes are NaN, and both comparisons are False.
         largest = self.bounds.largest_sample
         if not (samples.min() >= -largest and samples.max() <= largest):
             if not np.isfinite(samples).all():
@@ -120,7 +120,7 @@ def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
 
 
 def first_samples(blocks: Iterable[Waveform], most: int) -> Waveform:
-    """At most so many samples of a clip that comes in blocks; of the rest no block is asked for."""
+    """The first `most` samples of a clip in blocks; further blocks are not read."""
     first: list[Waveform] = []
     for block in blocks:
         first.append(block)
@@ -134,20 +134,22 @@ def _no_audio(name: str, data: bytes, error: Exception) -> ValueError:
         return refuse(name, "an empty file (0 bytes), not audio", READABLE)
     for start, mark, kind in CONTAINERS:
         if data[start : start + len(mark)] == mark:
-            return refuse(name, f"{kind}, which is not read", f"{READABLE}; convert it with ffmpeg -i FILE FILE.flac")
+            return refuse(
+                name, f"{kind}, which is not supported", f"{READABLE}; convert it with ffmpeg -i FILE FILE.flac"
+            )
     size = len(data)
     reason = error.error_string if isinstance(error, soundfile.LibsndfileError) else str(error)
     return refuse(name, f"{size} bytes that are not audio ({shortened(reason, 120)})", READABLE)
 
 
 def is_cut_off(data: bytes) -> bool:
-    """Whether a WAV or OGG file ends before it says it does; libsndfile reads it as a shorter one in silence."""
+    """Whether a WAV or OGG file ends before its stated length; libsndfile reads it as a shorter file without an error."""
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         position = 12
         while position + 8 <= len(data):
             size = int.from_bytes(data[position + 4 : position + 8], "little")
             if data[position : position + 4] == b"data":
-                # Writers to a pipe do not know the size and leave the largest number there.
+                # Writers to a pipe do not know the size and write the largest number.
                 return size < 0xFFFFFF00 and position + 8 + size > len(data)
             position += 8 + size + size % 2
         return True
@@ -170,7 +172,7 @@ def resample(waveform: Waveform, sample_rate: int, target_rate: int) -> Waveform
 
 
 def resampled_blocks(blocks: Iterable[Waveform], sample_rate: int, target_rate: int) -> Iterator[Waveform]:
-    """Blocks of samples at another sample rate: joined, they are what `resample` makes of all samples at once."""
+    """Blocks of samples at another sample rate; concatenated, they equal `resample` of all samples."""
     if sample_rate == target_rate:
         yield from blocks
         return

@@ -5,10 +5,10 @@ Layout of a cache folder, whose name is a hash of the data manifest and the fron
     train-00000.arrow       features of one data shard: clip_id, features (float16 bytes, [T, F] row-major), frames
     train.captions.arrow    clip_id, labels, and one list column of captions a language, in the shards' row order; where clips
                             have several windows, their number (a row of features is a window then)
-    manifest.json           written last: a folder that has one is whole
+    manifest.json           written last: a folder that has one is complete
 
 Arrow IPC files are memory-mapped, so workers of one node share one copy in the page cache and take rows in any order. With
-a store (`features`) the features themselves are there, and `train-00000.arrow` says where.
+a store (`features`) the features are in the store, and `train-00000.arrow` holds their positions.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from ray_atr.data.shards import Manifest, read_captions, read_manifest, read_sha
 logger = logging.getLogger(__name__)
 
 LAYOUT = 4
-"""Of a cache, and how its frames are computed: raised when the same settings give other values, as of vectors too."""
+"""Version of the layout and of the computation: raised when equal settings give other values of frames or vectors."""
 CLIPS_TOGETHER = 16
 """Clips whose audio is in memory at a time."""
 WINDOWS_TOGETHER = 64
-"""Windows that are computed before they are written."""
+"""Windows that are written at a time."""
 
 
 @dataclass(frozen=True)
 class FolderHere:
-    """A folder on the disk of the node that asks for jobs: files that they make on other nodes are sent there."""
+    """A folder on the disk of the node that starts jobs; files that jobs write on other nodes are sent to it."""
 
     folder: Path
     node: str = field(default_factory=this_node)
 
     def make(self, name: str, write: Callable[[Path], None]) -> bytes | None:
-        """In a job: let `write(file)` make one of the folder's files. Returns its content if that is to be sent."""
+        """In a job: write one of the folder's files with `write(file)`. Returns its content if it must be sent, else None."""
         if this_node() == self.node:
             write(self.folder / name)
             return None
@@ -81,13 +81,13 @@ class FolderHere:
             return (Path(aside) / name).read_bytes()
 
     def receive(self, name: str, content: bytes | None) -> None:
-        """Where the jobs were asked for: put a file that was sent in its place."""
+        """On the node that started the jobs: write a file that was sent."""
         if content is not None:
             write_bytes(self.folder / name, content)
 
 
 def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> str:
-    """The data set's name, and a hash of what the features depend on, and nothing else."""
+    """The data set's name, and a hash of everything that the features depend on."""
     content: dict[str, Any] = {"data": manifest.hash, "front_end": flatten(front_end), "layout": LAYOUT}
     if has_windows:
         content["windows"] = SLACK
@@ -96,7 +96,7 @@ def _folder_name(manifest: Manifest, front_end: FrontEnd, has_windows: bool) -> 
 
 @dataclass(frozen=True)
 class LongAudio:
-    """How much of a data set's audio is beyond the first window of its clip."""
+    """The amount of a data set's audio beyond the first window of its clips."""
 
     clips: int
     seconds_beyond: float
@@ -104,7 +104,7 @@ class LongAudio:
 
 
 def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
-    """Whether a clip of the data set is longer than one window. ValueError names a shard that is read and cannot be."""
+    """Whether a clip of the data set is longer than one window. ValueError names a shard that cannot be read."""
     longest = clip_seconds * (1 + SLACK)
     return max((shard.longest_seconds for shard in manifest.shards), default=0.0) > longest
 
@@ -132,7 +132,7 @@ def _durations(folder: str, data_hash: str, files: tuple[str, ...]) -> NDArray[n
 
 
 def find_features(manifest: Manifest, front_end: FrontEnd, root: Path, *, in_windows: bool = False) -> Path | None:
-    """The folder of a data set's whole cached features; None if there is none yet."""
+    """The folder of a data set's complete cached features; None if there is none."""
     folder = root / _folder_name(manifest, front_end, _has_windows(manifest, front_end, in_windows))
     return folder if is_complete(folder) else None
 
@@ -148,19 +148,21 @@ def ensure_features(
     store: str = "",
     streamed: str = "",
 ) -> Path:
-    """The folder of cached features, computed now if it is absent. Interrupted work is taken up shard by shard.
-    `in_windows`: of every window of the clips that are longer than one; else clips are cut to one window. Only one
-    process computes; others that ask at the same time wait for it. `say` is told of the clips done and the clips in all.
-    `store` is a folder or URL that holds the features in the place of this node's disk, for all nodes.
-    `streamed` is a split of which nothing is computed now: its features are computed from the shards when they are read.
+    """The folder of cached features, computed now if it is missing. Interrupted work continues shard by shard.
+    in_windows   features of every window of long clips; else clips are cut to one window.
+    say          gets lines about the progress.
+    store        folder or URL that holds the features instead of this node's disk, for all nodes.
+    streamed     a split of which nothing is computed now: its features are computed from the shards when they are read.
+
+    Only one process computes; others wait for it.
     """
     assert not (store and streamed), "features are in a store, or nowhere"
     manifest = read_manifest(data_folder)
     has_windows = _has_windows(manifest, front_end, in_windows)
     name = _folder_name(manifest, front_end, has_windows)
-    kept = folder_in(store, name)
-    if kept is not None:
-        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(kept.name.encode())}"
+    stored = folder_in(store, name)
+    if stored is not None:
+        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(stored.name.encode())}"
     if streamed:
         name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
     folder = cache_root / name
@@ -168,13 +170,13 @@ def ensure_features(
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
-        if not is_complete(folder) and (kept is None or not fetch_folder(kept, folder)):
-            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, kept, streamed), use_ray, say)
+        if not is_complete(folder) and (stored is None or not fetch_folder(stored, folder)):
+            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, say)
     return folder
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a cache's manifest is there. A damaged list is removed: what it lists is made again, or found whole."""
+    """Whether a cache has its manifest. A damaged list of digests is removed, and then made again."""
     for name, read in ((MANIFEST_FILE, read_json), (DIGESTS_FILE, lambda file: digests_of(file.parent))):
         try:
             if (folder / name).is_file():
@@ -189,13 +191,13 @@ def is_complete(folder: Path) -> bool:
 
 
 def _has_windows(manifest: Manifest, front_end: FrontEnd, in_windows: bool) -> bool:
-    """Whether clips have several windows: a set without long clips has the same features either way."""
+    """Whether some clips have several windows. A data set without long clips has the same features either way."""
     return in_windows and front_end.kind != "vector" and has_long_clips(manifest, front_end.clip_seconds)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What features are computed, and where they go."""
+    """The features to compute, and where they are written."""
 
     manifest: Manifest
     front_end: FrontEnd
@@ -205,11 +207,11 @@ class Work:
     streamed: str = ""
 
     def file(self, position: int) -> str:
-        """The name of a shard's features, or of the table that says where in the store they are."""
+        """The name of the file of a shard's features, or of the table of their positions in the store."""
         return f"{self.manifest.shards[position].split}-{position:05d}.arrow"
 
     def do(self, position: int) -> bytes | None:
-        """Compute and write the features of one data shard, as `FolderHere.make`. ValueError names a bad clip."""
+        """Compute and write the features of one data shard; returns as `FolderHere.make`. ValueError names a bad clip."""
         file = self.file(position)
         require_complete(self.manifest, self.manifest.shards[position])
         if self.store is None:
@@ -240,11 +242,11 @@ def _compute(work: Work, use_ray: bool, say: Say) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     place = folder if work.store is None else work.store
-    kept = [position for position, shard in enumerate(manifest.shards) if shard.split != work.streamed]
-    waiting = [position for position in kept if not file_exists(place / files[position])]
-    total = sum(manifest.shards[position].num_rows for position in kept)
+    positions = [position for position, shard in enumerate(manifest.shards) if shard.split != work.streamed]
+    waiting = [position for position in positions if not file_exists(place / files[position])]
+    total = sum(manifest.shards[position].num_rows for position in positions)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
-    # Half a CPU each: it is computed beside training too.
+    # Half a CPU each, since this may run beside a training.
     for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
@@ -282,7 +284,7 @@ def _compute(work: Work, use_ray: bool, say: Say) -> None:
 
 
 def write_rows(path: Path, batches: Iterable[tuple[list[str], list[np.ndarray]]]) -> None:
-    """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is whole."""
+    """Write clips' ids and features [T, F], batch by batch, to a file that appears when it is complete."""
     schema = pa.schema([("clip_id", pa.string()), ("features", pa.large_binary()), ("frames", pa.int32())])
     with atomic_file(path) as output, pa.ipc.new_file(output, schema) as writer:
         for ids, features in batches:

@@ -1,15 +1,15 @@
-"""Folders of cached features (log-mel frames or a frozen tower's vectors): rows of a split in any order, mapped or stored.
+"""Folders of cached features (log-mel frames or a frozen tower's vectors): rows of a split in any order, mapped or from a store.
 
-A store is for sets that do not fit on a node's disk: rows are read from there as they are needed.
+A store is for data sets whose features do not fit on a node's disk: rows are read from it when they are needed.
 
-    train-00000.features      the rows' bytes, one after the other; in the store alone
-    train-00000.arrow         where each row is: clip_id, start, size, digest (XXH3)
+    train-00000.features      the rows' bytes; only in the store
+    train-00000.arrow         the position of each row: clip_id, start, size, digest (XXH3)
     train.captions.arrow, digests.json, manifest.json     as in a folder on a disk; the manifest comes last, and names the store
 
 A node copies all but the rows to its own disk, some 40 bytes a row. A row is read by a range request, many at a time, and
 checked against its digest. Vectors of frozen towers are small: nodes keep copies of whole folders of them.
 
-Nothing heavy is imported here: the tasks that read ahead of a trainer start in a moment.
+Nothing heavy is imported here, so that the tasks that read ahead of a trainer start quickly.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ray_atr.data.padding import padded
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
 FRAMES = ("power_db", "kaldi")
-"""Kinds of a front end that makes log-mel frames."""
+"""Kinds of front ends that compute log-mel frames."""
 READ_TOGETHER = 64
-"""Windows in memory at a time, where statistics go through all."""
+"""Windows in memory at a time, in `statistics_of`."""
 STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
 STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 """The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
 PART = "part"
-"""Of a joined data set's shard: the set that it is of."""
+"""The entry of a joined data set's shard with the name of its part."""
 PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
@@ -91,7 +91,7 @@ class FeatureSet:
         return self.captions.column("labels").to_pylist()
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
-        """The captions in one language of the given rows (of all rows by default), a list a clip, empty if absent."""
+        """The captions in one language of the given rows (None: all), a list for each clip, empty if it has none."""
         if language not in self.captions.column_names:
             return [[]] * (len(self) if rows is None else len(rows))
         column = self.captions.column(language)
@@ -109,24 +109,24 @@ class FeatureSet:
         return np.cumsum(self.num_windows) - self.num_windows
 
     def drawn_windows(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
-        """At most that many windows of each of the clips for an epoch, [n, most]: one that is drawn from (seed, epoch,
-        clip_id), and others evenly after it. -1 fills the rows of clips that have fewer.
+        """At most `most` windows of each clip for an epoch, [n, most]: one drawn from (seed, epoch, clip_id), the others evenly
+        after it; padded with -1.
         """
         total = self.num_windows[rows]
         drawn = sampling.integers([self.clip_ids[row] for row in rows], 0, total, seed, "window", epoch)
-        heard, turn = np.minimum(total, most)[:, None], np.arange(most)
-        windows = (drawn[:, None] + turn * total[:, None] // heard) % total[:, None]
-        return np.where(turn < heard, windows, -1)
+        counts, turn = np.minimum(total, most)[:, None], np.arange(most)
+        windows = (drawn[:, None] + turn * total[:, None] // counts) % total[:, None]
+        return np.where(turn < counts, windows, -1)
 
     def _shard(self, number: int) -> pa.Table:
-        """One file's table, mapped; checked against its digest when this process first opens it."""
+        """One file's table, mapped; its digest is checked when this process first opens it."""
         if number not in self._opened:
             self._opened[number] = open_table(self.folder, self.shard_files[number])
         return self._opened[number]
 
     def features(self, rows: np.ndarray, windows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames
-        `[n]`. `windows` [n] says which window of each; none: the first.
+        `[n]`. `windows` [n]: the window of each clip; None: the first.
         """
         places = self._first_windows[rows] + (0 if windows is None else windows)
         shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
@@ -166,7 +166,7 @@ class FeatureSet:
         return [(*self._locations_of_groups[group], row) for group, row in zip(groups.tolist(), within, strict=True)]
 
     def _from_audio(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Decoders are heavy, and only this needs them.
+        # Imported here because decoders are heavy.
         from ray_atr.data.audio import FrontEnd
         from ray_atr.data.row_groups import features_at
 
@@ -174,7 +174,7 @@ class FeatureSet:
         return padded(arrays, self.num_features, self.dtype)
 
     def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:
-        """The bytes of rows of shards in the store, requested at the same time."""
+        """The bytes of rows in the store, requested concurrently."""
         places = []
         for shard, row in found:
             table = self._shard(shard)
@@ -184,11 +184,11 @@ class FeatureSet:
 
     @property
     def holds_frames(self) -> bool:
-        """Whether the features are log-mel frames: no samples, and no vectors, which a frozen tower made of frames, too."""
+        """Whether the features are log-mel frames, and not samples or vectors (also those that a frozen tower made of frames)."""
         return self.front_end.get("kind") in FRAMES and self.dtype == np.float16
 
     def statistics_of(self, rows: np.ndarray) -> np.ndarray:
-        """What the log-mel frames of clips say by themselves, [n, S]: the mean of their windows' `frame_statistics`, kept."""
+        """`frame_statistics` of clips, mean over their windows, [n, S]; cached."""
         assert self.holds_frames, "statistics of log-mel frames"
         new = np.array([row for row in dict.fromkeys(rows.tolist()) if row not in self._statistics], np.int64)
         counts, of_windows = self.num_windows[new], list[np.ndarray]()
@@ -211,11 +211,12 @@ class FeatureSet:
 
 @lru_cache(maxsize=32)
 def open_features(folder: Path, split: str, part: str = "") -> FeatureSet:
-    """Open one split of a whole cache folder; with `part` the clips of one set of a joined one alone. ValueError when the
-    folder is not whole or has no such split or part.
+    """Open one split of a complete cache folder; with `part`, only the clips of that part of a joined data set.
+
+    ValueError if the folder is not complete or has no such split or part.
     """
     if not (folder / MANIFEST_FILE).is_file():
-        raise ValueError(f"{folder}: not a whole feature cache ({MANIFEST_FILE} is missing)")
+        raise ValueError(f"{folder}: not a complete feature cache ({MANIFEST_FILE} is missing)")
     content = storage.read_json(folder / MANIFEST_FILE)
     if split not in content["splits"]:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(content['splits'])}")
@@ -227,7 +228,7 @@ def open_features(folder: Path, split: str, part: str = "") -> FeatureSet:
     if part:
         if part not in parts:
             raise ValueError(f"{folder}: no part {part!r} in {split}; it has {', '.join(parts) or 'none'}")
-        # The clips of a part follow each other.
+        # The clips of a part are consecutive.
         first = sum(number for name, number in parts.items() if list(parts).index(name) < list(parts).index(part))
         shards = [shard for shard in shards if shard.get(PART) == part]
         captions, parts = captions.slice(first, parts[part]), {part: parts[part]}
@@ -249,7 +250,7 @@ def open_features(folder: Path, split: str, part: str = "") -> FeatureSet:
 
 
 def open_table(folder: Path, name: str) -> pa.Table:
-    """A table of a cache folder, mapped. A damaged file is removed, so that the next start makes it again; DamagedCacheError."""
+    """A table of a cache folder, mapped. Removes a damaged file, to be made again at the next start: DamagedCacheError."""
     try:
         check_file(folder, name)
         return pa.ipc.open_file(pa.memory_map(str(folder / name))).read_all()
@@ -259,7 +260,7 @@ def open_table(folder: Path, name: str) -> pa.Table:
 
 
 def discard(folder: Path, name: str) -> None:
-    """Take a damaged file out of a cache, which is no whole one any more: the manifest goes first."""
+    """Remove a damaged file from a cache. The manifest is removed first, since the cache is no longer complete."""
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     (folder / name).unlink(missing_ok=True)
 
@@ -280,9 +281,9 @@ def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]
 def write_stored_rows(
     store: storage.Location, file: str, batches: Iterable[tuple[list[str], list[np.ndarray]]]
 ) -> None:
-    """Write clips' features to the store, then the table `file` that says where they are: if that is there, so are they."""
+    """Write clips' features to the store, then the table `file` of their positions: if it exists, the features do."""
     sink, end = pa.BufferOutputStream(), 0
-    with storage.whole_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
+    with storage.complete_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
         for ids, features in batches:
             contents = [feature.tobytes() for feature in features]
             sizes = np.array([len(content) for content in contents], np.int64)
@@ -311,12 +312,12 @@ def read_stored_rows(store: storage.Location, places: Sequence[tuple[str, int, i
 
 
 def rows_file(file: str) -> str:
-    """The name of the file that holds the rows which a table tells the places of."""
+    """The name of the file with the rows of a table of positions."""
     return str(Path(file).with_suffix(".features"))
 
 
 def fetch_folder(store: storage.Location, folder: Path) -> bool:
-    """Copy to a node's disk what the store holds but for the rows; False if the store holds no whole folder."""
+    """Copy a folder from the store to a node's disk, without the rows; False if the store's folder is not complete."""
     if not storage.file_exists(store / MANIFEST_FILE):
         return False
     for name in (DIGESTS_FILE, *_listed(store)):
@@ -324,31 +325,32 @@ def fetch_folder(store: storage.Location, folder: Path) -> bool:
             shutil.copyfileobj(source, output)
     check_folder(folder)
     content = storage.read_json(store / MANIFEST_FILE)
-    # Under the store's name of today, should it have been moved.
+    # With the store's present address, in case it was moved.
     storage.write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)
     return True
 
 
 def finish_folder(folder: Path, store: storage.Location | None, manifest: Mapping[str, Any]) -> None:
-    """Seal a folder of features or vectors and write its manifest, which makes it whole. What it holds is copied to the
-    store before: a node whose folder is whole sends nothing more.
+    """Write the digests of a folder of features or vectors and then its manifest, which makes it complete.
+
+    The content is copied to the store before: a complete folder is not sent again.
     """
     seal_folder(folder)
     if store is not None:
         for name in (*digests_of(folder), DIGESTS_FILE):
-            with (folder / name).open("rb") as source, storage.whole_file(store / name) as output:
+            with (folder / name).open("rb") as source, storage.complete_file(store / name) as output:
                 shutil.copyfileobj(source, output)
         storage.write_json(store / MANIFEST_FILE, manifest)
     storage.write_json(folder / MANIFEST_FILE, manifest)
 
 
 def folder_in(store: str, name: str) -> storage.Location | None:
-    """The folder of a set of features or vectors in the store that a setting names; None if it names none."""
+    """The folder of features or vectors in the store of a setting; None if the setting is empty."""
     return storage.locate(f"{store}/{name}", keeps_links=True) if store else None
 
 
 def _listed(store: storage.Location) -> list[str]:
-    """The names that the store's list of digests holds. ValueError for one that would lead out of a folder."""
+    """The names in the store's list of digests. ValueError for one that leads out of the folder."""
     at = f"{store / DIGESTS_FILE}: files"
     content = storage.read_json(store / DIGESTS_FILE)
     files = content.get("files") if isinstance(content, dict) else None

@@ -1,13 +1,12 @@
-"""What is told of a recording without a model: numbers that its log-mel frames have by themselves.
+"""Statistics of a recording's log-mel frames, without a model.
 
-Of T frames in F bands, the bands taken together in G groups of neighbours:
+Of T frames in F bands, which form G groups of neighbouring bands:
 
     level       mean of each band over the frames, [F]
     spread      deviation of each band, [F]
-    modulation  how much of each group's movement is slow or fast: the logarithm of its mean power in octaves of the
-                spectrum over time, [G] for each of OCTAVES
+    modulation  the logarithm of each group's mean power in OCTAVES octaves of its spectrum over time, [G] each
 
-They do not depend on how long the recording is but for noise: the slowest octave takes all that is slower. Spectra of
+But for noise they do not depend on the length of the recording: the slowest octave includes all slower modulations. Spectra of
 modulation as a description of sounds are in McDermott and Simoncelli 2011, "Sound texture perception via statistics of
 the auditory periphery".
 """

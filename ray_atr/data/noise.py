@@ -1,8 +1,8 @@
-"""Noisy correspondence: which captions training clips have for a whole run (Luong et al. 2024, section 5.2; or as found).
+"""Noisy correspondence: the captions of training clips during a run (Luong et al. 2024, section 5.2; or from a file).
 
 For each training clip (or each of its captions) independently z ~ Bernoulli(xi); where z = 1 the captions are replaced by
-another clip's of the training split. Every draw is a hash of (seed, clip_id), so that the answer is the same on any number of
-workers and in any order of the clips. Evaluation splits never pass through here. Noise may be a NumPy file instead:
+another clip's of the training split. Every draw is a hash of (seed, clip_id), so that it is the same for any number of workers
+and any order of the clips. Evaluation splits have no noise. Noise may be given as a NumPy file instead:
 
     [M] integers          the papers' files (NCR, DECL): entry m is the clip that caption m is paired with; M captions, those of
                           clip 0 first, then clip 1's. A file for clips with one caption each is the same thing.
@@ -32,17 +32,17 @@ from ray_atr.data.vector_clip import array_bytes, read_array
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
 BLOCKS = ("prefix_shuffle", "shift")
 NEAREST = 5
-"""Clips among which `near` draws the wrong caption's owner."""
+"""Number of most similar clips from which `near` draws the wrong caption's owner."""
 ROWS_AT_A_TIME = 1024
 INDEX_FILE = "noise_index.npy"
 
 Texts = Callable[[], Sequence[str]] | None
-"""Gives each clip's first caption, which `near` compares."""
+"""Returns each clip's first caption, which `near` compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(Settings):
-    """How much of the training captions is wrong, and in which way."""
+    """The share of wrong training captions, and their kind."""
 
     ratio: float = setting(0.0, "share of training clips (or captions) that are wrong (xi)", at_least=0.0, below=1.0)
     kind: str = setting(
@@ -70,19 +70,19 @@ class Noise(Settings):
 
     @property
     def is_injected(self) -> bool:
-        """Whether any caption may be wrong on purpose."""
+        """Whether noise is injected."""
         return self.ratio > 0 or self.index is not None
 
 
 class CaptionAssignment(NamedTuple):
-    """Which captions the clips have: caption j of clip i in language k is caption `slot` of clip `owner`; both [N, J, K]."""
+    """The captions of the clips: caption j of clip i in language k is caption `slot` of clip `owner`; both [N, J, K]."""
 
     owner: Integers
     slot: Integers
 
     @property
     def is_own(self) -> NDArray[np.bool_]:
-        """Whether it is the clip's own, [N, J, K]."""
+        """Whether each caption is the clip's own, [N, J, K]."""
         return self.owner == np.arange(len(self.owner))[:, None, None]
 
 
@@ -94,8 +94,9 @@ def assign_captions(
     seed: int,
     texts: Texts = None,
 ) -> CaptionAssignment:
-    """The captions that N clips have, which have `num_captions` [N, K] of their own in K languages. A clip is never its
-    own replacement. ValueError for repeated ids, and if there is nobody to swap with.
+    """The captions of N clips with noise; `num_captions` [N, K] are the numbers of their own captions in K languages.
+
+    A clip never gets its own captions as a replacement. ValueError for repeated ids, and if there is no other clip.
     """
     count = len(clip_ids)
     if len(set(clip_ids)) != count:
@@ -122,12 +123,12 @@ def assign_captions(
 
 
 def part_of(clip_id: str) -> str:
-    """The part of a joined data set that a clip is of."""
+    """The part of a joined data set that a clip belongs to."""
     return clip_id.partition("/")[0]
 
 
 def _unchanged(N: int, J: int, K: int) -> CaptionAssignment:
-    """Every clip's own captions, as views: one clip of very many would fill the memory with the same numbers."""
+    """Every clip's own captions. As broadcast views, since one clip with very many captions makes J large."""
     owner, slot = np.arange(N)[:, None, None], np.arange(J)[None, :, None]
     return CaptionAssignment(np.broadcast_to(owner, (N, J, K)), np.broadcast_to(slot, (N, J, K)))
 
@@ -135,7 +136,7 @@ def _unchanged(N: int, J: int, K: int) -> CaptionAssignment:
 def _by_caption(
     clip_ids: Sequence[str], num_captions: Integers, languages: Sequence[str], noise: Noise, seed: int, texts: Texts
 ) -> CaptionAssignment:
-    """Each caption is a clip of its own to the noise, and what takes its place is another clip's caption."""
+    """Noise on each caption independently; a wrong one is replaced by another clip's caption."""
     N, K = num_captions.shape
     most = num_captions.max(axis=1)
     J = max(1, int(most.max(initial=0)))
@@ -146,7 +147,7 @@ def _by_caption(
     of_caption = caption_owners(names, languages, noise, seed, num_captions[clip] > slot[:, None], by_caption)
     owner = clip[of_caption]
     if noise.kind not in BLOCKS:
-        # Another caption of the same clip is no wrong one: the next clip's, in the order of ids, takes its place.
+        # Another caption of the same clip is not wrong: it is replaced by one of the next clip, in the order of ids.
         following = np.empty(N, np.int64)
         by_id = _in_order(clip_ids)
         following[by_id] = np.roll(by_id, -1)
@@ -170,10 +171,10 @@ def caption_owners(
     has: NDArray[np.bool_] | None = None,
     texts: Texts = None,
 ) -> Integers:
-    """For each clip and language, the index of the clip whose captions it has, [N, K], all its captions together. `has`
-    [N, K] says which clip has which language (default: all). With `kind="language"` one language of those the clip has
-    is drawn, and its new owner among the other clips that have it; the columns' order does not matter. ValueError if
-    there is nobody to swap with.
+    """For each clip and language the index of the clip whose captions it has, [N, K]; all captions of a clip together.
+
+    `has` [N, K]: which clip has which language (None: all). With `kind="language"` one of the clip's languages is drawn, and a
+    new owner among the other clips that have it; the order of the columns does not matter. ValueError if there is no other clip.
     """
     owners = np.repeat(np.arange(len(clip_ids))[:, None], len(languages), axis=1)
     by_id = _in_order(clip_ids)
@@ -207,19 +208,20 @@ def caption_owners(
 
 
 def _similar(clip_ids: Sequence[str], by_id: Integers, texts: Texts, seed: int) -> Integers:
-    """For each clip one of those whose first caption is most like its own without being the same, [N]. Captions are
-    compared in the order of clip ids, so that the clips' order does not decide between equally similar ones.
+    """For each clip one of those whose first caption is most similar to its own, but not equal, [N].
+
+    Captions are compared in the order of clip ids, so that the clips' order does not decide between equally similar ones.
     """
     if texts is None:
         raise refuse("noise.kind", "near", "on clips whose captions are at hand")
     written = texts()
     nearest = nearest_texts([written[int(row)] for row in by_id], NEAREST)
-    known = (nearest >= 0).sum(axis=1)
-    if not known.all():
+    counts = (nearest >= 0).sum(axis=1)
+    if not counts.all():
         raise refuse("noise.kind", "near", "on clips that do not all have the same caption")
     drawn = sampling.uniform([clip_ids[int(row)] for row in by_id], seed, "noise.near")
     owners = np.empty(len(by_id), np.int64)
-    owners[by_id] = by_id[nearest[np.arange(len(nearest)), (drawn * known).astype(np.int64)]]
+    owners[by_id] = by_id[nearest[np.arange(len(nearest)), (drawn * counts).astype(np.int64)]]
     return owners
 
 
@@ -228,7 +230,7 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
     fewer. Cosine of TF-IDF vectors over words and pairs of words (scikit-learn); of equally similar ones the earlier
     comes first.
     """
-    # A second of import that only this kind of noise needs.
+    # Imported here because it takes a second, and only this kind of noise needs it.
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b|[^\x00-\x7f]", ngram_range=(1, 2)).fit_transform(texts)
@@ -265,7 +267,7 @@ def write_index(folder: Path, assigned: CaptionAssignment) -> None:
 
 
 def read_index(path: str, num_captions: Integers, J: int) -> CaptionAssignment:
-    """The captions of N clips from a file, for clips that have `num_captions` [N, K] of their own, J at most.
+    """The captions of N clips from a file; `num_captions` [N, K] are the numbers of their own captions, at most J.
     ValueError names the file, and the row, if it does not fit the data set.
     """
     content = _load(path)
@@ -282,14 +284,14 @@ def read_index(path: str, num_captions: Integers, J: int) -> CaptionAssignment:
         row, value = int(bad[0, 0]), int(numbers[tuple(bad[0])])
         raise refuse(f"data.noise.index: {path}, row {row}", value, f"a caption's number below {N * J}")
     grid = np.broadcast_to(numbers, (N, J, K))
-    # A slot without a caption points behind the clip's last one, where none is found.
+    # A slot without a caption points after the clip's last caption.
     return CaptionAssignment(
         np.where(grid < 0, np.arange(N)[:, None, None], grid // J), np.where(grid < 0, J, grid % J)
     )
 
 
 def _captions_of_clips(path: str, clips: Integers, counts: Integers, J: int) -> Integers:
-    """The papers' file [M] as numbers [N, J]: own captions keep their places, the others fill those that are left."""
+    """The papers' file [M] as numbers [N, J]: own captions stay in their slots, the others fill the remaining ones."""
     N, M = len(counts), int(counts.sum())
     if len(clips) != M:
         raise refuse("data.noise.index", f"{path} of {len(clips)} entries", f"{M}, the captions of this training split")

@@ -1,6 +1,6 @@
-"""Features computed from the audio of a data set's shards as they are needed, for sets whose features fit on no disk.
+"""Features computed from the audio of a data set's shards when they are needed, for data sets whose features fit on no disk.
 
-A shard's row group is what is read at once: up to 64 clips where this package wrote the shard.
+A shard is read by row groups, of up to 64 clips if this package wrote it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ COLUMNS = ("clip_id", "audio.bytes")
 
 
 def row_group_sizes(manifest: Manifest, shard: Shard) -> list[int]:
-    """The number of clips of each row group of a shard. ValueError if it is no whole Parquet file; reads its end only, and the
-    ids where a joined data set leaves clips out.
+    """The number of clips in each row group of a shard. Reads only the file's end, and the ids if a joined data set leaves clips
+    out. ValueError if it is no complete Parquet file.
     """
     if manifest.left_out:
         return [len(ids) for ids in ids_of_groups(manifest, shard)]
@@ -44,7 +44,7 @@ def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
 
 
 @contextmanager
-def _opened(file: Location, what: str = "not a whole Parquet file") -> Iterator[pq.ParquetFile]:
+def _opened(file: Location, what: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
     try:
         with open_arrow(file) as source:
             yield pq.ParquetFile(source)
@@ -52,7 +52,7 @@ def _opened(file: Location, what: str = "not a whole Parquet file") -> Iterator[
         raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None
 
 
-# Each row group is asked for by itself, and a data set's manifest is the same for all.
+# Cached, since every row group is read by itself and needs the manifest.
 _manifest_of = lru_cache(maxsize=8)(read_manifest)
 
 
@@ -70,14 +70,14 @@ def read_group(folder: str, place: str, group: int) -> pa.Table:
     return pa.Table.from_batches([with_audio_bytes(batch) for batch in table.combine_chunks().to_batches()])
 
 
-# Clips of one row group are usually asked for one after the other: where a base or a judge goes through the set.
+# Cached, since consecutive requests are usually for clips of the same row group, as when a data set is encoded in order.
 @lru_cache(maxsize=2)
-def _group_at_hand(folder: str, file: str, group: int) -> pa.Table:
+def _cached_group(folder: str, file: str, group: int) -> pa.Table:
     return read_group(folder, file, group)
 
 
 def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
-    """The features [T, F] of the clips at places in a row group, each cut to one window, as a cache would keep them.
+    """The features [T, F] of the clips at places in a row group, each cut to one window, with the number type of a cache.
     ValueError names a clip whose audio cannot be read.
     """
     found = []
@@ -89,14 +89,14 @@ def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEn
 
 
 def features_at(folder: str, front_end: FrontEnd, places: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
-    """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row
-    group is read once for the places that follow each other in it.
+    """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row group is
+    read once for consecutive places in it.
     """
-    return [features_of_clips(_group_at_hand(folder, file, group), [row], front_end)[0] for file, group, row in places]
+    return [features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in places]
 
 
 def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:
-    """The features of the wanted clips of several row groups, as Ray Data's tasks return them: each group is read once."""
+    """The features of some clips of several row groups, as Ray Data's tasks return them; each group is read once."""
     # Object arrays of arrays: Ray Data stores them as tensor columns whose rows may differ in shape.
     read = {name: np.empty(len(batch["group"]), object) for name in ("features", "frames")}
     for index, (file, group, within) in enumerate(zip(batch["file"], batch["group"], batch["within"], strict=True)):

@@ -35,7 +35,7 @@ j being the same sentence in every language; `translated` names the languages wh
 are in the columns that `datasets` of Hugging Face has types for; it has none for maps."""
 
 SPLITS = ("train", "val", "test")
-"""The usual splits, in the order of shards and reports; a data set may have others."""
+"""The usual splits, in their order in shards and reports; a data set may have others."""
 SPLIT_PATTERN = re.compile(r"[a-z0-9_]+")
 
 
@@ -100,7 +100,7 @@ def check_language(code: str, path: str) -> str:
 
 
 def check_split(split: str, path: str = "split") -> str:
-    """The split's name when it can be part of a file name. ValueError else."""
+    """The split's name, if it can be part of a file name; else ValueError."""
     if not isinstance(split, str) or not SPLIT_PATTERN.fullmatch(split):
         raise refuse(path, split, "lower-case letters, digits and _ (train, val, test)")
     return split
@@ -125,7 +125,7 @@ def _column(rows: Sequence[Clip], field: pa.Field) -> pa.Array:
 def _encoded(values: Sequence[bytes]) -> pa.Array:
     if len(values) > 1:
         return pa.array(values, pa.binary())
-    # One alone, which may be hours long, is not copied.
+    # A single value, which may be hours long, is not copied.
     ends = np.array([0, len(values[0])], np.int32)
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(values[0])])
 
@@ -157,7 +157,7 @@ def to_clips(batch: pa.RecordBatch) -> list[Clip]:
 
 
 def file_schema(*, holds_vectors: bool) -> pa.Schema:
-    """`SCHEMA` with the key by which `datasets` knows which column is audio that it decodes; vectors it leaves alone."""
+    """`SCHEMA` with metadata for `datasets`, which then decodes the column `audio`; not if it holds vectors."""
     features = {field.name: _feature(field.type) for field in SCHEMA}
     if not holds_vectors:
         features["audio"] = {"_type": "Audio"}
@@ -165,7 +165,7 @@ def file_schema(*, holds_vectors: bool) -> pa.Schema:
 
 
 def _feature(kind: pa.DataType) -> Any:
-    """A type in the words of `datasets`; a list of one is its oldest form of a list, which all versions read."""
+    """A type in the notation of `datasets`; a list with one element is its oldest list type, which all versions read."""
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind}
     if pa.types.is_list(kind):

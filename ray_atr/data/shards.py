@@ -2,13 +2,13 @@
 
     train-00000.parquet     clips of one split, in the columns of `schema.SCHEMA`
     val-00000.parquet
-    manifest.json           written last: a folder that has one is whole
+    manifest.json           written last: a folder that has one is complete
 
 A shard holds clips of one split only, so that a split is read without touching the others. Every path may be local or
 a URL that fsspec understands (`file://`, `memory://`, `s3://`).
 
-A joined data set is a manifest alone: its shards stay where the sets that it is made of have them. A clip's id begins with the
-name of its set there (`clotho/rain.wav`), and the clips that the manifest lists as skipped are passed over.
+A joined data set is only a manifest: its shards stay in the folders of its parts. A clip's id begins with the name of its part
+(`clotho/rain.wav`), and the clips that the manifest lists as skipped are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -56,7 +56,7 @@ ROW_GROUP_CLIPS = 64
 
 
 def open_arrow(file: storage.Location) -> Any:
-    """A file for Arrow to read: mapped into memory if it is local, so that only what is used is read."""
+    """A file for Arrow: mapped into memory if it is local, so that only the parts that are used are read."""
     return pa.memory_map(str(file)) if storage.is_local(file) else file.open("rb")
 
 
@@ -77,17 +77,17 @@ class Shard:
     longest_seconds: float
     """of its clips"""
     part: str = ""
-    """in a joined data set: the set whose folder holds the file"""
+    """in a joined data set: the part whose folder holds the file"""
 
     @property
     def place(self) -> str:
-        """Its file among those of all parts of a joined data set; the file's name in any other."""
+        """The shard's name in a manifest: the file's name, after that of its part in a joined data set."""
         return f"{self.part}/{self.file}" if self.part else self.file
 
 
 @dataclass(frozen=True)
 class Part:
-    """A data set that a joined one is made of: what it is called there, its folder or URL, and the hash of its manifest."""
+    """A part of a joined data set: its name, its folder or URL, and the hash of its manifest."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -98,20 +98,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A clip that is not in the shards, or the place of a row of a table that was dropped, and why."""
+    """A clip that is not in the shards, or a row of a table that was dropped, and the reason."""
 
     clip_id: str
     reason: str
 
 
 KINDS_OF_SOURCE = ("folder", "huggingface", "vectors", "webdataset")
-"""Names that data sets have which were imported without one and have none of their own."""
+"""Names of data sets that were imported without a name: that of the kind of source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a data set holds. `folder` is where it was read from and takes no part in `hash`; `origin` is a hash of what
-    it was imported from, so that the same import is known again.
+    """The content of a data set. `folder` is where it was read from, which is not part of `hash`; `origin` is a hash of its
+    import, by which the same import is recognised.
     """
 
     name: str
@@ -126,13 +126,13 @@ class Manifest:
 
     @property
     def title(self) -> str:
-        """What a page calls it: its name; the folder's, where the name is that of a kind of source (`prepare` without --name)."""
+        """The name on pages: the data set's, or the folder's if `prepare` had no --name."""
         last = self.folder.rstrip("/").rpartition("/")[2]
         return last if self.name in KINDS_OF_SOURCE and last else self.name
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of what the shards hold, in order; independent of name, place and time."""
+        """SHA-256 of the shards' content, in order; independent of name, folder and time."""
         content: list[Any] = [
             (FORMATS["data set"], [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])
         ]
@@ -153,7 +153,7 @@ class Manifest:
         return found
 
     def file_of(self, shard: Shard) -> storage.Location:
-        """Where a shard's file is. ValueError if it names a part that is not there."""
+        """The file of a shard. ValueError if its part is missing in the manifest."""
         if not shard.part:
             return storage.locate(self.folder, keeps_links=True) / shard.file
         folders = {part.name: part.folder for part in self.parts}
@@ -192,46 +192,58 @@ class Manifest:
         return sum(shard.captions.get(language, 0) for shard in self.shards)
 
     def num_translated(self, language: str) -> int:
-        """How many of the language's captions a machine made."""
+        """Number of the language's machine-translated captions."""
         return sum(shard.translated.get(language, 0) for shard in self.shards)
+
+
+@dataclass
+class ClipCounts:
+    """The counts of a shard's clips, for its entry in the manifest."""
+
+    seconds: list[float] = field(default_factory=list)
+    captions: Counter[str] = field(default_factory=Counter)
+    translated: Counter[str] = field(default_factory=Counter)
+
+    def add(self, seconds: float, captions: Mapping[str, Sequence[str]], translated: Collection[str]) -> None:
+        """Count a clip with its captions by language."""
+        self.seconds.append(seconds)
+        self.captions.update({code: len(texts) for code, texts in captions.items()})
+        self.translated.update({code: len(texts) for code, texts in captions.items() if code in translated})
+
+    def entries(self) -> dict[str, Any]:
+        """The counts under the names that they have in `Shard`."""
+        return {
+            "num_rows": len(self.seconds),
+            "seconds": round(sum(self.seconds), 3),
+            "longest_seconds": round(max(self.seconds, default=0.0), 3),
+            "captions": dict(sorted(self.captions.items())),
+            "translated": dict(sorted((+self.translated).items())),
+        }
 
 
 def write_shard(folder: storage.Location, file: str, split: str, clips: Iterable[Clip]) -> Shard | None:
     """Check and write the clips of one split as one Parquet file; None, and no file, if there are none. Memory holds
-    one row group at a time. ValueError names a clip that is not right.
+    one row group at a time. ValueError names an invalid clip.
     """
     iterator = iter(clips)
     first = next(iterator, None)
     if first is None:
         return None
-    captions, translated, seconds = Counter[str](), Counter[str](), list[float]()
-    # Encoded audio does not compress further, and its smallest and largest value would be copies of whole files.
+    counts = ClipCounts()
+    # Encoded audio does not compress further, and its minimum and maximum would be copies of complete files.
     statistics = [name for name in SCHEMA.names if name != "audio"]
     layout: dict[str, Any] = {"compression": "none", "use_dictionary": ["split", "source"]}
-    with storage.whole_file(folder / file) as output:
+    with storage.complete_file(folder / file) as output:
         sink = _HashingSink(output)
         schema = file_schema(holds_vectors=is_vector(first.audio))
         with pq.ParquetWriter(sink, schema, write_statistics=statistics, **layout) as writer:
             for group in _row_groups(itertools.chain([first], iterator)):
                 for clip in group:
                     assert clip.split == split, f"clip {clip.clip_id} of split {clip.split} in a shard of {split}"
-                    # A vector lasts no time, whatever its row says.
-                    seconds.append(0.0 if is_vector(clip.audio) else clip.seconds)
-                    for code, texts in clip.captions.items():
-                        captions[code] += len(texts)
-                        translated[code] += len(texts) if code in clip.translated else 0
+                    # A vector has no duration, whatever its row says.
+                    counts.add(0.0 if is_vector(clip.audio) else clip.seconds, clip.captions, clip.translated)
                 writer.write_batch(to_batch(group), row_group_size=len(group))
-    return Shard(
-        file=file,
-        split=split,
-        num_rows=len(seconds),
-        seconds=round(sum(seconds), 3),
-        longest_seconds=round(max(seconds), 3),
-        captions=dict(sorted(captions.items())),
-        translated=dict(sorted((+translated).items())),
-        num_bytes=sink.num_bytes,
-        sha256=sink.digest.hexdigest(),
-    )
+    return Shard(file=file, split=split, num_bytes=sink.num_bytes, sha256=sink.digest.hexdigest(), **counts.entries())
 
 
 def write_clips(
@@ -244,7 +256,7 @@ def write_clips(
     skipped: Sequence[Skipped] = (),
     beside: Sequence[Path] = (),
 ) -> Manifest:
-    """Write clips, of splits in any order, as a whole data set. ValueError on a bad or repeated clip, a used folder.
+    """Write clips, of splits in any order, as a data set. ValueError for a bad or repeated clip, or a used folder.
     `beside` are local folders that are copied into it.
     """
     seen: set[str] = set()
@@ -264,7 +276,7 @@ def write_clips(
             shard = write_shard(aside, file, of_shard[0].split, of_shard)
             assert shard is not None, f"{file} has no clips"
             shards.append(shard)
-            # Nothing of it is held while the next one fills.
+            # Freed before the next one fills.
             del of_shard
         if not shards:
             raise ValueError(f"{name}: there are no clips to write")
@@ -273,7 +285,7 @@ def write_clips(
 
 
 def in_shards(items: Iterable[Any], most: int) -> Iterator[tuple[str, list[Any]]]:
-    """The file and the items of each shard, of one split and at most `most`: as they fill, what is left at the end."""
+    """(file, items) of each shard, of one split and at most `most` items: full ones first, the rest at the end."""
     waiting: dict[str, list[Any]] = {}
     written: Counter[str] = Counter()
 
@@ -300,9 +312,9 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 
 @contextlib.contextmanager
 def new_data_set(out: str | Path) -> Iterator[storage.Location]:
-    """A folder to write shards and a manifest into that becomes `out` when the block ends well, and vanishes when not.
-    In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it whole.
-    ValueError if `out` already holds something.
+    """A folder for shards and a manifest, which is renamed to `out` when the block ends, and removed if the block fails.
+    In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it complete.
+    ValueError if `out` is not empty.
     """
     folder = storage.locate(out, keeps_links=True)
     refuse_overwrite(folder)
@@ -311,12 +323,12 @@ def new_data_set(out: str | Path) -> Iterator[storage.Location]:
         return
     with new_folder(folder) as aside:
         yield aside
-        # Another process may have written there meanwhile.
+        # Again, since another process may have written to it meanwhile.
         refuse_overwrite(folder)
 
 
 def refuse_overwrite(folder: storage.Location) -> None:
-    """ValueError if a folder already holds something; PermissionError if it cannot be written."""
+    """ValueError if a folder is not empty; PermissionError if it cannot be written."""
     names = storage.names_in(folder)
     if MANIFEST_FILE in names:
         held = read_manifest(folder)
@@ -328,7 +340,7 @@ def refuse_overwrite(folder: storage.Location) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """PermissionError (or NotADirectoryError) if nothing can be made at a local path; leaves nothing behind."""
+    """PermissionError or NotADirectoryError if nothing can be created at a local path. Leaves no files."""
     parent = path if path.exists() else path.parent
     while not parent.exists():
         parent = parent.parent
@@ -339,7 +351,7 @@ def require_writable(path: Path) -> None:
 
 
 def write_manifest(folder: storage.Location, manifest: Manifest) -> None:
-    """Write the manifest, which makes the folder a whole data set."""
+    """Write the manifest, which makes the folder a complete data set."""
     content = {
         "format": FORMATS["data set"],
         "name": manifest.name,
@@ -364,11 +376,11 @@ def write_manifest(folder: storage.Location, manifest: Manifest) -> None:
 
 
 JOB_FOLDER = "_ray_pkg_"
-"""In the path of the folder that Ray makes of what was submitted as a job."""
+"""Part of the path of the folder that Ray makes from a job's working directory."""
 
 
 def read_manifest(folder: str | storage.Location) -> Manifest:
-    """The manifest of a data set. ValueError if the folder holds no whole data set or the manifest was changed."""
+    """The manifest of a data set. ValueError if the folder is no complete data set or the manifest was changed."""
     opened = storage.locate(folder, keeps_links=True)
     if not storage.file_exists(opened / MANIFEST_FILE):
         remedy = "make one with `ray-atr prepare`"
@@ -379,7 +391,7 @@ def read_manifest(folder: str | storage.Location) -> Manifest:
     try:
         content = json.loads(storage.read_bytes(file).decode())
     except (ValueError, RecursionError) as error:
-        # No JSON, a number of thousands of digits, or thousands of brackets within each other.
+        # No JSON, a number with thousands of digits, or thousands of nested brackets.
         raise ValueError(f"{file}: not a manifest of clips ({shortened(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file}: not a manifest of clips (it holds no object)")
@@ -388,7 +400,7 @@ def read_manifest(folder: str | storage.Location) -> Manifest:
     try:
         parts = content.get("parts", [])
         held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
-        # Of any type in JSON, these could be anything: strict but for lists, which tuples are in JSON.
+        # Strict types, except that JSON's lists become tuples.
         manifest = _manifest_type().validate_json(held, strict=True)
     except KeyError as error:
         raise ValueError(f"{file}: not a manifest of clips ({error} is missing)") from None
@@ -433,24 +445,24 @@ def read_shard(
             check_schema(parquet.schema_arrow, str(path))
             names = ["audio.bytes" if name == "audio" else name for name in read]
             for batch in map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names)):
-                kept = as_joined(batch, manifest, shard).select(wanted)
-                if kept.num_rows:
-                    yield kept
+                rows = as_joined(batch, manifest, shard).select(wanted)
+                if rows.num_rows:
+                    yield rows
         except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{path}: not a whole Parquet file ({shortened(str(error))})") from None
+            raise ValueError(f"{path}: not a complete Parquet file ({shortened(str(error))})") from None
 
 
 def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
-    """Rows of a shard (a batch or table with `clip_id`) as a joined data set has them: under its ids, without what it leaves
-    out. Those of another data set as they are.
+    """Rows of a shard (a batch or table with `clip_id`) with the ids of a joined data set, and without the clips that it leaves
+    out; rows of other data sets are unchanged.
     """
     if not shard.part:
         return batch
     ids = [f"{shard.part}/{clip_id}" for clip_id in batch.column("clip_id").to_pylist()]
     place = batch.schema.get_field_index("clip_id")
     renamed = batch.set_column(place, batch.schema.field(place), pa.array(ids, pa.string()))
-    kept = [clip_id not in manifest.left_out for clip_id in ids]
-    return renamed if all(kept) else renamed.filter(pa.array(kept))
+    is_included = [clip_id not in manifest.left_out for clip_id in ids]
+    return renamed if all(is_included) else renamed.filter(pa.array(is_included))
 
 
 def require_complete(manifest: Manifest, shard: Shard) -> None:
@@ -471,7 +483,7 @@ def iterate_rows(manifest: Manifest, split: str, columns: Sequence[str] | None =
 
 
 class ClipCaptions(NamedTuple):
-    """The words of one clip, without its audio."""
+    """Captions and labels of one clip, without its audio."""
 
     clip_id: str
     captions: dict[str, list[str]]
@@ -491,7 +503,7 @@ def hash_of_file(file: storage.Location) -> str:
 
 
 def _row_groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
-    """The clips, checked, in row groups within the bounds; a clip that is larger has one to itself."""
+    """The checked clips in row groups within the bounds; a larger clip is a group of its own."""
     group: list[Clip] = []
     size = 0
     for clip in map(check_clip, clips):
@@ -504,7 +516,7 @@ def _row_groups(clips: Iterable[Clip]) -> Iterator[list[Clip]]:
 
 
 class _HashingSink(io.RawIOBase):
-    """A file to write that hashes what passes through, so that a shard is not read again to know its SHA-256."""
+    """A writable file that hashes its content, so that a shard is not read again for its SHA-256."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The synthetic data set as training sees it: its settings. `ray_atr.workshop.soundscapes` makes the clips when needed."""
+"""Settings of the synthetic data set; `ray_atr.workshop.soundscapes` makes the clips when needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class SoundscapesSettings(Settings):
-    """How many synthetic clips, how long, in which languages."""
+    """Number, length and languages of the synthetic clips."""
 
     num_train: int = setting(1200, "training clips", at_least=1)
     num_val: int = setting(200, "validation clips", at_least=1)
@@ -47,12 +47,12 @@ class SoundscapesSettings(Settings):
 
 
 def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
-    """The folder in `home` that holds the data set of these settings, made if it is not there yet."""
+    """The folder in `home` with the data set of these settings; made if it does not exist."""
     folder: Path = wing("workshop.soundscapes.clips").ensure_soundscapes(settings, home, say)
     return folder
 
 
 def described(index: int, split: str, settings: SoundscapesSettings) -> tuple[dict[str, list[str]], list[str]]:
-    """A clip's captions by language and its labels, without its sound, which takes longest to make."""
+    """A clip's captions by language and its labels, without rendering its sound."""
     captions, labels = wing("workshop.soundscapes.clips").described(index, split, settings)
     return captions, labels

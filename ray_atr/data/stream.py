@@ -1,15 +1,14 @@
-"""Which clips every worker sees at every step of an epoch, decided before anything is read; their features in that order.
+"""The order of an epoch's clips, planned before anything is read, and the stream of their features in that order.
 
 The order is a permutation drawn from (seed, epoch, clip_id). A step's global batch is the same for any number of
 workers, and a resumed run starts its stream at the step where the stopped one ended: the data position of a checkpoint
 is a step number.
 
-Cached features are streamed through Ray Data, or plainly in this process: the same batches in the same order. Tasks of
-Ray Data read the rows ahead of the trainer, at the same time on other cores; the plan's rows are the data set's items,
-so sharding among workers and resuming are slices of the plan.
+Cached features are streamed through Ray Data, or read in this process: the same batches in the same order. Tasks of
+Ray Data read the rows ahead of the trainer on other cores; sharding among workers and resuming are slices of the plan.
 
-Features that are kept nowhere are computed from the audio in the data set's shards, by the same tasks. A plan in the order
-of the shards (`plan_in_shards`) has a worker read a row group of them once an epoch.
+Features that are not cached are computed from the audio in the data set's shards, by the same tasks. With a plan in the order
+of the shards (`plan_in_shards`) each row group is read once in an epoch, by one worker.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from ray_atr.data.padding import padded
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 16 << 20
-"""Read by one task: enough that a task is worth its start, few enough that the first batch comes soon."""
+"""Bytes that one task reads: many compared with the cost of a task, few enough for an early first batch."""
 READER_CPUS = 0.2
-"""One CPU holds it beside a worker and the process that leads its trial."""
+"""CPUs of a reading task: one CPU has room for it, a worker, and the process that leads the trial."""
 DECODER_CPUS = 0.5
-"""Of a task that decodes audio, as where features are computed before training."""
+"""CPUs of a task that decodes audio, as when features are computed before training."""
 ROW_GROUPS_PER_TASK = 2
 READY_SECONDS = 5
-"""In which a task starts where there is room for it."""
+"""Seconds in which a task starts if there is room for it."""
 READER_SECONDS = 60
-"""How long a trainer waits for room for its readers: trials that were packed onto one node may leave none."""
+"""Seconds that a trainer waits for room for its readers: trials that fill a node may leave none."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,14 @@ class EpochOrder:
 
 
 def steps_per_epoch(num_clips: int, batch_size: int) -> int:
-    """Whole global batches in an epoch; the clips left over take their turn in another epoch's order."""
+    """Complete global batches in an epoch. The remaining clips differ between epochs, whose orders differ."""
     return num_clips // batch_size
 
 
 def check_batch_size(num_clips: int, batch_size: int, num_workers: int, *, evenly: bool = True) -> None:
-    """ValueError if a global batch cannot be filled from the clips or divided among the workers. `evenly` is asked of a
-    fixed number of workers; if it changes, a share may have one clip more than another.
+    """ValueError if a global batch cannot be filled from the clips or divided among the workers.
+
+    `evenly`: all shares must be equal, for a fixed number of workers; else a share may have one clip more than another.
     """
     if num_clips < 2:
         raise refuse("data.train_split", counted(num_clips, "clip"), "2 clips or more: a batch compares them")
@@ -96,9 +96,9 @@ def check_parts(batch_size: int, parts: int, num_workers: int) -> None:
 def steps_in_shards(groups: np.ndarray, batch_size: int, parts: int) -> int:
     """Global batches in an epoch in the order of the shards, the same in each epoch. `groups` [N] is each sample's row group.
 
-    Row groups are dealt to the parts whole, each to the one with the fewest samples, so that no part lacks more than the
-    largest group. What is left over, at most that for each part, takes its turn in another epoch. ValueError if no batch
-    is sure to be filled.
+    Each row group is assigned to the part with the fewest samples, so that parts differ by at most the largest group. Samples
+    that fill no batch, at most that number for each part, differ between epochs. ValueError if not even one batch is sure to
+    be filled.
     """
     _, counts = np.unique(groups, return_counts=True)
     fewest = (len(groups) - (parts - 1) * int(counts.max(initial=0))) / parts
@@ -126,16 +126,16 @@ def plan_in_shards(
 ) -> EpochOrder:
     """This worker's share of every global batch of one epoch whose clips are mixed within `mixed` row groups.
 
-    Row groups, in an order drawn from (seed, epoch), are dealt to the parts of a batch; a part goes through its groups some
-    at a time, and through their samples in an order drawn from (seed, epoch, id). A worker has whole parts, so no other
-    reads its row groups, and the batches are the same for any number of workers.
+    Row groups, in an order drawn from (seed, epoch), are assigned to the parts of a batch; a part goes through `mixed` groups at
+    a time, with their samples in an order drawn from (seed, epoch, id). A worker has complete parts, so no other worker reads its
+    row groups, and the batches are the same for any number of workers.
     """
     check_parts(batch_size, parts, num_workers)
     steps, size = steps_in_shards(groups, batch_size, parts), batch_size // parts
     turn = np.empty(len(sample_ids), np.int64)
     turn[permutation(sample_ids, seed, "epoch", epoch)] = np.arange(len(sample_ids))
     numbers, counts = np.unique(groups, return_counts=True)
-    # Samples by row group, in each in the order of their turns.
+    # Samples by row group, each group in the drawn order.
     by_group = np.split(np.lexsort((turn, groups)), np.cumsum(counts)[:-1])
     of_parts: list[list[np.ndarray]] = [[] for _ in range(parts)]
     dealt = [(0, part) for part in range(parts)]
@@ -153,7 +153,7 @@ def plan_in_shards(
 
 
 def share_sizes(batch_size: int, num_workers: int) -> list[int]:
-    """Clips of a global batch that each worker has: the first ones have one more if it does not divide evenly."""
+    """Number of clips of a global batch for each worker; the first ones have one more if it does not divide evenly."""
     least, more = divmod(batch_size, num_workers)
     return [least + (rank < more) for rank in range(num_workers)]
 
@@ -166,8 +166,8 @@ def evaluation_plan(num_clips: int, *, batch_size: int, rank: int = 0, num_worke
 
 @dataclass(frozen=True)
 class FeatureBatch:
-    """One worker's share of a step: clips' row numbers `[b]`; of the m windows that are heard of them, features `[m, T, F]`
-    float32, frames `[m]`, and the place of each one's clip in the share, `clips` `[m]`, in order.
+    """One worker's share of a step: the clips' row numbers `[b]`; and for m windows of them, features `[m, T, F]` float32,
+    frames `[m]`, and the index of each window's clip in the share, `clips` `[m]`, ascending.
     """
 
     epoch: int
@@ -187,9 +187,10 @@ def stream(
     seed: int = 0,
     windows: int = 1,
 ) -> Iterator[FeatureBatch]:
-    """The batches of consecutive epochs' plans, from `first_step` of the first plan on. A clip of several windows is
-    heard by at most `windows` of them, drawn from (seed, epoch, clip_id). One Ray Data execution serves all plans, so
-    an epoch's end does not drain the pipeline.
+    """The batches of consecutive epochs' plans, from `first_step` of the first plan on.
+
+    At most `windows` windows of a clip are used, drawn from (seed, epoch, clip_id). One Ray Data execution reads all plans, so
+    that the pipeline is not empty at an epoch's end.
     """
     steps = [
         (plan.epoch, step, rows, features.drawn_windows(rows, seed, plan.epoch, windows))
@@ -201,8 +202,8 @@ def stream(
         read = _read_from_shards(features, steps, use_ray)
     else:
         read = _read_through_ray(features, steps) if use_ray and steps else _read_here(features, steps)
-    for epoch, step, rows, heard, array, frames in read:
-        clips = torch.from_numpy(np.nonzero(heard >= 0)[0])
+    for epoch, step, rows, windows_of_rows, array, frames in read:
+        clips = torch.from_numpy(np.nonzero(windows_of_rows >= 0)[0])
         tensors = torch.from_numpy(array.astype(np.float32)), torch.from_numpy(frames.astype(np.int64)), clips
         yield FeatureBatch(epoch, step, rows, *tensors)
 
@@ -217,8 +218,8 @@ def _read_here(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
 
 
 def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) -> Iterator[Read]:
-    """The steps' features, from row groups that are read in the order in which they are needed, each once an epoch, and
-    held until their last clip was taken.
+    """The steps' features, from row groups that are read in the order of their first use, each once in an epoch, and held until
+    their last clip is used.
     """
     uses: Counter[tuple[int, int]] = Counter()  # by epoch and clip, in the order of need
     for epoch, _, rows, _ in steps:
@@ -233,7 +234,7 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
         while any((epoch, row) not in held for row in rows.tolist()):
             number, contents, frames = next(arriving)
             of_epoch, read = units[number]
-            # Copies: a view would hold the whole group's features until its last clip is taken.
+            # Copies, because a view would hold the features of all of the group.
             held |= {
                 (of_epoch, row): content[:length].copy()
                 for row, content, length in zip(read.tolist(), contents, frames, strict=True)
@@ -257,13 +258,13 @@ def _units_here(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.nd
 
 
 def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """The same, read and decoded ahead by tasks: on this node if the shards are on its disk, else on any."""
-    # Decoders are heavy, and only this needs them.
+    """As `_units_here`, read and decoded ahead by tasks: on this node if the shards are on its disk, else on any."""
+    # Imported here because decoders are heavy.
     from ray_atr.data.audio import FrontEnd
     from ray_atr.data.row_groups import read_units
 
     here = labels_of_this_node() if is_local(locate(features.source)) else None
-    # Fewer CPUs for a task where the workers leave less.
+    # Fewer CPUs for a task if the workers leave no room.
     cpus = _room({DECODER_CPUS: READY_SECONDS, READER_CPUS: READER_SECONDS}, here, "decodes the audio")
     if cpus is None:
         yield from _units_here(features, units)
@@ -294,7 +295,7 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
 
 
 def _room(seconds: dict[float, float], here: dict[str, str] | None, instead: str) -> float | None:
-    """The first number of CPUs for which a task finds room within its seconds; None, with a warning, for none of them."""
+    """The first number of CPUs for which a task starts within the given seconds; None, with a warning, if there is none."""
     late: TimeoutError | None = None
     for cpus, limit in seconds.items():
         try:
@@ -314,7 +315,7 @@ def _through_ray(
     cpus: float,
     here: dict[str, str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows that tasks make of the items, some to a task, in their order, whichever task ends first."""
+    """The rows that tasks compute from the items, several in a task, in the order of the items."""
     import ray
 
     quiet_ray_data()

@@ -1,4 +1,4 @@
-"""NumPy files, which anyone may have written, and clips that are vectors: such a file in the place of encoded audio."""
+"""NumPy files from untrusted sources, and clips that are vectors: such a file instead of encoded audio."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from ray_atr.common.settings import refuse, shortened
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes, or what holds them without a copy (an Arrow buffer too)."""
+"""Bytes, or a view of bytes (also of an Arrow buffer)."""
 
 MAGIC = b"\x93NUMPY"
-"""What a NumPy file begins with."""
+"""The first bytes of a NumPy file."""
 
 
 def read_array(file: IO[bytes]) -> NDArray[Any]:
-    """The array of a NumPy file (.npy); nothing in it is unpickled. ValueError if it is none, or promises more than it holds."""
+    """The array of a NumPy file (.npy), without unpickling. ValueError if it is none, or claims more data than it holds."""
     try:
         return np.lib.format.read_array(file, allow_pickle=False)
     except (EOFError, MemoryError, OverflowError, RecursionError, SyntaxError, TokenError, TypeError) as error:
-        # A header can ask for any memory, is parsed as Python, and may have keys of any type.
+        # A header can claim any size, is parsed as Python, and may have keys of any type.
         raise ValueError(f"not a NumPy file ({shortened(str(error), 100)})") from None
 
 

@@ -58,7 +58,7 @@ def ml_clap_settings(file: Path, path: str) -> dict[str, Any]:
     try:
         # [1, width, 1, columns of patches]
         _, width, _, columns = tensors["audio_encoder.model.time_pos_embed"].shape
-        sizes = [size for size, (known, _) in SIZES.items() if known == width]
+        sizes = [size for size, (first, _) in SIZES.items() if first == width]
         if not sizes:
             raise refuse(path, str(file), f"{ALLOWED} of a published size, not of width {width}")
         # The published tower takes a few frames more than its last complete patch.

@@ -83,7 +83,7 @@ def load_model(
     # Its warnings repeat in forty lines what the report below says in one.
     transformers_logging.set_verbosity_error()
     try:
-        with refusing(path, checkpoint, "a whole checkpoint of tensors that runs no code", pickle.UnpicklingError):
+        with refusing(path, checkpoint, "a complete checkpoint of tensors that runs no code", pickle.UnpicklingError):
             model, info = model_class.from_pretrained(
                 checkpoint,
                 config=config,
@@ -121,7 +121,7 @@ def load_tokenizer(checkpoint: str | os.PathLike[str], config: PreTrainedConfig,
         # Without this, transformers makes an empty vocabulary that turns every word into the unknown token.
         missing = f"its tokeniser ({', '.join(TOKENIZER_FILES[:4])})" if lone is None else lone.beside
         raise refuse(path, str(checkpoint), f"a folder with {missing}")
-    with refusing(path, checkpoint, "a folder or hub id with a whole tokeniser", TypeError, ImportError):
+    with refusing(path, checkpoint, "a folder or hub id with a complete tokeniser", TypeError, ImportError):
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint, trust_remote_code=False, **({} if lone is None else lone.tokenizer_arguments())
         )
@@ -144,7 +144,9 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
     file = laion_file(checkpoint)
     if file is not None and not (file.parent / "preprocessor_config.json").is_file():
         return laion_extractor(laion_config(file, path))
-    with refusing(path, checkpoint, "a folder or hub id with a whole preprocessor_config.json", TypeError, ImportError):
+    with refusing(
+        path, checkpoint, "a folder or hub id with a complete preprocessor_config.json", TypeError, ImportError
+    ):
         return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
 
 

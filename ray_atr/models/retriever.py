@@ -631,8 +631,8 @@ class Retriever(nn.Module):
         try:
             settings = override(ModelSettings(), content["model"])
             learned = override(LearnedSettings(), content["learned"])
-            kept = {name: value for name, value in content["ranking"].items() if name != "distance"}
-            ranking = override(RankingSettings(), kept)
+            values = {name: value for name, value in content["ranking"].items() if name != "distance"}
+            ranking = override(RankingSettings(), values)
         except (ValueError, KeyError) as error:
             raise refuse("model folder", str(folder), f"settings of this version ({error})") from None
         with torch.random.fork_rng():

@@ -222,14 +222,14 @@ class TransformersText(TextSettings):
             from transformers import ClapModel
 
             load = partial(pretrained.load_model, checkpoint=self.checkpoint, config=config, path=TEXT_CHECKPOINT)
-            whole = load(ClapModel, skip=("audio_model.",), allowed=self.allow_mismatch)
+            clap = load(ClapModel, skip=("audio_model.",), allowed=self.allow_mismatch)
             of_text: Any = config.text_config
             return TransformersTextTower(
-                self, whole.text_model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
+                self, clap.text_model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT)
             )
         model_class, arguments = text_encoder(config, self.pooling)
-        told = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
-        model = pretrained.load_model(model_class, self.checkpoint, config, **told)
+        loading = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
+        model = pretrained.load_model(model_class, self.checkpoint, config, **loading)
         return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:

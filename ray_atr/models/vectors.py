@@ -105,10 +105,10 @@ class TextVectorsTower(TextTower):
         rows = self.vectors.rows(list(zip(texts, languages, strict=True))).tolist()
         if -1 in rows:
             place = rows.index(-1)
-            known = (
+            allowed = (
                 f"captions of {self.data}, which are all that model.text=vectors knows, or vectors [N, {self.width}]"
             )
-            raise refuse(f"caption in {languages[place]}", texts[place], known)
+            raise refuse(f"caption in {languages[place]}", texts[place], allowed)
         return [[row] for row in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:

@@ -234,10 +234,10 @@ def require_plain_archive(file: Path) -> None:
 
 def _read(file: Path, path: str, *, is_mapped: bool) -> dict[str, Any]:
     if file.suffix == ".safetensors":
-        with refusing(path, file, "a whole safetensors file"):
+        with refusing(path, file, "a complete safetensors file"):
             return dict(load_file(file))
     try:
-        with refusing(path, file, "a whole PyTorch checkpoint"), torch.serialization.safe_globals(_numpy_globals()):
+        with refusing(path, file, "a complete PyTorch checkpoint"), torch.serialization.safe_globals(_numpy_globals()):
             require_plain_archive(file)
             # Only the archives that torch writes since 1.6 can be mapped.
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped and is_zipfile(file))
@@ -360,8 +360,8 @@ def is_of_ml_clap(file: Path) -> bool:
 
 def mapped_checkpoint(file: Path, path: str) -> Mapping[str, Tensor]:
     """The tensors of a PyTorch checkpoint, which stay on disk until they are copied. Cached until the file changes."""
-    known = file.stat()
-    return _mapped(file, path, known.st_mtime_ns, known.st_size)
+    status = file.stat()
+    return _mapped(file, path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4)

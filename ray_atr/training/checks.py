@@ -213,18 +213,18 @@ def check_wrong_share(experiment: Experiment) -> None:
     A number is not checked.
     """
     data, trained = experiment.data, experiment.trained_languages
-    said = audit_of_wrong_share(data.wrong_share)
-    if said is None:
+    audit = audit_of_wrong_share(data.wrong_share)
+    if audit is None:
         return
-    said.shares(data.languages, trained)
-    path, number = f"data.wrong_share: {said.file}", "; or the share as a number"
+    audit.shares(data.languages, trained)
+    path, number = f"data.wrong_share: {audit.file}", "; or the share as a number"
     if data.noise.is_injected:
         allowed = f"no data.noise, whose wrong captions are in no audit{number}"
         raise refuse(path, "an audit", allowed)
     source, digest, split = _training_split(experiment)
-    if digest and said.facts.get("data_hash") == digest and said.facts.get("split", split) == split:
+    if digest and audit.facts.get("data_hash") == digest and audit.facts.get("split", split) == split:
         return
-    audited, own = said.facts.get("caption_digests", {}), _digests_of(source, digest, split)
+    audited, own = audit.facts.get("caption_digests", {}), _digests_of(source, digest, split)
     others = [language for language in trained if audited.get(language) != own.get(language)]
     if others:
         what = f"an audit of other captions ({', '.join(others)}) than those of {data.source}, split {split}"

@@ -129,9 +129,9 @@ def first_cause(failures: Mapping[int, Exception]) -> str:
     if died := {rank: how for rank, error in sorted(failures.items()) if (how := how_process_ended(error))}:
         ranks = " and ".join(map(str, died))
         return f"worker{'s' * (len(died) > 1)} {ranks} died: {next(iter(died.values()))}"
-    told = [_one_line(error) for _, error in sorted(failures.items())]
-    own = [words for words in told if not OF_LOST_PEERS.search(words)]
-    return own[0] if own else f"a worker was lost, and Ray does not say how; another one said {told[0]}"
+    messages = [_one_line(error) for _, error in sorted(failures.items())]
+    own = [words for words in messages if not OF_LOST_PEERS.search(words)]
+    return own[0] if own else f"a worker was lost, and Ray does not say how; another one said {messages[0]}"
 
 
 def how_process_ended(error: Exception) -> str | None:
@@ -141,11 +141,11 @@ def how_process_ended(error: Exception) -> str | None:
     failure = getattr(error, "health_check_failure", None)
     if not isinstance(failure, RayActorError | OutOfMemoryError):
         return None
-    said = str(failure)
-    where = f" on {found[1]}" if (found := re.search(r"\bip: ([\w.:]+)", said)) else ""
-    if isinstance(failure, OutOfMemoryError) or "running low on memory" in said:
+    text = str(failure)
+    where = f" on {found[1]}" if (found := re.search(r"\bip: ([\w.:]+)", text)) else ""
+    if isinstance(failure, OutOfMemoryError) or "running low on memory" in text:
         return f"Ray ended its process{where}, because the memory of the node was nearly full"
-    if "node has died" in said or "node died" in said:
+    if "node has died" in text or "node died" in text:
         return f"its node{where} is gone"
     return f"its process{where} was killed, as the system does where memory is full, or it crashed"
 

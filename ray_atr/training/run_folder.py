@@ -162,7 +162,7 @@ class TrialFolder:
                 return f"{self.folder / name}: of another trial, {shortened(str(min(others, key=str)))}"
         # A folder that another program wrote has no digest at all.
         files = [self.folder / name for name in parts if storage.file_exists(self.folder / name)]
-        lost = [storage.lost_seal(file, is_lines=file.name == METRICS_FILE) for file in files]
+        lost = [storage.missing_digest(file, is_lines=file.name == METRICS_FILE) for file in files]
         if not all(lost):
             for problem in filter(None, lost):
                 return problem
@@ -346,7 +346,7 @@ class RunFolder:
 
     def problems(self) -> list[str]:
         """The damaged files of the run and of its trials, and how each is damaged."""
-        own = [storage.lost_seal(self.path / name) for name in ("experiment.json", "sweep.json")]
+        own = [storage.missing_digest(self.path / name) for name in ("experiment.json", "sweep.json")]
         if all(own):
             # Another program wrote the folder.
             own = []

@@ -66,7 +66,7 @@ def test_interrupted_work_is_taken_up_shard_by_shard(
     with pytest.raises(KeyboardInterrupt):
         ensure_features(data, FRONT_END, tmp_path, use_ray=False)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    with pytest.raises(ValueError, match=f"not a whole feature cache \\({MANIFEST_FILE} is missing"):
+    with pytest.raises(ValueError, match=f"not a complete feature cache \\({MANIFEST_FILE} is missing"):
         open_features(folder, "train")
     done = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     monkeypatch.setattr(Work, "do", do)

@@ -126,16 +126,16 @@ def test_no_clip_is_read_twice_in_an_epoch(streamed: FeatureSet, monkeypatch: py
 
     monkeypatch.setattr(ray_atr.data.row_groups, "read_group", counting)
     for rank in range(workers):
-        ray_atr.data.row_groups._group_at_hand.cache_clear()
+        ray_atr.data.row_groups._cached_group.cache_clear()
         list(stream(streamed, epochs(streamed, 1, rank, workers), use_ray=False))
     assert set(read.values()) == {1}
     assert len(read) >= 8
     # A resumed epoch reads what is left of it.
     read.clear()
-    ray_atr.data.row_groups._group_at_hand.cache_clear()
+    ray_atr.data.row_groups._cached_group.cache_clear()
     whole = list(stream(streamed, epochs(streamed, 1), use_ray=False))
     read.clear()
-    ray_atr.data.row_groups._group_at_hand.cache_clear()
+    ray_atr.data.row_groups._cached_group.cache_clear()
     rest = list(stream(streamed, epochs(streamed, 1), first_step=2, use_ray=False))
     assert contents(rest) == contents(whole)[2:]
     assert 0 < len(read) <= 8 < len(streamed.shard_files)

@@ -78,11 +78,11 @@ def build(
 
     Raises ValueError if shapes differ, a base is empty, or a value is not finite.
     """
-    whole = PartBuilder(PartEntries.from_entries(entries), settings)
+    builder = PartBuilder(PartEntries.from_entries(entries), settings)
     start = None if previous is None else Centroids(previous.centroids, previous.text_centroids)
 
     def each(step: str, *arguments: Any) -> list[Any]:
-        return [getattr(whole, step)(*arguments)]
+        return [getattr(builder, step)(*arguments)]
 
     snapshot: Snapshot = build_parts(each, settings, version=version, step=step, start=start)[0]
     return snapshot

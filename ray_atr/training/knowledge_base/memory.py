@@ -33,7 +33,7 @@ from ray_atr.training.knowledge_base.snapshot import Entries, Snapshot, in_utf8
 
 Gather = Callable[[Tensor], Tensor]
 CleanPairs = Callable[[], Tensor | None]
-"""Which clips of a global batch are taken to have a caption of their own in the first language, bool [B]; None: all."""
+"""Clips of a global batch whose caption in the first language is assumed to be right, bool [B]; None: all."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,7 +98,7 @@ class BackgroundRefresher:
     def _build(self, payload: Any, version: int, step: int) -> float:
         """Build a version and write it; returns the seconds that this took."""
         started = time.perf_counter()
-        earlier = [known for known in self.versions() if known < version]
+        earlier = [older for older in self.versions() if older < version]
         self.shards.encode(version, payload)
         start = self.shards.each("centroids", earlier[-1])[0] if earlier else None
 
@@ -140,9 +140,9 @@ class BackgroundRefresher:
         """Remove the versions after this one: a resumed run publishes them again. Waits for builds in progress."""
         wait(list(self._futures.values()))
         with self._lock:
-            for later in [known for known in self.versions() if known > version]:
+            for later in [one for one in self.versions() if one > version]:
                 self._remove(later)
-            self._futures = {known: future for known, future in self._futures.items() if known <= version}
+            self._futures = {one: future for one, future in self._futures.items() if one <= version}
 
     def close(self) -> None:
         """Cancel the builds that have not been started."""

@@ -238,8 +238,8 @@ def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot
 
 def remove_version(folder: Path, version: int) -> None:
     """Remove a version and all parts of it."""
-    whole = version_folder(folder, version)
-    for path in (whole, *folder.glob(f"{whole.name}-*")):
+    complete = version_folder(folder, version)
+    for path in (complete, *folder.glob(f"{complete.name}-*")):
         remove_folder(path)
 
 

@@ -1,6 +1,6 @@
 """Importing a data set: plan the shards from the source's tables, then read, check and write them shard by shard.
 
-The plan (which clip goes into which shard, with its words and the place of its audio) is written next to the shards, so
+The plan (which clip goes into which shard, with its captions and the location of its audio) is written next to the shards, so
 that the work can be split among processes and machines, memory holds one row group a process, and an import that was
 stopped continues with the shards that are missing. The shards do not depend on how many processes wrote them.
 """
@@ -23,7 +23,7 @@ from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import Location, locate, read_bytes, rename, whole_file
+from ray_atr.common.storage import Location, complete_file, locate, read_bytes, rename
 from ray_atr.data import schema
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
@@ -60,7 +60,7 @@ def uses_ray(ray: str, num_clips: int) -> bool:
 
 @dataclass(kw_only=True)
 class ImportPlan:
-    """The shards to write, in order, and what is known before any audio is read."""
+    """The shards to write, in order, and what the tables say before any audio is read."""
 
     hash: str = ""
     shards: list[tuple[str, str, int]] = field(default_factory=list)
@@ -83,9 +83,9 @@ def import_data_set(
     options: Import | None = None,
     progress: CountProgress = silent,
 ) -> Manifest:
-    """Import a source into the folder `out` and return its manifest; the same import made before is returned as it is.
-    `captions` are further languages as `jpn=FILE`. ValueError on bad input, which leaves nothing behind; an import that
-    is stopped leaves its work in a hidden folder and the same call continues from there. `progress` is called with the
+    """Import a source into the folder `out` and return its manifest; a finished import of the same source is returned as it is.
+    `captions` are further languages as `jpn=FILE`. ValueError on bad input; then nothing is written. An import that is
+    stopped leaves its work in a hidden folder, and the same call continues from there. `progress` is called with the
     clips done and the clips in all.
     """
     options = options or Import()
@@ -113,7 +113,7 @@ def import_data_set(
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard to write: all that a worker must know, the folders by name."""
+    """One shard to write, with everything that a worker needs; folders are given by name."""
 
     work: str
     target: str
@@ -134,7 +134,7 @@ def import_shard(job: ShardJob) -> dict[str, Any]:
 
     def clips() -> Iterator[schema.Clip]:
         for row in rows:
-            # Of a file that may be large nothing is held when the next one is read.
+            # Frees the audio of one clip, which may be large, before the next one is read.
             clip = _read_clip(row, job)
             if isinstance(clip, schema.Clip):
                 yield clip
@@ -169,7 +169,7 @@ def _read_clip(row: dict[str, Any], job: ShardJob) -> schema.Clip | str:
 def _make_plan(source: Source, captions: Sequence[str], options: Import, work: Location) -> ImportPlan:
     """Write the plan into the work folder, as a new file. ValueError if there is no clip to import."""
     plan, extra, counts = ImportPlan(), ExtraCaptions(captions, source), Counter[str]()
-    with whole_file(work / f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
+    with complete_file(work / f"{PLAN_FILE}.new") as output, pa.ipc.new_file(output, PLAN_SCHEMA) as writer:
         for file, entries in in_shards(_entries(source, extra, plan, counts), options.clips_per_shard):
             plan.shards.append((file, entries[0].split, len(entries)))
             rows = [
@@ -200,7 +200,7 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: L
 
 
 def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent: Counter[str]) -> Iterator[Entry]:
-    """The entries to import, checked, with their further captions. What else the source says goes into the plan."""
+    """The entries to import, checked, with their further captions. Absent clips and notes go into the plan."""
     seen: set[str] = set()
     for entry in source.entries():
         if isinstance(entry, Remark):
@@ -215,7 +215,7 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
         seen.add(entry.clip_id)
         if isinstance(entry, Absent):
             (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))
-            # What is missing against expectation is listed with its reason, and need not be counted here too.
+            # Only normal absences are counted; others are listed with their reasons.
             num_absent[entry.split] += entry.is_normal
             continue
         schema.check_split(entry.split, f"{at}, split")
@@ -248,11 +248,11 @@ class ExtraCaptions:
             if not captions:
                 raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
             captions_of_clips.setdefault(clip_id, []).extend(captions)
-        known = self.by_language.setdefault(language, {})
+        earlier = self.by_language.setdefault(language, {})
         for clip_id, texts in captions_of_clips.items():
-            if clip_id in known:
+            if clip_id in earlier:
                 raise ValueError(f"{file}: clip {clip_id} has {language} captions in an earlier file too")
-            known[clip_id] = schema.check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
+            earlier[clip_id] = schema.check_captions({language: texts}, f"{file}, clip {clip_id}")[language]
 
     def joined_to(self, entry: Entry) -> dict[str, Sequence[str]]:
         """An entry's captions with the further ones. ValueError if it has captions in that language already. Caption j
