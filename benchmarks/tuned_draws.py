@@ -20,7 +20,7 @@ from pair_sets import PairSet, prepare, read_set, write_set
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.papers.methods import ON_ANY_DATA
-from ray_atr.papers.reality_check import Cells, MethodTrials, draw, page_table, read_cells, table
+from ray_atr.papers.reality_check import MethodTrials, TrialsOfMethods, draw, page_table, read_trials, table
 from ray_atr.training.run_folder import RunFolder
 
 METRIC, MEASURED = "audio_to_text/eng/recall_at_1", "class accuracy (audio to text R@1)"
@@ -80,11 +80,11 @@ def run_seed(vectors: Path, clips: PairSet, seed: int, folder: Path, given: argp
     ray_atr("sweep", "correspondence", arguments=["--ray", "never", "--no-figures", *settings, *place, *compared])
 
 
-def together(cells: Sequence[Cells]) -> dict[tuple[str, str, float], MethodTrials]:
-    """The cells of all seeds as one comparison. ValueError if they were not tested on the same clips."""
+def together(runs_by_method: Sequence[TrialsOfMethods]) -> dict[tuple[str, str, float], MethodTrials]:
+    """The trials of all seeds as one comparison. ValueError if they were not tested on the same clips."""
     found = {}
-    for key in cells[0]:
-        trials = [one[key] for one in cells if key in one]
+    for key in runs_by_method[0]:
+        trials = [one[key] for one in runs_by_method if key in one]
         if not all(np.array_equal(one.clip, trials[0].clip) for one in trials):
             raise ValueError(f"{key}: the runs have different test clips")
         found[key] = MethodTrials(
@@ -112,12 +112,12 @@ def main() -> None:
         run_seed(given.vectors, clips, seed, given.out / f"seed-{seed}", given)
     runs = [RunFolder.open(folder) for folder in sorted(given.out.glob("seed-*/run"))]
     finished = [run for run in runs if all(trial.is_finished for trial in run.trials())]
-    cells = together([read_cells(run).cells for run in finished])
-    found = table(cells)
+    runs_by_method = together([read_trials(run).methods for run in finished])
+    found = table(runs_by_method)
     found.to_csv(given.out / "reality_check.csv", index=False)
-    text = page_table(found, MEASURED, next(iter(cells.values())).hits.shape[1]).to_markdown()
+    text = page_table(found, MEASURED, next(iter(runs_by_method.values())).hits.shape[1]).to_markdown()
     (given.out / "reality_check.md").write_text(text)
-    draw(cells, given.out / "reality_check.png", MEASURED)
+    draw(runs_by_method, given.out / "reality_check.png", MEASURED)
     print(text)
 
 

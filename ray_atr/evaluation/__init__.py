@@ -1,1 +1,1 @@
-"""Saved retrievers on a data set's split: find them, encode on all workers, score, write and track one evaluation."""
+"""Evaluation of saved retrievers on a data set's split: encoding, scores, comparison, pages and tracking."""

@@ -1,4 +1,4 @@
-"""Fits a retriever's calibration on a split that was just encoded, and measures it on other clips than it was fitted on."""
+"""Fits a retriever's calibration on an evaluation's split, and measures it on clips that it was not fitted on."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ COVERAGE = 0.9
 
 @dataclass(frozen=True)
 class CalibrationScore:
-    """How well probabilities and cuts hold for pairs of clips that they were not fitted on."""
+    """The errors of probabilities and cuts on clips that they were not fitted on."""
 
     error: float
     """Expected calibration error over all pairs, weighted to the prior."""
     error_of_best: float
-    """That of `probability_of_best` over each clip's best text alone: what one sees of an answer."""
+    """Expected calibration error of `probability_of_best`, over each clip's best text."""
     chance: float
-    """What that would be on average for probabilities that are right: few answers make an error by themselves."""
+    """The mean of `error_of_best` if the probabilities were right (`error_by_chance`)."""
     coverage: float
-    """Share of matching pairs at or above the cut that promises `COVERAGE`."""
+    """Share of matching pairs at or above the cut for `COVERAGE`."""
     prior: float
 
 
 def calibrate(
     evaluated: Evaluated, *, prior: float | None = None, false_nothing: float = FALSE_SHARE
 ) -> dict[str, CalibrationScore]:
-    """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; what it is worth, by language.
+    """Write `calibration.json` beside the retriever of an evaluation, fitted on its split; returns its errors by language.
 
-    The figures are of two fits, each on half of the clips and measured on the other half; what is written is fitted on all.
-    `prior` is the share of matching pairs where it will be used; none: the split's own. `false_nothing`: see `fit_calibration`.
+    The errors are those of two fits, each on half of the clips and measured on the other half; the file is fitted on all clips.
+    `prior` and `false_nothing` are those of `fit_calibration`.
     """
     split, folder = evaluated.eval_split, evaluated.checkpoint.folder
     retriever = Retriever.from_pretrained(str(folder))
@@ -74,7 +74,7 @@ def cross_fitted(
     prior: float | None = None,
     seed: int = 0,
 ) -> dict[str, CalibrationScore]:
-    """What calibrations are worth that are fitted on half of the clips of scores [M, N] and measured on the other half.
+    """The errors of calibrations fitted on half of the clips of scores [M, N] and measured on the other half, by language.
     ValueError for fewer than four clips, and if a half has none with captions in one of the languages.
     """
     num_clips = next(iter(relevance.values())).num_clips
@@ -103,7 +103,7 @@ def cross_fitted(
 def measure(
     calibration: Calibration, language: str, scores: NDArray[np.floating], relevance: Relevance
 ) -> CalibrationScore:
-    """What a calibration is worth on scores [M, N] of other pairs."""
+    """The errors of a calibration on scores [M, N] of other pairs."""
     match = relevance.matrix
     probability, prior = calibration.probability(scores, language), calibration.for_language(language).prior
     weight = np.where(match, prior / match.sum(), (1 - prior) / (~match).sum())
@@ -121,7 +121,7 @@ def measure(
 def _of_clips(
     scores: Mapping[str, NDArray[np.floating]], relevance: Mapping[str, Relevance], clips: NDArray[np.int64]
 ) -> tuple[dict[str, NDArray[np.floating]], dict[str, Relevance]]:
-    """The scores and relevant pairs of some of the clips, ascending, which are numbered again from 0."""
+    """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
     place = torch.from_numpy(clips)
     parts = {}
     for language, given in relevance.items():

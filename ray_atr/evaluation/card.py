@@ -1,4 +1,4 @@
-"""A retriever's card with what is known after an evaluation: data and digest, noise, objective, scores with intervals."""
+"""A retriever's card after an evaluation: data and digest, noise, objective, scores with intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_10")
 
 
 def write_card(evaluated: Evaluated) -> Location:
-    """Write README.md beside the first retriever of an evaluation, in place of the one it was saved with; the file."""
+    """Write README.md beside the first retriever of an evaluation, replacing the saved one; returns the file."""
     folder = evaluated.checkpoint.folder
     file = folder / CARD_FILE
     write_text(file, evaluated_card(evaluated, Retriever.from_pretrained(str(folder))))
@@ -56,5 +56,5 @@ def score_table(evaluated: Evaluated) -> str:
     shown = {one: value for one, value in metrics.items() if one.task in DIRECTIONS and one.name in MEASURES}
     tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, trained=page.trained)]
     levels = {interval.level for interval in page.intervals.values()}
-    said = f"Percent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "Percent."
-    return "\n".join([*tables, said])
+    note = f"Percent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "Percent."
+    return "\n".join([*tables, note])

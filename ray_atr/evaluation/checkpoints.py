@@ -1,4 +1,4 @@
-"""A saved retriever, found by its own folder or by the trial or run that made it, and what it was trained on."""
+"""Saved retrievers, found by their own folder, trial or run, and the data that they were trained on."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ray_atr.training.run_folder import BEST, RunFolder, TrialFolder, saved_retr
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A retriever's folder, and the trial it is the best epoch of, if it is in one."""
+    """A retriever's folder, and its trial, if it is one's best epoch."""
 
     folder: Location
     trial: TrialFolder | None = None
 
     @property
     def name(self) -> str:
-        """What a person calls it: the run, with what the trial varies; or the folder's name."""
+        """A readable name: the run and what the trial varies; or the folder's name."""
         if self.trial is None:
             return self.folder.name
         content = self.trial.describe()
@@ -38,13 +38,13 @@ class Checkpoint:
 
     @cached_property
     def experiment(self) -> Experiment | None:
-        """The settings it was trained with; None for a folder that is in no run."""
+        """The settings of its training; None for a folder outside of a run."""
         if self.trial is None:
             return None
         return RunFolder.open(self.run_folder).experiment_of(self.trial)
 
     def trained_on(self, manifest: Manifest) -> str:
-        """The data set it was trained on, in words."""
+        """A description of its training data."""
         if self.experiment is None:
             return "not known: the folder is in no run"
         data = self.experiment.data
@@ -54,7 +54,7 @@ class Checkpoint:
 
     @cached_property
     def trained_languages(self) -> list[str] | None:
-        """The languages whose captions it was trained on: of its run, or as the saved retriever says; None if not known."""
+        """The languages of its training captions, from its run or the saved retriever; None if unknown."""
         if self.experiment is not None:
             return list(self.experiment.trained_languages) or None
         file = self.folder / SETTINGS_FILE
@@ -63,13 +63,13 @@ class Checkpoint:
 
     @property
     def data_name(self) -> str:
-        """What the data set it was trained on calls itself; nothing if that is not known."""
+        """The name of its training data in their manifest; empty if unknown."""
         names = [] if self.trial is None else sets_of(RunFolder.open(self.run_folder).info)
         return names[0] if len(names) == 1 else ""
 
     @property
     def objective(self) -> str:
-        """Scheme, pair loss and knowledge by their names; nothing if they are not known."""
+        """The names of scheme, pair loss and knowledge; empty if unknown."""
         if self.experiment is None:
             return ""
         objective = self.experiment.objective
@@ -79,7 +79,7 @@ class Checkpoint:
     def trained_classes(
         self, manifest: Manifest, classes: Sequence[str], sentences: Mapping[str, Sequence[str]]
     ) -> set[str] | None:
-        """Classes whose labels or prompts (`sentences`, a language, one a class) were trained on; None if not known."""
+        """Classes whose labels or prompts (`sentences`: by language, one for each class) it was trained on; None if unknown."""
         training = self.training_data(manifest)
         if self.experiment is None or training is None:
             return None
@@ -98,7 +98,7 @@ class Checkpoint:
         }
 
     def training_data(self, manifest: Manifest) -> Manifest | None:
-        """The data set that it was trained on, which may be this one; None if it is not known, or not there any more."""
+        """The data set that it was trained on, maybe this one; None if it is unknown or missing."""
         if self.experiment is None:
             return None
         try:
@@ -116,12 +116,12 @@ class Checkpoint:
         try:
             return read_manifest(source).hash == manifest.hash
         except (ValueError, OSError):
-            # The training data may have been moved away since, or be in a store that is not reached from here.
+            # The training data may have been moved since, or be in a store that cannot be reached.
             return False
 
 
 def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpoint:
-    """The checkpoint of a retriever's folder, a trial's, or a one-trial run's, also by URL. ValueError names `option` if none."""
+    """The checkpoint in a folder or URL of a retriever, a trial, or a run with one trial. ValueError, with `option`, if none."""
     folder = saved_retriever(path, option)
     trial = folder.parent
     is_trials = file_exists(trial / "trial.json") and file_exists(trial.parent.parent / "sweep.json")
@@ -129,7 +129,7 @@ def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpo
 
 
 def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
-    """ValueError if several checkpoints differ in more than their seed: their mean would mean nothing."""
+    """ValueError if several checkpoints differ in more than their seed: their mean would have no meaning."""
     if len({checkpoint.folder for checkpoint in checkpoints}) < len(checkpoints):
         raise refuse(path, "a folder twice", "each checkpoint once")
     apart = ("seed", "evaluation.", *NOT_DECIDING)

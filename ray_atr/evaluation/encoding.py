@@ -1,7 +1,7 @@
 """A split's clips and captions to embeddings: Ray Data actors, each with a copy of the retriever, or this process.
 
-A job is one shard of clips or some hundred captions. An actor holds one batch of features at a time; what comes back and is
-kept are the embeddings. Features come from the cache where a run has left one, else from the audio itself, rounded alike.
+A job is one shard of clips or some hundred captions. An actor holds one batch of features at a time and returns embeddings.
+Features are read from a run's cache if there is one, else computed from the audio and rounded in the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Job = int | Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class EncodingSource:
-    """What an encoder reads, by name, so that it can be sent to any worker."""
+    """The inputs of an encoder, as paths, so that it can be sent to any worker."""
 
     retriever: str
     data: str
@@ -55,11 +55,11 @@ class EncodingSource:
     batch_size: int
     device: str = "cpu"
     threads: int = 0
-    """Threads that torch computes with; 0: as it is."""
+    """torch's threads; 0: their number is not changed."""
 
     @classmethod
     def from_retriever(cls, retriever: Location, manifest: Manifest, split: str, encoding: Encoding) -> EncodingSource:
-        """What the encoders of an evaluation or an audit read, and where they compute."""
+        """The inputs of the encoders of an evaluation or an audit, and their device."""
         is_here = encoding.ray == "never"
         on_gpu = torch.cuda.is_available() if is_here else encoding.gpus_per_encoder > 0
         return cls(
@@ -79,12 +79,12 @@ def encode(
     encoding: Encoding,
     progress: CountProgress = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Unit-norm embeddings of the split's clips [N, D] and each (language, text) [M, D]; `progress(done, in all)`."""
+    """Unit-norm embeddings of the split's clips [N, D] and of each (language, text) [M, D]; `progress(done, total)`."""
     once, at = distinct(sentences)
     shards = read_manifest(source.data).shards_of(source.split)
     starts = np.cumsum([0, *(shard.num_rows for shard in shards)]).tolist()
     in_parts = range(0, len(once), TEXTS_IN_A_JOB)
-    # Of each job the kind, and the first one's row in the result.
+    # Kind and first row in the result of each job.
     places = [*(("clips", start) for start in starts[:-1]), *(("texts", start) for start in in_parts)]
     jobs: list[Job] = [*range(len(shards)), *(once[start : start + TEXTS_IN_A_JOB] for start in in_parts)]
     sizes = {"clips": starts[-1], "texts": len(once)}
@@ -110,7 +110,7 @@ def token_similarities(
 ) -> NDArray[np.float32]:
     """Similarities [M, N] of each (language, text) with the split's clips by late interaction, computed in this process.
 
-    The tokens of all texts are held, those of clips a batch at a time.
+    The tokens of all texts are in memory, those of clips a batch at a time.
     """
     encoder = Encoder(source)
     retriever, texts = encoder.retriever, TextBatcher(encoder.retriever)
@@ -131,7 +131,7 @@ def token_similarities(
 
 
 class Encoder:
-    """A retriever that does one job after the other, and a split's log-mel features as the retriever hears them."""
+    """A retriever, with a split's log-mel features for its front end; computes one job after the other."""
 
     def __init__(self, source: EncodingSource) -> None:
         self.retriever = Retriever.from_pretrained(source.retriever).to(source.device)
@@ -166,13 +166,13 @@ class Encoder:
 def window_batches(
     sounds: Iterable[tuple[str, Buffer]], front_end: FrontEnd, *, all_windows: bool, batch_size: int
 ) -> Iterator[ClipBatch]:
-    """Batches of the windows of encoded clips, each with its id, rounded as a cache of features rounds them."""
+    """Batches of the windows of (id, encoded clip), rounded as in a feature cache."""
     windows = (
         (clip, window)
         for clip, (clip_id, encoded) in enumerate(sounds)
         for window in clip_windows(encoded, front_end, clip_id, all_windows=all_windows, bounds=IMPORTED)
     )
     while batch := list(itertools.islice(windows, batch_size)):
-        # Rounded as the cache rounds, so that it makes no difference whether there is one.
+        # Rounded as in a cache, so that results do not depend on whether there is one.
         features, frames = padded([window for _, window in batch], front_end.num_mels, front_end.dtype)
         yield as_clip_batch(features, frames, np.array([clip for clip, _ in batch]))

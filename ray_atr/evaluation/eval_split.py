@@ -1,4 +1,4 @@
-"""What is asked of a split: its captions in the languages wanted, its classes, and its audio to listen to."""
+"""One split for an evaluation: its captions in some languages, its classes, and its audio for players."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAYED_BYTES, PLAYED_SECONDS, PLAYED_RATE = 128 * 2**10, 30, 16_000
 
 @dataclass(frozen=True)
 class EvalSplit:
-    """One split of a data set as an evaluation asks about it."""
+    """One split of a data set for an evaluation."""
 
     manifest: Manifest
     split: str
@@ -39,22 +39,22 @@ class EvalSplit:
         return list(self.captions.sentences)
 
     def captions_of(self, clips: Sequence[str]) -> list[int]:
-        """The first caption of each clip that every language has. ValueError for a clip that is not there or has none."""
-        known = {clip_id: number for number, clip_id in enumerate(self.clip_ids)}
+        """The first caption of each clip that every language has. ValueError for an unknown clip, or without one."""
+        numbers = {clip_id: number for number, clip_id in enumerate(self.clip_ids)}
         everywhere = np.logical_and.reduce(list(self.captions.present.values()))
         pairs = self.captions.relevance
         rows = []
         for clip in clips:
-            if clip not in known:
+            if clip not in numbers:
                 raise refuse("clips", clip, f"ids of clips of split {self.split}", nearest(clip, self.clip_ids))
-            own = [row for row in pairs.text[pairs.clip == known[clip]].tolist() if everywhere[row]]
+            own = [row for row in pairs.text[pairs.clip == numbers[clip]].tolist() if everywhere[row]]
             if not own:
                 raise refuse("clips", clip, "clips with a caption in every language")
             rows.append(min(own))
         return rows
 
     def listen(self, clip: int) -> bytes | None:
-        """A clip's encoded audio, small, in a form that browsers play; None if the clips are vectors."""
+        """A clip's encoded audio, as a small file that browsers play; None if the clips are vectors."""
         if has_vectors(self.manifest.folder):
             return None
         for shard in self.manifest.shards_of(self.split):
@@ -65,7 +65,7 @@ class EvalSplit:
             if clip < batch.num_rows:
                 return playable(batch.column("audio")[clip].as_py())
             clip -= batch.num_rows
-        raise ValueError(f"{shard.file}: fewer clips than the manifest says")
+        raise ValueError(f"{shard.file}: fewer clips than in the manifest")
 
 
 def read_eval_split(
@@ -106,7 +106,7 @@ def require_split(manifest: Manifest, split: str) -> None:
 
 
 def languages_among(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
-    """The languages wanted, as codes, or all that there are. ValueError for one that is not there."""
+    """The wanted languages as codes; all of them if none are named. ValueError for a missing one."""
     wanted = language_codes(wanted) if wanted else has
     missing = [language for language in wanted if language not in has]
     if missing or not wanted:
@@ -122,7 +122,7 @@ def playable(audio: bytes) -> bytes:
     waveform = resample(waveform, sample_rate, PLAYED_RATE)
     buffer = io.BytesIO()
     with soundfile.SoundFile(buffer, "w", PLAYED_RATE, 1, format="OGG", subtype="VORBIS") as file:
-        # In pieces: libsndfile's Vorbis encoder keeps what it is given at once on its stack.
+        # In pieces, because libsndfile's Vorbis encoder puts each write on its stack.
         for piece in np.array_split(waveform, max(1, len(waveform) // 2**15)):
             file.write(piece)
     return buffer.getvalue()

@@ -16,14 +16,14 @@ from ray_atr.evaluation.encoding import embed_batches, window_batches
 from ray_atr.models.retriever import Retriever
 
 NO_LANGUAGE = "zxx"
-"""ISO 639-3 of what is not in a language, as MTEB calls sounds."""
+"""MTEB's language of sounds: the ISO 639-3 code for content without language."""
 
 
 class RetrieverEncoder:
     """Embeds clips and texts as `evaluate` does, and compares them by `similarity`: MTEB's EncoderProtocol.
 
-    Clips are decoded and resampled here, as everywhere in this package: torchcodec, by which `datasets` decodes, is not needed.
-    Their log-mel frames are rounded as a cache rounds them (float16), which moves ranks that are all but equal.
+    Clips are decoded and resampled by this package: `datasets` would need torchcodec. Their log-mel frames are rounded as in a
+    feature cache (float16), which may change ranks that are nearly equal.
     """
 
     def __init__(self, retriever: Retriever, name: str, revision: str | None = None) -> None:
@@ -69,17 +69,17 @@ class RetrieverEncoder:
             return self.retriever.vectors(embed_batches(self.retriever, batches).cpu())
 
     def similarity(self, one: Any, other: Any) -> Tensor:
-        """What the retriever ranks by, [M, N]: cosine, or minus the distance."""
+        """The retriever's similarities [M, N]: cosine, or minus the distance."""
         return self.retriever.similarity(_rows(one), _rows(other))
 
     def similarity_pairwise(self, one: Any, other: Any) -> Tensor:
-        """That of each row and its partner, [N]."""
+        """The similarity of each row and its partner, [N]."""
         pairs = zip(_rows(one).split(1), _rows(other).split(1), strict=True)
         return torch.cat([self.retriever.similarity(a, b)[0] for a, b in pairs])
 
 
 def audio_rows(data: Dataset) -> Any:
-    """The rows of a data set's column `audio`, encoded files where they are encoded."""
+    """The rows of a data set's column `audio`, as encoded files if possible."""
     if isinstance(data.features["audio"], Audio):
         data = data.cast_column("audio", Audio(decode=False))
     return data["audio"]
@@ -93,7 +93,7 @@ def language_of(eval_langs: Any, hf_subset: str) -> str:
 
 
 def language_and_script(code: str) -> str:
-    """A language as MTEB writes it: `jpn-Jpan`, or without a script where we know none."""
+    """A language in MTEB's form `jpn-Jpan`, without the script if it is unknown."""
     return LANGUAGES[code].tag.replace("_", "-") if code in LANGUAGES else code
 
 

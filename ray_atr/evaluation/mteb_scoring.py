@@ -1,4 +1,4 @@
-"""What `evaluate --mteb` does: tasks found before anything is encoded, then scored by MTEB itself."""
+"""`evaluate --mteb`: tasks are found before anything is encoded, and then scored by MTEB itself."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TaskScore:
     main_score: str
     main: float
     recall: dict[int, float]
-    """R@k (MTEB calls it the hit rate at k): of a data set here to the last digit, of MTEB's own tasks to five; empty for
-    another kind of task."""
+    """R@k, MTEB's hit rate at k: exact for prepared data sets, rounded to five digits for MTEB's own tasks; empty for other kinds
+    of tasks."""
 
 
 def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Checkpoint) -> list[AbsTask]:
@@ -95,13 +95,13 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
         has_bars = not are_progress_bars_disabled()
         disable_progress_bars()
         try:
-            # Without a cache: what MTEB keeps by a model's name is not this model's.
+            # Without a cache: MTEB's cache is keyed by the model's name.
             found = score(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
         except OSError as error:
             in_reach = "a task whose data set is within reach or in the hub's cache"
             raise refuse("--mteb", name, f"{in_reach} ({shortened(str(error))})") from None
         except ImportError as error:
-            # MTEB's loader of data sets from the hub decodes a clip for its log.
+            # MTEB's loader decodes a clip for its log, for which a library may be missing.
             raise refuse("--mteb", name, f"a task whose libraries are installed ({shortened(str(error))})") from None
         finally:
             if has_bars:
@@ -114,7 +114,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
 
 
 def require_vectors(retriever: Retriever, folder: Location) -> None:
-    """ValueError for a retriever that MTEB cannot ask for a vector of a clip and of any text."""
+    """ValueError for a retriever that has no vectors of clips and of any text."""
     if retriever.settings.interaction == "late":
         raise refuse("--mteb", str(folder), "a retriever of model.interaction global, which has one vector a clip")
     if "vectors" in (retriever.settings.audio.name, retriever.settings.text.name):

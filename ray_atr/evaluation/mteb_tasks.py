@@ -1,4 +1,4 @@
-"""A prepared data set as two MTEB tasks, texts asking for clips and clips for texts, each with its languages as subsets.
+"""A prepared data set as two MTEB tasks, text to audio and audio to text, each with its languages as subsets.
 
 They need the extra `mteb`.
 """
@@ -26,7 +26,7 @@ TEXTS = Features({"id": Value("string"), "text": Value("string")})
 
 
 class LocalRetrievalTask(AbsTaskRetrieval):
-    """A split of a prepared data set, read where it lies. Its class, with MTEB's metadata, is made by `local_tasks`."""
+    """A split of a prepared data set, read from its folder. `local_tasks` makes a subclass with MTEB's metadata."""
 
     eval_split: ClassVar[EvalSplit]
     clips: ClassVar[list[Dataset]]

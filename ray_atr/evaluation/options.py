@@ -1,4 +1,4 @@
-"""What is evaluated, how, and by which processes. Nothing heavy is imported here: the command's help reads it."""
+"""Options of an evaluation. Nothing heavy is imported here, for the command's help."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 NUMBER = tyro.conf.arg(metavar="NUMBER")
-"""Stands for the value in help, where no number is given by default."""
+"""The value in help texts of numbers without a default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions(Settings):
-    """Which clips and captions a saved retriever is asked about."""
+    """The clips and captions that a saved retriever is evaluated on."""
 
     data: str = setting(
         "",
@@ -67,7 +67,7 @@ class EvaluationOptions(SplitOptions):
     mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the run folders)")
 
     def ranking_of(self, retriever: Retriever) -> RankingSettings:
-        """How this evaluation ranks a retriever's answers."""
+        """The ranking of this evaluation for a retriever."""
         own = retriever.ranking
         return replace(
             own,

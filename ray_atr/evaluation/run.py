@@ -1,4 +1,4 @@
-"""One evaluation from checkpoints to a folder of results: encode, score, compare, write aside, rename, track."""
+"""One evaluation, from checkpoints to a folder of results: encode, score, compare, write and track."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ FACTS_FILE = "evaluation.json"
 HASH_FACT, HASH_DIGITS = "data hash", 16
 TRAINED_FACT = "languages in training"
 EVALUATION_TAG = "ray_atr.metrics"
-"""Names the folder of an evaluation on its run of MLflow."""
+"""Tag of an evaluation's MLflow run with the name of its folder."""
 FOLDER_TAG = "ray_atr.evaluation_folder"
-"""A digest of that folder's whole path."""
+"""Tag with a digest of that folder's full path."""
 OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Where the results are stored, the page they were written from, and the MLflow run (None: switched off, or away)."""
+    """The folder of the results, their page, and the MLflow run (None: switched off, or not reached)."""
 
     folder: Location
     page: Page
     mlflow_run: str | None
     checkpoint: Checkpoint
-    """The first one that was evaluated, and below what it made of the split."""
+    """The first evaluated checkpoint; below its embeddings and scores."""
     eval_split: EvalSplit
     embedded: Embedded
 
@@ -77,11 +77,11 @@ def evaluate(
     (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
     written.
 
-    The numbers are in `.page.metrics`. `encoding` is where the clips are encoded and in which batches; `progress` and `say` are
-    told how far it is.
+    The numbers are in `.page.metrics`. `encoding` says where the clips are encoded and in which batches; `progress` and `say`
+    report progress.
 
-    When: a saved retriever is to be scored, or compared, on a prepared data set.
-    Related: `ray_atr.retrieval_metrics` for embeddings that are at hand.
+    When: a saved retriever is to be evaluated, or compared, on a prepared data set.
+    Related: `ray_atr.retrieval_metrics` for embeddings of your own.
 
         ray_atr.evaluate(["runs/.../best"], ray_atr.EvaluationOptions(data="data/esc50")).page.metrics
     """
@@ -137,7 +137,7 @@ def evaluate(
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
     cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], say))
-    # In this process, wherever the encoders were.
+    # In this process, also if the encoders were in others.
     here = EncodingSource.from_retriever(
         opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
     )
@@ -145,7 +145,7 @@ def evaluate(
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
         run_id = None
-        # The folder appears when MLflow has everything: killed before, the same command begins anew.
+        # The folder appears after MLflow has everything: if killed before, the same command starts again.
         with atomic_folder(folder, last=FACTS_FILE) as aside:
             write_page(page, aside)
             for number, run in enumerate(runs):
@@ -156,14 +156,14 @@ def evaluate(
 
 
 def own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
-    """The test split, by the checkpoint's name for it; the validation split if the data set has that alone."""
+    """The test split, by its name in the checkpoint's settings; the validation split if there is no test split."""
     data = (checkpoint.experiment or Experiment()).data
     has_validation_alone = data.test_split not in manifest.splits and data.validation_split in manifest.splits
     return data.validation_split if has_validation_alone else data.test_split
 
 
 def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
-    """The data set asked for, else that of the training; soundscapes are made first. ValueError if neither is known."""
+    """The given data set, else that of the training; soundscapes are made if missing. ValueError if neither is known."""
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
         allowed = f"a data set's folder: {checkpoint.folder} is not in a run folder that would name one"
@@ -178,7 +178,7 @@ def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
 def _new_folder(out: str | Location | None) -> Location:
     folder = locate(out) if out else home() / "runs" / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
     names = {entry.name for entry in entries_in(folder)}
-    # Without the file that is written last, an evaluation's files are those of one that was killed; it begins anew.
+    # Without the file that is written last, the files are those of a killed evaluation, which starts again.
     is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
     if names and not is_half:
         raise refuse("out", str(folder), "a new or empty folder")
@@ -200,7 +200,7 @@ def _embed(
     knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
     is_late = retriever.settings.interaction == "late" and options.ranking == "own"
-    # The encoders have copies of their own.
+    # Freed: the encoders have their own copies.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
     asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
@@ -218,7 +218,7 @@ def _embed(
     start = 0
     for language, rows in rows_of.items():
         own = texts[start : start + len(rows)]
-        # No copy where the language has every caption: these are the largest arrays there are.
+        # No copy if the language has every caption: these are the largest arrays.
         if len(rows) < len(captions):
             own = np.zeros((len(captions), texts.shape[1]), texts.dtype)
             own[rows] = texts[start : start + len(rows)]
@@ -240,7 +240,7 @@ def _is_evaluation(paths: Sequence[str | Location]) -> bool:
 
 
 def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Samples], list[str] | None]:
-    """The scores of an earlier evaluation, and the languages that its model was trained on (None: not known).
+    """(scores of an earlier evaluation, languages that its model was trained on; None: unknown).
 
     ValueError for other data or languages; other captions are found later.
     """
@@ -294,7 +294,7 @@ def _facts(
 
 
 def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
-    """What a reader must know of how the split was used before."""
+    """Warnings about earlier uses of the split, for training or selection."""
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
     languages = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
@@ -314,7 +314,7 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
 def tracked_evaluation(
     folder: Location, files: Path, page: Page, experiment: Experiment | None, say: Say
 ) -> Iterator[str | None]:
-    """Log facts, metrics, differences and files to the store of the folder; the run id, or None if MLflow is away.
+    """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow is not reached.
 
     The run is finished on leaving, and failed by an error. One of the same folder that was killed before is replaced.
     """

@@ -1,4 +1,4 @@
-"""What a trial's own folder adds to a page: cases of ASK's knowledge base, and the drift of clips along its trajectory.
+"""Additions to a page from a trial's folder: cases of ASK's knowledge base, and the drift of clips during training.
 
 The cases are what the base answers to some test captions, and how far that is relied on, as the paper's Table 6 has them,
 with the neighbours that its Table 3 speaks of (Fu et al. 2025, Appendix G). Drift is the paper's Figure 6: the same clips
@@ -34,7 +34,7 @@ NOTE = (
     "prototypes, and what a training sample's loss would be multiplied with; below 1 the neighbours agree with the query."
 )
 CLIPS, EPOCHS = 50, 5
-"""How many clips drift shows, and points on a clip's way, evenly spread over training."""
+"""Numbers of clips in the drift map, and of points for each clip, evenly spread over training."""
 
 
 def case_tables(
@@ -45,7 +45,7 @@ def case_tables(
     named: Sequence[int],
     training_data: Callable[[], str],
 ) -> list[Table]:
-    """One table, `named` captions before drawn ones, for a retriever of ASK whose knowledge base is there; else none."""
+    """One table, `named` captions before drawn ones, for a retriever of ASK with its knowledge base; else none."""
     experiment, trial = checkpoint.experiment, None if checkpoint.trial is None else checkpoint.trial.folder
     if experiment is None or not is_local(trial):
         return []
@@ -66,9 +66,9 @@ def case_tables(
         ids,
     )
     manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
-    own, known = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
-    # The first caption of each clip that the base holds.
-    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(own) or [""])) for clip in known})]
+    own, clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
+    # The first caption of each clip in the base.
+    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(own) or [""])) for clip in clips})]
 
 
 def _table(cases: list[Case], captions: dict[str, str]) -> Table:
@@ -87,7 +87,7 @@ def _table(cases: list[Case], captions: dict[str, str]) -> Table:
 
 
 def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
-    """One picture if the trial kept its trajectory (`train.keep_trajectory`) on this machine, else none."""
+    """One picture if the trial has its trajectory (`train.keep_trajectory`) on this machine, else none."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
     if not is_local(trial) or len(steps := saved_steps(trial)) < 2:
         return {}
@@ -100,7 +100,7 @@ def embedded_along(trial: Path, steps: list[int], source: EncodingSource) -> NDA
     """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
     encoder, found = Encoder(source), []
     for step in steps:
-        # A frozen tower whose vectors were read is in no trajectory: it is the retriever's own all along.
+        # The trajectory lacks frozen towers whose vectors were cached: they are the retriever's own at every step.
         encoder.retriever.load_state_dict(weights_of(trial, step), strict=False)
         with encoder.retriever.evaluating():
             embedded = embed_batches(encoder.retriever, _first(encoder.batches(0)))

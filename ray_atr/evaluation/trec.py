@@ -16,7 +16,7 @@ from ray_atr.models.retriever import Retriever
 
 RUN, QRELS = "run-{}.trec", "qrels-{}.trec"
 DEPTH = 100
-"""Answers of a query that are written."""
+"""Number of results written for each query."""
 TEXTS_TOGETHER = 256
 
 

@@ -1,1 +1,1 @@
-"""What the three papers bring: their recipes, sweeps, layouts and printed numbers, and the reality check."""
+"""The papers' table layouts and printed numbers, and the reality check."""

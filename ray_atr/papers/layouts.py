@@ -1,6 +1,6 @@
-"""The papers' tables in their layouts, filled with our numbers.
+"""The papers' tables in their layouts, with our numbers.
 
-The printed ones are below, greyed, if the runs are of the data set and split that the paper's are of; both are named.
+The printed numbers are below, greyed, if the runs use the paper's data set and split; both are named.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAIR = "objective.pair"
 MASS, EPSILON, METRIC = f"{PAIR}.transport_mass", f"{PAIR}.epsilon", f"{PAIR}.metric"
 BASELINE = "ml_clap"
 BOTH_DIRECTIONS = "both_directions/eng/recall_at_1"
-"""The mean of both, which m-LTM's Figure 2 draws."""
+"""The mean over both directions, drawn in m-LTM's Figure 2."""
 LANGUAGE = "language"
 LANGUAGE_OBJECTIVES = ("ml_clap", "cacl", "kcl")
 KNOWLEDGE_OBJECTIVES = ("moco", "nnclr", "ance", "ask")
@@ -49,15 +49,16 @@ ENGLISH = tuple(recall_columns("eng", ("recall_at_1", "recall_at_5", "recall_at_
 
 
 def _less(metric: str, title: str, group: str) -> Column:
-    """A column of numbers of which less is better."""
+    """A column of numbers where lower is better."""
     return Column(metric, title, group, is_percent=False, is_higher_better=False)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the papers' tables: which runs can fill it, with which columns, and what is printed there.
+    """One of the papers' tables: the runs that can fill it, its columns, and the printed rows.
 
-    `{}` in a column's name stands for each language: for a column each, or with `by_language` for a row each of every point.
+    `{}` in a column's name is replaced by each language: one column per language, or with `by_language` one row per point and
+    language.
     """
 
     title: str
@@ -85,7 +86,7 @@ def paper_layouts(runs: Runs) -> list[Table]:
 
 
 def _with_ratios(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
-    """Memory and time also as ratios to `ml_clap` at the same other settings of the same runs."""
+    """The points with memory and time also as ratios to those of `ml_clap` with otherwise equal settings."""
     others = [points[path] for path in runs.varied if path != OBJECTIVE] or [pd.Series(0, points.index)]
     is_baseline = points[OBJECTIVE] == BASELINE
     for metric in (MEMORY, SECONDS):
@@ -104,7 +105,7 @@ def _varies(*paths: str) -> Callable[[Runs], bool]:
 
 
 def _has_two(path: str) -> Callable[[Runs], bool]:
-    """Whether runs differ in the value of a setting: that some have none is no comparison."""
+    """Whether runs have at least two values of a setting; a missing value does not count."""
     return lambda runs: path in runs.varied and runs.finished[path].nunique() > 1
 
 
@@ -220,19 +221,19 @@ def _fill(layout: Layout, runs: Runs, points: pd.DataFrame) -> Table:
 
 
 def _a_row_a_language(points: pd.DataFrame, columns: Sequence[Column], languages: Sequence[str]) -> pd.DataFrame:
-    """Each point's row once a language: its metrics of that language under the columns' names, with `{}` in them."""
+    """Each point's row once per language, with the metrics of that language under the columns' names, with `{}` in them."""
     parts = []
     for language in languages:
         named = {
             f"{one.metric.format(language)}{end}": f"{one.metric}{end}" for one in columns for end in ("", " (sd)")
         }
-        kept = [name for name in points if name in named or "/" not in name]
-        parts.append(points[kept].rename(columns=named).assign(**{LANGUAGE: language}))
+        names = [name for name in points if name in named or "/" not in name]
+        parts.append(points[names].rename(columns=named).assign(**{LANGUAGE: language}))
     return pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
 
 
 def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperTable:
-    """The same numbers with a row an objective and language."""
+    """The same numbers with one row per objective and language."""
     languages = dict.fromkeys(metric.language for row in paper.rows for metric in row.numbers)
     rows = []
     for row in paper.rows:
@@ -244,9 +245,9 @@ def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperT
 
 
 def _with_references(table: Table, runs: Runs, columns: Sequence[Column], papers: Sequence[PaperTable]) -> Table:
-    """The table with the printed rows of those papers' tables that are of these runs' own data set and split.
+    """The table with the printed rows of papers' tables of the same data set and split.
 
-    A row is shown if its objective ran, or another setting of it did, or if it is a system of others.
+    A row is shown if its objective ran, with any settings, or if it is another system.
     """
     fitting = [one for one in papers if not one.trained_on and runs.measured_sets == [(one.data, one.split)]]
     lead = table.columns[: len(table.columns) - len(columns) - 1]
@@ -267,7 +268,7 @@ def _with_references(table: Table, runs: Runs, columns: Sequence[Column], papers
 
 
 def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list[Cell]:
-    """What names a printed row, in the order of the table's first columns."""
+    """The cells that name a printed row, in the order of the table's first columns."""
     texts = {path: written(value) for path, value in row.settings.items()}
     if paper is ABLATION:
         texts = ticks(lambda path: row.settings.get(path, True))

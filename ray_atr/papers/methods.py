@@ -1,4 +1,4 @@
-"""What the reality check of correspondence compares: a pair loss and a correspondence each, by name."""
+"""The methods that the reality check compares, by name: a pair loss and a correspondence each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ METHODS: dict[str, dict[str, Any]] = {
         "partial_learning_to_match", metric="euclidean", target="followed", transport_mass="auto"
     ),
 }
-"""`contrastive` keeps every pair and is the floor, `oracle` leaves the wrong ones out and is the ceiling."""
+"""Name -> overrides. `contrastive` keeps every pair and is the floor, `oracle` leaves wrong pairs out and is the ceiling."""
 FLOOR, CEILING = "contrastive", "oracle"
-"""Every pair is kept, and the wrong ones are left out: what the methods are read against."""
+"""The methods with which the others are compared."""
 ON_ANY_DATA = tuple(name for name, fixed in METHODS.items() if fixed[CORRESPONDENCE] != "consensus")
 """The methods that do not need several captions or languages of a clip."""
 

@@ -1,6 +1,6 @@
-"""What the papers print, number by number: reference beside our own runs on the same data set and split, never an expectation.
+"""The numbers printed in the papers, for reference beside our runs on the same data set and split; no test expects them.
 
-`printed/` has a file for each paper, with a line for each printed row (of ATRI for each row and language). A `{}` in the name of
+`printed/` has a file for each paper, with a line for each printed row (for ATRI, each row and language). A `{}` in the name of
 a metric is the line's language, an empty cell is a number that is not printed, and `42.0-4.3` is a difference.
 """
 
@@ -23,7 +23,7 @@ from ray_atr.metrics.metric import MEAN, Metric
 FOLDER = Path(__file__).parent / "printed"
 PAPERS = {"m_ltm": "Luong et al. 2024 (m-LTM)", "atri": "Yin et al. 2025 (ATRI)", "ask": "Fu et al. 2025 (ASK)"}
 OF_TABLE = ("place", "title", "data", "trained_on", "towers")
-"""The columns of a file that say which table a line is of."""
+"""The columns of a file that name the table of a line."""
 GAIN = "Gain in points"
 
 
@@ -31,9 +31,9 @@ GAIN = "Gain in points"
 class PrintedRow:
     """One printed row.
 
-    objective  our preset's name, or the paper's own name of a system that is not here.
-    settings   what the row has set: path -> value.
-    numbers    our metric -> the number with the decimals that are printed (recall, precision and accuracy in percent).
+    objective  our preset's name, or the paper's name of another system.
+    settings   the row's settings: path -> value.
+    numbers    our metric -> the number with its printed decimals (recall, precision and accuracy in percent).
     """
 
     objective: str
@@ -43,11 +43,11 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Printed numbers and what they were measured on.
+    """Printed numbers, and the data and towers behind them.
 
-    place       where they are printed: `Table 5`.
-    data        name of the data set that they were measured on, as `prepare_data.py` calls it; all are of its test split.
-    trained_on  the data set of training, if it is another.
+    place       table or figure of the paper: `Table 5`.
+    data        name of the data set, as in `prepare_data.py`; the split is test.
+    trained_on  the data set of training, if it differs.
     towers      audio and text encoder.
     """
 
@@ -62,7 +62,7 @@ class PaperTable:
 
     @property
     def is_gain(self) -> bool:
-        """Whether the numbers are points ahead of another system, which the row names: all that is printed of them."""
+        """Whether the numbers are differences to another system, which the row names; the paper prints nothing else."""
         return self.title == GAIN
 
     @property
@@ -108,9 +108,9 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def printed_beside(metrics: Mapping[Metric, float], data: str, split: str, trained_on: str) -> list[Table]:
-    """A table for each printed one that fits: this evaluation's numbers in the first row, then the paper's as they are printed.
+    """A table for each matching printed one: this evaluation's numbers in the first row, then the printed rows.
 
-    Data sets go by the names in their manifests. A table by language is compared in its mean.
+    Data sets are compared by the names in their manifests. A table by language is compared by its mean.
     """
     return [
         table
@@ -128,7 +128,7 @@ def _beside(paper: PaperTable, metrics: Mapping[Metric, float]) -> Table | None:
     if not columns:
         return None
     own = [measure(column.name).show(metrics[column]) for column in columns]
-    # A gain has nothing here to stand beside: it is of two systems.
+    # A gain is a difference of two systems, to which one evaluation cannot be compared.
     rows = [] if paper.is_gain else [[Cell("this evaluation", is_number=False), *map(Cell, own)]]
     for row in paper.rows:
         settings = [f"{path.rsplit('.', 1)[-1]} {written(value)}" for path, value in row.settings.items()]

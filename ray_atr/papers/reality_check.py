@@ -1,7 +1,7 @@
-"""The table and picture of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
+"""Table and figures of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
 
-Test scores of the epoch that clean validation chose, and validation of the last epoch: memorising shows in the second. Intervals
-are over clips and seeds, as those of every table. Both are read from what the trials kept: nothing is encoded again.
+Test scores of the epoch that clean validation chose, and validation of the last epoch, which shows memorisation. Intervals are
+over clips and seeds, as in every table. All is read from the trials' files; nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DETECTOR = {
     "detector_calibration_error": "calibration error",
     "clean_pairs_lost": "clean pairs lost at 5% wrong",
 }
-"""What is measured of a detector where the truth is known, and its name in a figure."""
+"""Measures of a detector where the wrong pairs are known, and their names in a figure."""
 NAMES = ("noise", "kind", "method")
 FROM_FLOOR, SHARE = "against the floor", "share of the way"
 LAST_EPOCH = "last epoch (validation)"
@@ -50,19 +50,19 @@ IN_PERCENT = ("test", LAST_EPOCH, FROM_FLOOR)
 HEADINGS = {
     "detector_auc": "detector: area",
     "detector_calibration_error": "calibration error",
-    "clean_pairs_lost": "true pairs lost",
+    "clean_pairs_lost": "clean pairs lost",
 }
 NAMED = 3
-"""Differing settings that are named of a run that is left out."""
+"""Number of differing settings that are named for a run that is left out."""
 COLUMNS = (
     *NAMES, "seeds", "test", LAST_EPOCH, FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
     "seconds"
 )  # fmt: skip
-"""Of the table, those that have a value in any row."""
+"""Columns of the table; those without any value are dropped."""
 
 
 class Hits(NamedTuple):
-    """Whether each test query finds its own first, [Q], a share of its languages; and the clip it belongs to, [Q]."""
+    """For each test query the share of its languages in which its own clip ranks first, [Q]; and its clip, [Q]."""
 
     values: NDArray[np.float64]
     clip: NDArray[np.int64]
@@ -80,7 +80,7 @@ class MethodTrials:
     last: float
     seconds: float
     curves: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Of the detector's numbers their mean over seeds after each epoch, [epochs]."""
+    """Name of a detector's measure -> its mean over seeds after each epoch, [epochs]."""
 
     @property
     def test(self) -> float:
@@ -88,14 +88,14 @@ class MethodTrials:
         return float(self.hits.mean())
 
 
-Cells = Mapping[tuple[str, str, float], MethodTrials]
-"""By (method, kind of noise, ratio)."""
+TrialsOfMethods = Mapping[tuple[str, str, float], MethodTrials]
+"""(method, kind of noise, ratio) -> its trials."""
 
 
 def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
     """(second - first, low, high) at 95%, over the clips and the seeds that both have.
 
-    A seed decides the noise, the first weights and the order of the clips, so that two methods differ in themselves alone. A
+    A seed determines the noise, the first weights and the order of the clips, so that only the methods differ. A
     clip is drawn with all its queries.
     """
     shared = shared_seeds(first, second)
@@ -107,20 +107,20 @@ def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float,
 def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodTrials) -> tuple[float, float, float]:
     """(share, low, high) at 95%: how far the second comes from the first to the ceiling, over the seeds that all have.
 
-    The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first); without
-    an end, infinite, on a side where the ceiling itself cannot be told from the first.
+    The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first). It is
+    infinite if the ceiling does not differ from the first.
     """
     shared = shared_seeds(first, second, ceiling)
     floor = of_seeds(first, shared)
-    gained, whole = of_seeds(second, shared) - floor, of_seeds(ceiling, shared) - floor
-    share = float(gained.mean() / whole.mean()) if whole.mean() else np.nan
+    gained, ceiling_gain = of_seeds(second, shared) - floor, of_seeds(ceiling, shared) - floor
+    share = float(gained.mean() / ceiling_gain.mean()) if ceiling_gain.mean() else np.nan
     low = difference(first, ceiling)[1]
     if not low > 0:
         return share, -np.inf, np.inf
-    drawn, drawn_whole = drawn_clips(gained, first.clip), drawn_clips(whole, first.clip)
+    drawn, drawn_ceiling = drawn_clips(gained, first.clip), drawn_clips(ceiling_gain, first.clip)
 
     def leaves_out(r: float) -> bool:
-        bounds = over_clips_and_seeds((gained - r * whole).mean(axis=1), drawn - r * drawn_whole)
+        bounds = over_clips_and_seeds((gained - r * ceiling_gain).mean(axis=1), drawn - r * drawn_ceiling)
         return bounds.low > 0 or bounds.high < 0
 
     def end(step: float) -> float:
@@ -161,18 +161,18 @@ def drawn_clips(values: NDArray[np.float64], clip: NDArray[np.int64]) -> NDArray
 
 
 def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
-    """The hits of the selected metric's task and languages; None if they were not kept.
+    """The hits of the selected metric's task and languages; None if they were not saved.
 
-    Of a metric that is a mean over languages it is the mean over those, a query counting where it is asked.
+    For a metric that is a mean over languages, a query's value is the mean over the languages that have it.
     """
     chosen_by = Metric.parse(experiment.evaluation.select_by)
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
-    kept = read_scores(trial.folder / TEST_SCORES)
+    scores = read_scores(trial.folder / TEST_SCORES)
     asked = [QueryGroup(chosen_by.task, one) for one in groups.get(chosen_by.language, (chosen_by.language,))]
-    if not asked or not kept.keys() >= set(asked):
+    if not asked or not scores.keys() >= set(asked):
         return None
-    samples = [kept[group] for group in asked]
+    samples = [scores[group] for group in asked]
     query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
     clip = np.empty_like(query)
     clip[places] = np.concatenate([sample.unit for sample in samples])
@@ -180,18 +180,19 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     return Hits(np.bincount(places, hits) / np.bincount(places), clip)
 
 
-class ReadCells(NamedTuple):
-    """The cells of runs, and of what was left out the place and the reason, a line each."""
+class ReadTrials(NamedTuple):
+    """The trials of runs by method and noise, and a line for each run or kind of trial that was left out, with the reason."""
 
-    cells: dict[tuple[str, str, float], MethodTrials]
+    methods: dict[tuple[str, str, float], MethodTrials]
     left_out: list[str]
 
 
-def read_cells(*runs: RunFolder) -> ReadCells:
-    """The cells of runs; what is no method's, not finished, without scores or not comparable is left out, and named.
+def read_trials(*runs: RunFolder) -> ReadTrials:
+    """The trials of runs by method and noise. Trials of no method, unfinished or without scores, and runs that cannot be
+    compared, are left out and listed.
 
-    Runs whose settings are not the first one's cannot be compared with it; of a method's seed at one noise that several runs
-    have, the first run's trial counts.
+    Runs with other settings than the first cannot be compared with it. If several runs have the same method, noise and seed,
+    the first run's trial is used.
     """
     base = runs[0].experiment
     grouped: dict[tuple[str, str, float], dict[int, tuple[Hits, TrialFolder]]] = {}
@@ -216,11 +217,13 @@ def read_cells(*runs: RunFolder) -> ReadCells:
                 grouped.setdefault(key, {}).setdefault(int(overrides["seed"]), (hits, trial))
         left_out += [f"{run.path}: {counted(number, 'trial')} {reason}" for reason, number in reasons.items()]
     select_by = base.evaluation.select_by
-    return ReadCells({key: _cell(list(found.values()), select_by) for key, found in grouped.items()}, left_out)
+    return ReadTrials(
+        {key: _method_trials(list(found.values()), select_by) for key, found in grouped.items()}, left_out
+    )
 
 
 def _differing(run: RunFolder, first: RunFolder) -> str:
-    """Why a run cannot be compared with the first one, in words; nothing if it can."""
+    """The reason why a run cannot be compared with the first one; empty if it can."""
     if (name := run.info["name"]) != first.info["name"]:
         return f"a run of {name}, not of {first.info['name']}"
     own, expected = run.settings, first.settings
@@ -234,10 +237,10 @@ def _differing(run: RunFolder, first: RunFolder) -> str:
     return "; ".join((*named, *more))
 
 
-def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
+def _method_trials(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
     results = [trial.result() for _, trial in found]
     epochs = [trial.epochs() for _, trial in found]
-    # A run that was begun again with more epochs is as long as the shortest.
+    # Curves of equal length: a run may have been repeated with more epochs.
     length = min(map(len, epochs))
     return MethodTrials(
         hits=np.stack([hits.values for hits, _ in found]),
@@ -253,56 +256,56 @@ def _cell(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrial
     )
 
 
-def table(cells: Cells) -> pd.DataFrame:
-    """One row a method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
+def table(methods: TrialsOfMethods) -> pd.DataFrame:
+    """One row per method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
     rows: list[dict[str, Any]] = []
     order = list(METHODS)
-    for (name, kind, ratio), cell in sorted(cells.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
-        floor, ceiling = cells.get((FLOOR, kind, ratio)), cells.get((CEILING, kind, ratio))
-        row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(cell.hits)}
-        row |= {"test": cell.test, LAST_EPOCH: cell.last, "seconds": cell.seconds}
+    for (name, kind, ratio), trials in sorted(methods.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
+        floor, ceiling = methods.get((FLOOR, kind, ratio)), methods.get((CEILING, kind, ratio))
+        row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(trials.hits)}
+        row |= {"test": trials.test, LAST_EPOCH: trials.last, "seconds": trials.seconds}
         if floor is not None and name != FLOOR:
-            value, row["low"], row["high"] = difference(floor, cell)
+            value, row["low"], row["high"] = difference(floor, trials)
             row[FROM_FLOOR] = value
             if ceiling is not None and name != CEILING:
-                row[SHARE], row["share low"], row["share high"] = share_of_the_way(floor, cell, ceiling)
+                row[SHARE], row["share low"], row["share high"] = share_of_the_way(floor, trials, ceiling)
         if METHODS[name][CORRESPONDENCE] != "none":
-            row |= {detected: float(curve[-1]) for detected, curve in cell.curves.items()}
+            row |= {detected: float(curve[-1]) for detected, curve in trials.curves.items()}
         rows.append(row)
     found = pd.DataFrame(rows)
     return found[[name for name in COLUMNS if name in found]]
 
 
-def draw(cells: Cells, path: Path, measured: str) -> None:
-    """One panel a noise ratio, one bar a method, floor and ceiling as lines; `measured`: what the bars are, in words."""
-    noises = sorted({(kind, ratio) for _, kind, ratio in cells})
-    compared = {name for name, _, _ in cells} - {FLOOR, CEILING}
+def draw(methods: TrialsOfMethods, path: Path, measured: str) -> None:
+    """One panel per noise ratio, one bar per method, floor and ceiling as lines; `measured` names the metric of the bars."""
+    noises = sorted({(kind, ratio) for _, kind, ratio in methods})
+    compared = {name for name, _, _ in methods} - {FLOOR, CEILING}
     names = [name for name in reversed(METHODS) if name in compared]
     with rc_context(RC):
         figure = Figure(figsize=(4.2 * len(noises), 4.4))
         (panels,) = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
         for axes, (kind, ratio) in zip(panels, noises, strict=True):
             for place, name in enumerate(names):
-                if (cell := cells.get((name, kind, ratio))) is not None:
-                    deviation = float(cell.hits.mean(axis=1).std(ddof=1)) if len(cell.hits) > 1 else 0.0
-                    axes.barh(place, cell.test, xerr=deviation, color="#56B4E9", ecolor="#1b1b1b", height=0.7)
+                if (trials := methods.get((name, kind, ratio))) is not None:
+                    deviation = float(trials.hits.mean(axis=1).std(ddof=1)) if len(trials.hits) > 1 else 0.0
+                    axes.barh(place, trials.test, xerr=deviation, color="#56B4E9", ecolor="#1b1b1b", height=0.7)
             axes.set_yticks(range(len(names)), names)
             ends = ((FLOOR, "#D55E00", "all pairs kept"), (CEILING, "#009E73", "wrong pairs left out"))
             for name, colour, label in ends:
-                if (cell := cells.get((name, kind, ratio))) is not None:
-                    axes.axvline(cell.test, color=colour, linestyle="--", linewidth=1.4, label=label)
+                if (trials := methods.get((name, kind, ratio))) is not None:
+                    axes.axvline(trials.test, color=colour, linestyle="--", linewidth=1.4, label=label)
             axes.grid(visible=True, axis="x")
             axes.grid(visible=False, axis="y")
             axes.set(title=title_of(kind, ratio), xlabel=measured)
         _save(figure, panels, path, legend_columns=2)
 
 
-def draw_detector(cells: Cells, path: Path) -> Path | None:
-    """How well each method tells true pairs from wrong ones after each epoch: a row a number, a column a noise."""
+def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
+    """How well each method separates clean from wrong pairs after each epoch: one row per measure, one column per noise."""
     detecting = {
-        key: cell.curves
-        for key, cell in cells.items()
-        if key[0] != CEILING and len(cell.curves) == len(DETECTOR) and np.nanstd(cell.curves["detector_auc"]) > 0
+        key: trials.curves
+        for key, trials in methods.items()
+        if key[0] != CEILING and len(trials.curves) == len(DETECTOR) and np.nanstd(trials.curves["detector_auc"]) > 0
     }
     noises = sorted({(kind, ratio) for _, kind, ratio in detecting})
     if not noises:
@@ -313,10 +316,10 @@ def draw_detector(cells: Cells, path: Path) -> Path | None:
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                for (method, *of), curves in detecting.items():
-                    if tuple(of) == noise:
-                        epochs = np.arange(1, len(curves[name]) + 1)
-                        axes.plot(epochs, curves[name], label=method, color=f"C{list(METHODS).index(method) % 10}")
+                curves = {method: one[name] for (method, *of), one in detecting.items() if tuple(of) == noise}
+                for method, curve in curves.items():
+                    colour = f"C{list(METHODS).index(method) % 10}"
+                    axes.plot(np.arange(1, len(curve) + 1), curve, label=method, color=colour)
         for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
             top.set_title(title_of(*noise))
             bottom.set_xlabel("epoch")
@@ -325,7 +328,7 @@ def draw_detector(cells: Cells, path: Path) -> Path | None:
 
 
 def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: int) -> None:
-    """Save a figure with one legend below, of what these panels name."""
+    """Save a figure with one legend below, of the labels in these panels."""
     handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=legend_columns, frameon=False)
@@ -338,12 +341,12 @@ def title_of(kind: str, ratio: float) -> str:
 
 
 def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:
-    """The table as the page shows it, a block a noise, scores in percent as in the other tables; `measured`: what the scores
-    are, in words; `queries`: of how many a score is the mean; `left_out`: what is not in it, and why.
+    """The table of the page, one block per noise, scores in percent as in the other tables. `measured` names the metric,
+    `queries` is the number of queries in a mean, `left_out` has the lines on runs and trials that are not in the table.
     """
-    # As in the pictures' titles, wrong pairs are what is meant where nothing else is said.
-    unsaid = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
-    columns = [name for name in found.columns if name not in unsaid]
+    # As in the titles of figures, the kind is named only if it is not wrong pairs.
+    hidden = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
+    columns = [name for name in found.columns if name not in hidden]
     blocks = []
     for _, rows in found.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
@@ -357,7 +360,7 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
     if any(name in found for name in DETECTOR):
         note += (
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
-            "the true pairs that it would leave out to keep pairs of which 5% are wrong."
+            "the clean pairs that it would leave out to keep pairs of which 5% are wrong."
         )
     if warning := warning_of_seeds(int(found["seeds"].min())):
         note += f" {warning}"
@@ -367,7 +370,7 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
 
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
-    # As the settings write it, in tenths of seconds or of percent, or to three digits.
+    # Noise as in the settings, seconds and percent with one decimal, others with three.
     forms = {"noise": "g", "seconds": ".1f", **dict.fromkeys(IN_PERCENT, "z.1f")}
     cells = []
     for name in columns:
@@ -391,20 +394,20 @@ def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, 
     the table's note names them. ValueError if no trial of a method has finished.
     """
     runs = [RunFolder.open(run_folder) for run_folder in run_folders]
-    cells, left_out = read_cells(*runs)
-    if not cells:
+    methods, left_out = read_trials(*runs)
+    if not methods:
         raise ValueError(f"{run_folders[0]}: no finished trial of a method that kept its scores")
     chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
-    found = table(cells)
+    found = table(methods)
     found.to_csv(folder / "reality_check.csv", index=False)
-    shown = page_table(found, measured, next(iter(cells.values())).hits.shape[1], left_out)
+    shown = page_table(found, measured, next(iter(methods.values())).hits.shape[1], left_out)
     (folder / "reality_check.md").write_text(shown.to_markdown())
     if not figures:
         return Added(tables=[shown], left_out=left_out)
     bars = folder / "reality_check.png"
-    draw(cells, bars, measured)
+    draw(methods, bars, measured)
     pictures = [Picture(bars, "Methods between keeping every pair and leaving the wrong ones out")]
-    if (detector := draw_detector(cells, folder / "detector.png")) is not None:
+    if (detector := draw_detector(methods, folder / "detector.png")) is not None:
         pictures.append(Picture(detector, "How well each method tells true pairs from wrong ones, over epochs"))
     return Added(tables=[shown], pictures=pictures, left_out=left_out)

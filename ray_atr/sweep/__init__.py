@@ -1,7 +1,7 @@
 """Many trials of one experiment on Ray Tune: as many at once as fit, each resumable, none repeated.
 
-The run folder is the truth: a trial that has its result there is finished, whatever Tune remembers. Resuming a sweep
-is therefore the same as starting it: what the folder holds is known, and the rest is run, each trial from its last checkpoint.
+The run folder is authoritative: a trial with a result in it is finished, whatever Tune's state is. Resuming a sweep is
+therefore the same as starting it: trials without a result are run, each from its last checkpoint.
 
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.
 """
@@ -21,4 +21,4 @@ from ray_atr.sweep.search import SpaceSearch as SpaceSearch
 from ray_atr.sweep.search import SweepPlan as SweepPlan
 
 SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
-"""The searches of a space by the name that --search takes."""
+"""The searches by their name in --search."""

@@ -1,4 +1,4 @@
-"""A plan in words: for the run folder, for its check, and what came out best."""
+"""Descriptions of a plan for the run folder, its checks, and its best points."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_BEST = 10  # points of a Pareto front that a terminal shows
 
 
 def describe_plan(plan: SweepPlan) -> dict[str, Any]:
-    """What sweep.json holds of a plan: `varied`, `space`, `seeds`, of a list its `points`, and of a search its goals, budget
-    and method. It is enough to resume the plan before any trial has a folder.
+    """A plan in sweep.json: `varied`, `space`, `seeds`, the `points` of a list, and goals, budget and method of a search. It is
+    enough to resume the plan before any trial has a folder.
     """
     if not isinstance(plan.search, SpaceSearch):
         varied = values_by_path(plan.search.points)
@@ -53,7 +53,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
 
 
 def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Path -> its value in each of the points that have it."""
+    """By path, its values in the points that have it."""
     paths = dict.fromkeys(path for point in points for path in point)
     return {path: [point[path] for point in points if path in point] for path in paths}
 
@@ -69,7 +69,7 @@ def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str
 
 
 def points_to_check(plan: SweepPlan) -> list[Point]:
-    """The points of a list; of a space, those in which one setting after the other takes each of its telling values."""
+    """The points of a list; of a space, points in which each setting in turn takes each of its `test_values`."""
     search = plan.search
     if not isinstance(search, SpaceSearch):
         return [dict(point) for point in search.points]
@@ -80,8 +80,8 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
-    """What is left out of which points, in words; what noise in one language means; languages of a data set that no point
-    trains on; a scheduler that has nothing to rank.
+    """Lines about settings that some points lack, about noise in one language, about languages that no point trains on, and about
+    a scheduler with nothing to rank.
     """
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
@@ -96,7 +96,7 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
 
 
 def noise_line(experiment: Experiment) -> str:
-    """How much of what is trained on is wrong where a wrong clip is wrong in one of several languages; else empty."""
+    """A line about the share of wrong training pairs, if a wrong clip is wrong in one of several languages; else empty."""
     experiment = with_languages(experiment)
     noise, num_languages = experiment.data.noise, len(experiment.data.languages)
     if noise.kind != "language" or noise.ratio == 0 or num_languages < 2:
@@ -109,7 +109,7 @@ def noise_line(experiment: Experiment) -> str:
 
 
 def untrained_line(experiment: Experiment) -> str:
-    """The languages of one's own data set that are validated and not trained on; else empty."""
+    """A line about languages of the data set that are validated but not trained on; else empty."""
     experiment = with_languages(experiment)
     data, trained = experiment.data, experiment.trained_languages
     if data.source == "soundscapes" or not (left := [code for code in data.languages if code not in trained]):
@@ -121,11 +121,11 @@ def untrained_line(experiment: Experiment) -> str:
 
 
 def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
-    """The best finished point of a search by its goals, or those that no other beats in every goal."""
+    """Lines about the best finished point of a search, or about the Pareto front of several goals."""
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    known = [one.observation(plan.goals) for one in recorded_trials(run, without_seed=True)]
-    best = unbeaten([one for one in known if one.status == FINISHED], plan.goals)
+    observed = [one.observation(plan.goals) for one in recorded_trials(run, without_seed=True)]
+    best = unbeaten([one for one in observed if one.status == FINISHED], plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
     for one in best[:MOST_BEST]:
         scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, one.scores, strict=True))

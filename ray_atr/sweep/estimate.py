@@ -1,4 +1,4 @@
-"""What a sweep will take, before it starts: time of its CPUs or GPUs, disk and memory, from some steps of its kinds of trial."""
+"""The estimated cost of a sweep, from some steps of its kinds of trials: time of CPUs or GPUs, disk and memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ray_atr.training.step import NonFiniteError
 from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
 
 MOST_KINDS = 12
-"""Kinds of trial that are measured; the others are taken to cost what those of the same objective do."""
+"""Most kinds of trials that are measured; the others get the cost of the most similar measured kind."""
 MOST_DRAWN = 24
-"""Points that are drawn of a search that would draw more; those are taken to cost their mean."""
+"""Most points that are drawn from a search; further ones get their mean cost."""
 SAME_COST = (
     "seed",
     "data.noise.",
@@ -47,17 +47,17 @@ SAME_COST = (
     "train.warmup_fraction",
     "train.weight_decay",
 )
-"""Beginnings of the paths that do not decide what a step, a validation and a checkpoint cost."""
+"""Prefixes of settings that do not change the cost of a step, a validation and a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sweep's trials take together."""
+    """The cost of a sweep's trials."""
 
     num_trials: int | None
-    """None: the sweep has a time and not a number of trials."""
+    """None: the sweep has a time limit and no number of trials."""
     trials: list[Spent]
-    """Of each point that is known, or was drawn."""
+    """The cost of each listed or drawn point."""
     disk: list[int]
     costs: list[TrialCost]
     num_kinds: int
@@ -66,7 +66,7 @@ class Estimate:
 
     @property
     def spent(self) -> Spent:
-        """Of all trials; of one, on average, where their number is open."""
+        """The cost of all trials; the mean of one if their number is open."""
         return sum(self.trials, Spent()).times((self.num_trials or 1) / len(self.trials))
 
     def lines(self, experiment: Experiment) -> list[str]:
@@ -97,7 +97,7 @@ class Estimate:
 
 
 def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print) -> Estimate:
-    """Prepare the data of a plan, then measure its kinds of trial. Nothing is kept but what is prepared.
+    """Prepare the data of a plan, then measure its kinds of trials. Only the prepared data stay on disk.
 
     ValueError if every kind that was measured fails.
     """
@@ -114,7 +114,7 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     costs: dict[str, TrialCost] = {}
     failed: list[str] = []
     most = min(len(kinds), MOST_KINDS)
-    # Evenly spread, the first among them.
+    # Evenly spread, including the first.
     for key in (list(kinds)[number * len(kinds) // most] for number in range(most)):
         place = kinds[key][0]
         name = trial_name(overrides[place]) if overrides[place] else objective_label(flatten(base))
@@ -141,13 +141,13 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
 
 
 def kind_of(experiment: Experiment) -> str:
-    """What two trials share if their parts cost the same."""
+    """A key that is equal for trials whose parts have equal cost."""
     settings = {path: value for path, value in flatten(experiment).items() if not path.startswith(SAME_COST)}
     return json.dumps(settings, sort_keys=True, default=str)
 
 
 def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
-    """The points of a plan, or the first that its search draws; and how many trials it has, None if that is open."""
+    """(the points of a plan, or the first that its search draws; the number of trials, None if it is open)."""
     search, seeds, history = plan.search, max(len(plan.seeds), 1), History()
     is_listed = search.is_finite and not search.is_adaptive
     most = plan.num_points if is_listed else min(plan.num_points or MOST_DRAWN, MOST_DRAWN)
@@ -158,7 +158,7 @@ def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
 
 
 def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCost:
-    """The cost of a trial's kind; of one that was not measured, that of the measured kind that differs in the fewest settings."""
+    """The cost of a trial's kind, or of the measured kind that differs in the fewest settings."""
     key = kind_of(experiment)
     if key in costs:
         return costs[key]
@@ -173,20 +173,20 @@ def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCos
 
 
 def span(seconds: Sequence[float]) -> str:
-    """`1.2 to 3.4 minutes`; one of them where they are alike."""
+    """`1.2 to 3.4 minutes`; a single duration if they are similar."""
     least, most = duration(min(seconds)), duration(max(seconds))
     return least if least == most else f"{least} to {most}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: `42 s`, `3.1 minutes`, `2.4 hours`."""
+    """Readable seconds: `42 s`, `3.1 minutes`, `2.4 hours`."""
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
 def size(number: float) -> str:
-    """Bytes as a person says them: `640 kB`, `12 MB`, `1.4 GB`."""
+    """Readable bytes: `640 kB`, `12 MB`, `1.4 GB`."""
     for unit, bytes_in_it in (("GB", 1e9), ("MB", 1e6)):
         if number >= bytes_in_it:
             return (

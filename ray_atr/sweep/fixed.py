@@ -1,7 +1,7 @@
-"""Settings that hold in every point of a sweep that has them: set explicitly, or by the recipe, below what the sweep varies.
+"""Fixed settings of a sweep's points: set explicitly or by the recipe, below a setting that the sweep varies.
 
 A point that chooses a variant (`objective = m_ltm`) starts from that variant's own settings. What was set below it
-(`objective.pair.epsilon`) is put on top of each point again.
+(`objective.pair.epsilon`) is applied to each point again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import trial_name
 
 OBJECTIVE = "objective"
-Varied = Mapping[str, Collection[Any]]  # what a sweep varies: path -> the values that are known beforehand
+Varied = Mapping[str, Collection[Any]]  # what a sweep varies: its listed values by path
 
 
 def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(settings of the experiment itself, settings that are put on top of each point). ValueError for a setting that
-    the sweep varies, unless it is one of the sweep's own values, given so that a setting below it is accepted
-    (`objective.knowledge=ask` with `objective.knowledge.refresh=...`).
+    """(settings of the experiment, settings that are applied to each point).
+
+    ValueError for a setting that the sweep varies, unless it is one of the sweep's own values, given so that a setting below it
+    is accepted (`objective.knowledge=ask` with `objective.knowledge.refresh=...`).
     """
     base: dict[str, Any] = {}
     fixed: dict[str, Any] = {}
@@ -32,8 +33,8 @@ def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[st
         if path in varied:
             values = list(dict.fromkeys(map(str, varied[path])))
             if str(value) not in values or not any(_is_below(other, [path]) for other in settings):
-                told = f" ({', '.join(values)})" if values else ""
-                raise refuse(path, value, f"nothing here: this sweep varies it{told}")
+                values_in_words = f" ({', '.join(values)})" if values else ""
+                raise refuse(path, value, f"nothing here: this sweep varies it{values_in_words}")
         elif _is_below(path, varied):
             fixed[path] = value
         else:
@@ -42,11 +43,11 @@ def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[st
 
 
 def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
-    """What a recipe changes in the objective that it derives from, below what the sweep varies. It derives from the
-    preset that it is nearest to; if the sweep varies parts of the objective, from their defaults.
+    """The recipe's changes to the objective, below the settings that the sweep varies: compared with the nearest preset, or with
+    the parts' defaults if the sweep varies parts of the objective.
     """
-    whole, flat = recipe.objective, flatten(recipe.objective)
-    parts = {field.name: type(getattr(whole, field.name))() for field in dataclasses.fields(whole)}
+    objective, flat = recipe.objective, flatten(recipe.objective)
+    parts = {field.name: type(getattr(objective, field.name))() for field in dataclasses.fields(objective)}
     origins = map(flatten, PRESETS.values() if OBJECTIVE in varied else [Objective(**parts)])
     changes = min(
         ({path: value for path, value in flat.items() if origin.get(path) != value} for origin in origins), key=len
@@ -56,7 +57,7 @@ def set_by_recipe(recipe: Experiment, varied: Varied) -> dict[str, Any]:
 
 
 def overrides_of(base: Experiment, point: Mapping[str, Any], fixed: Mapping[str, Any]) -> Point:
-    """A point with the fixed settings that exist in it, as the tree holds them. ValueError for a value that is not allowed."""
+    """A point with the fixed settings that exist in it, converted to the tree's types. ValueError for an invalid value."""
     overrides = dict(point)
     for path in sorted(fixed, key=lambda path: path.count(".")):
         if path not in overrides and path in flatten(override(base, overrides)):
@@ -67,19 +68,19 @@ def overrides_of(base: Experiment, point: Mapping[str, Any], fixed: Mapping[str,
 def check_fixed(
     base: Experiment, points: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any], explicit: Collection[str]
 ) -> None:
-    """ValueError for an explicit setting that no point has, and for points that the fixed settings make the same experiment."""
+    """ValueError for an explicit setting that no point has, or if fixed settings make two points the same experiment."""
     if not fixed:
         return
-    whole = [overrides_of(base, point, fixed) for point in points]
+    complete = [overrides_of(base, point, fixed) for point in points]
     for path in explicit:
-        if points and not any(path in one for one in whole):
+        if points and not any(path in one for one in complete):
             try:
                 override(override(base, points[0]), {path: fixed[path]})
             except ValueError as error:
                 others = f" No other point of the sweep has it: {', '.join(_labels(points, fixed))}."
                 raise ValueError(f"{error}.{others if points[1:] else ''}") from None
     seen: dict[str, Mapping[str, Any]] = {}
-    for point, one in zip(points, whole, strict=True):
+    for point, one in zip(points, complete, strict=True):
         twin = seen.setdefault(repr(override(base, one)), point)
         if point_key(twin) != point_key(point):
             changed = ", ".join(f"{path}={fixed[path]}" for path in fixed if path in one)
@@ -87,11 +88,11 @@ def check_fixed(
 
 
 def lines_of_fixed(base: Experiment, points: Sequence[Mapping[str, Any]], fixed: Mapping[str, Any]) -> Iterator[str]:
-    """In words, which points have a fixed setting, if not all do."""
-    whole = [overrides_of(base, point, fixed) for point in points]
+    """A line for each fixed setting that not all points have."""
+    complete = [overrides_of(base, point, fixed) for point in points]
     for path, value in fixed.items():
-        having = [point for point, one in zip(points, whole, strict=True) if path in one]
-        lacking = [point for point, one in zip(points, whole, strict=True) if path not in one]
+        having = [point for point, one in zip(points, complete, strict=True) if path in one]
+        lacking = [point for point, one in zip(points, complete, strict=True) if path not in one]
         without = [name for name in _labels(lacking, [path]) if name not in _labels(having, [path])]
         if not having:
             yield f"{path}={value}, set by the recipe, is in no point of this sweep"
@@ -101,7 +102,7 @@ def lines_of_fixed(base: Experiment, points: Sequence[Mapping[str, Any]], fixed:
 
 
 def _labels(points: Sequence[Mapping[str, Any]], paths: Collection[str]) -> list[str]:
-    """The points by what they choose above the paths, each once."""
+    """The distinct choices of the points above the paths."""
     chosen = ({key: point[key] for key in point if any(_is_below(path, [key]) for path in paths)} for point in points)
     return list(dict.fromkeys(map(trial_name, chosen)))
 

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
-ATTEMPTS = 10  # proposals that repeat a known point before one is drawn at random instead
-STARTUP_POINTS = 5  # points drawn at random before the estimator has something to go by
+ATTEMPTS = 10  # proposals that repeat an earlier point before one is drawn at random instead
+STARTUP_POINTS = 5  # points drawn at random before the estimator is used
 GONE = -1
 NEWEST, BEST = 1_000, 25
-"""Points that a study goes by when there are many: the newest, up to twice as many, and the best of those before. The
-estimator's group of good points holds 25 at most, and of the others it weighs the newest most; its time grows with all."""
+"""Points in a study when there are many: the newest (up to twice as many), and the best of the older ones. The estimator's group
+of good points has at most 25, and it weighs the newest of the others most; its time grows with the number of points."""
 STATES = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
-"""Status of a point -> Optuna's name of it; any other is RUNNING."""
+"""Optuna's name for a point's status; all others are RUNNING."""
 
 
 @dataclass(frozen=True)
 class OptunaSearch(SpaceSearch):
-    """What TPE expects most of, given every point so far; a search of its own for each point of the grid dimensions.
+    """Points that TPE expects to be best, given all points so far; a separate search for each point of the grid dimensions.
 
-    Points that are running count as unpromising for the time being (Optuna's constant liar), so that points at work together
-    differ. Each proposal draws with numbers of its own from a study that is kept up with the history: it is the same whether
-    the study was kept since the first point or made from a run folder.
+    Running points count as unpromising until they end (Optuna's constant liar), so that concurrent points differ. Each proposal
+    has its own random numbers and a study that is updated with the history: it is the same for a study that was updated since
+    the first point and for one made from a run folder.
     """
 
     name: ClassVar[str] = "optuna"
@@ -59,8 +59,8 @@ class OptunaSearch(SpaceSearch):
 
 
 class Study:
-    """Optuna's study of the points of one cell: told once of each point, and again when it has ended. It begins anew, without
-    most of the oldest points, after every `NEWEST` of them.
+    """Optuna's study for one point of the grid dimensions. It gets each point when it is proposed and its result when it ends;
+    after every `NEWEST` points a new study is made, without most of the oldest points.
     """
 
     def __init__(self, search: SpaceSearch, cell: Point, history: History) -> None:
@@ -76,50 +76,50 @@ class Study:
         self.study_id: int | None = None
         self.num_read = 0
         self.indices: list[int] = []
-        """Where in the history the cell's points are."""
+        """Indices in the history of the cell's points."""
         self.old: set[int] = set()
-        """Those of them that the study goes by no more, unless they are among the best."""
+        """Those that are old: in the study only if they are among the best."""
         self.open: dict[int, int] = {}
-        """Place in the history -> trial of the study, of what had not ended when last looked at; -1: it is told of no more."""
+        """The study's trial by index in the history, for points that had not ended at the last update; GONE: not updated."""
         self._begin()
 
     def keep_up(self) -> None:
-        """Tell the study what the history has learned since the last time."""
-        known = self.history.observations
-        ended = [index for index in self.open if known[index].status in STATES]
-        # One that is old may be among the best.
+        """Update the study with the history's changes."""
+        observations = self.history.observations
+        ended = [index for index in self.open if observations[index].status in STATES]
+        # An old point may be among the best.
         is_stale = any(self.open[index] == GONE for index in ended)
         for index in ended:
             trial = self.open.pop(index)
             if trial != GONE:
-                self._end(trial, known[index])
-        for index in range(self.num_read, len(known)):
-            if self._is_here(known[index]):
+                self._end(trial, observations[index])
+        for index in range(self.num_read, len(observations)):
+            if self._is_here(observations[index]):
                 self.indices.append(index)
                 self._tell_of(index)
-        self.num_read = len(known)
+        self.num_read = len(observations)
         if is_stale or self._num_old() > len(self.old):
             self._begin()
 
     def _num_old(self) -> int:
-        """How many of the cell's points are old: whole thousands, so that a study lasts for as many proposals."""
+        """Number of old points of the cell: a multiple of `NEWEST`, so that a study is used for as many proposals."""
         return max(0, len(self.indices) - NEWEST) // NEWEST * NEWEST
 
     def _begin(self) -> None:
-        """A new study of the best of the old points, and all others."""
+        """A new study of the best old points and all others."""
         if self.study_id is not None:
             self.storage.delete_study(self.study_id)
         self.study_id = self.storage.create_new_study(self.directions)
         old = self.indices[: self._num_old()]
         self.old = set(old)
-        known = self.history.observations
-        finished = [index for index in old if known[index].status == FINISHED]
+        observations = self.history.observations
+        finished = [index for index in old if observations[index].status == FINISHED]
         best = {
             index
             for goal, sign in enumerate(self.signs)
-            for index in heapq.nlargest(BEST, finished, key=lambda at: (sign * known[at].scores[goal], -at))
+            for index in heapq.nlargest(BEST, finished, key=lambda at: (sign * observations[at].scores[goal], -at))
         }
-        self.open = {index: GONE for index in old if known[index].status not in STATES}
+        self.open = {index: GONE for index in old if observations[index].status not in STATES}
         for one in self.earlier:
             self._tell(one)
         for index in self.indices:
@@ -138,7 +138,7 @@ class Study:
 
         assert self.study_id is not None, "begun when it was made"
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_POINTS, constant_liar=True)
-        # Optuna keeps a list of trials with the object of a study: a new object sees those that were told since.
+        # A new object, because Optuna's study object caches its list of trials.
         name = self.storage.get_study_name_from_id(self.study_id)
         study = optuna.load_study(study_name=name, storage=self.storage, sampler=sampler)
         trial = study.ask()
@@ -147,7 +147,7 @@ class Study:
             return self.cell[path] if path in self.cell else _suggested(trial, path, self.space.dimensions[path])
 
         point = self.space.build(choose)
-        # The history tells of the point if it is given out. The estimator passes over what failed.
+        # If the point is used, the history adds it. The estimator ignores failed trials.
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return point
 
@@ -155,7 +155,7 @@ class Study:
         return all(one.point.get(path, value) == value for path, value in self.cell.items())
 
     def _tell(self, one: Observation) -> int:
-        """A further trial of the study."""
+        """Add a trial to the study; returns its number."""
         import optuna
 
         searched = {path: value for path, value in one.point.items() if path not in self.cell}
@@ -171,7 +171,7 @@ class Study:
         return self.storage.create_new_trial(self.study_id, frozen)
 
     def _end(self, trial: int, one: Observation) -> None:
-        """What became of a trial that the study was told of as running."""
+        """Update a trial that was running."""
         import optuna
 
         for epoch, value in _reached(one).items():
@@ -191,7 +191,7 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(dimension, Grid):
-        # By number: Optuna's categories hold fewer types than settings do.
+        # By index: Optuna's categories support fewer types than settings have.
         return CategoricalDistribution(tuple(range(len(dimension.values))))
     if isinstance(dimension, QUniform):
         return IntDistribution(0, dimension.num_steps)

@@ -1,4 +1,4 @@
-"""How many trials of a size a cluster holds at once, and the refusal of one that it never can.
+"""The number of trials that a cluster can run at once, and errors for trials that it cannot run.
 
 A trial's processes are its workers, the one that validates beside them, and the encoders of its knowledge base. A process runs
 on one node, a trial on one or several:
@@ -15,32 +15,32 @@ from ray_atr.common.settings import refuse
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.training.experiment import Experiment, parse_labels
 
-Resources = Mapping[str, float]  # `CPU` and `GPU`, in numbers of them
+Resources = Mapping[str, float]  # numbers of `CPU` and `GPU`
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What a process takes and the labels that its node must have; or what a node offers and the labels that it has."""
+    """The resources of a process and the labels that its node must have; or the resources and labels of a node."""
 
     resources: Resources
     labels: Mapping[str, str] | None = field(default_factory=dict)
-    """None for nodes to come, whose labels are not known."""
+    """None for future nodes, whose labels are unknown."""
 
     def takes(self, process: Placed) -> bool:
         """Whether the process may run on this node."""
         return self.labels is None or not process.labels or process.labels.items() <= self.labels.items()
 
 
-MOST = 1000  # trials at once beyond which nobody counts
+MOST = 1000  # largest number of trials at once that is computed
 TOLERANCE = 1e-9
 
 
 def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed]:
-    """What each process of a trial keeps busy, and where; with `fewest`, of one with the least workers that it can do with."""
+    """The resources and labels of each process of a trial; with `fewest`, for its least number of workers."""
     scaling = experiment.scaling
 
     def placed(cpus: float, gpus: float, role: str = "") -> Placed:
-        # A trial that trains in its own process has no workers to place.
+        # A trial that trains in its own process has no worker.
         name = f"{role}_labels"
         labels = parse_labels(f"scaling.{name}", getattr(scaling, name)) if role and scaling.workers != 0 else {}
         return Placed({"CPU": cpus, "GPU": gpus}, labels)
@@ -57,7 +57,7 @@ def processes_of(experiment: Experiment, *, fewest: bool = False) -> list[Placed
 
 
 def num_trials_that_fit(processes: Sequence[Placed], nodes: Sequence[Placed]) -> int:
-    """How many trials of such processes the nodes hold at once, each process on the first node with room for it."""
+    """Number of trials with these processes that fit on the nodes, each process on the first node with room."""
     free = [(node, _Devices(node.resources)) for node in nodes]
     for number in range(MOST):
         for process in processes:
@@ -75,7 +75,7 @@ def concurrent_trials(
     """
     nodes = cluster_nodes() if nodes is None else nodes
     slots = MOST
-    # Trials with as many processes at most may still differ in whether that number may change.
+    # Also by scaling: trials with equal processes may differ in whether the number of workers may change.
     for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():
         processes = processes_of(experiment)
         if experiment.scaling.is_elastic:
@@ -83,18 +83,18 @@ def concurrent_trials(
         least = processes_of(experiment, fewest=True)
         if num_trials_that_fit(least, nodes) == 0:
             raise _impossible(experiment, least, nodes)
-        # A trial that can do with fewer workers takes what there is.
+        # An elastic trial starts with fewer workers if there is no room for all.
         slots = min(slots, max(1, num_trials_that_fit(processes, nodes)))
     return max(1, min(slots, limit or slots))
 
 
 def cluster_nodes() -> list[Placed]:
-    """Each node there is; the nodes there can be, as one, where a growing cluster can have more."""
+    """The nodes of the cluster; for a cluster that can grow, all of its possible nodes as one."""
     import ray
     from ray._private.state import state
 
     nodes = [Placed(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
-    # The only place where Ray says what an autoscaling cluster may grow to.
+    # Ray exposes the limits of an autoscaling cluster only here.
     largest = state.get_max_resources_from_cluster_config() or {}
     if any(largest.get(name, 0) > sum(node.resources.get(name, 0) for node in nodes) for name in ("CPU", "GPU")):
         return [Placed(largest, None)]
@@ -102,7 +102,7 @@ def cluster_nodes() -> list[Placed]:
 
 
 class _Devices:
-    """What is free on a node: CPUs as one number, GPUs one by one, since a share of a GPU is a share of one GPU."""
+    """The free resources of a node: CPUs as one number, GPUs one by one, since a share of a GPU is a share of a single GPU."""
 
     def __init__(self, has: Resources) -> None:
         self.cpus, self.gpus = has.get("CPU", 0.0), [1.0] * int(min(has.get("GPU", 0), MOST))

@@ -1,22 +1,22 @@
-"""Racing: which points of a sweep cannot be the best any more, by paired scores over clips and seeds.
+"""Racing: drops points of a sweep that cannot be the best, by paired scores over clips and seeds.
 
-A look is taken whenever all points still in the race have finished one more seed, so what is decided does not depend on the order
-in which trials end. A point is dropped when another is better by more than the joint interval of all pairs allows:
+A look is taken whenever all points in the race have finished one more seed, so decisions do not depend on the order in which
+trials end. A point is dropped if another one is better and the joint interval of all pairs excludes 0:
 
 - The mean difference of two points over n seeds and U clips has the variance of `metrics.over_clips_and_seeds`: that over clips
   of the mean over seeds, and that over seeds without the interaction, which the first holds already (two-way random effects).
-- Seeds: one seed tells nothing of how seeds differ, and `ASSUMED_DEVIATION` is taken for it, a bound, with the normal quantile.
+- Seeds: one seed gives no variance over seeds, so `ASSUMED_DEVIATION` is used as a bound, with the normal quantile.
   From the second on the variance over seeds is pooled over the pairs, and that assumption counts as `ASSUMED_SEEDS` seeds
   besides (a scaled inverse chi-square prior, as Smyth 2004 moderates variances). A pair whose own seeds deviate more has its
   own variance.
 - Points: the quantiles are of the studentized range (Tukey 1953; Hsu 1996), so that in all pairs at once no true
-  difference is misjudged, one quantile for the clips' part and one for the seeds', put together as Cochran (1964) has it.
+  difference is missed: one quantile for the clips' part and one for the seeds', combined as by Cochran (1964).
 - Looks: look n spends `level` / 2^n. The sum over any number of looks is at most `level`, so seeds can be added later. (Group
   sequential plans, O'Brien and Fleming 1979, need to know the last look, and spend next to nothing at the first, at which
-  there is the most to save. An e-process over some three seeds has no power: it pays for looks that are never taken.)
+  there is the most to save. An e-process over some three seeds has no power: it allows for looks that are never taken.)
 
 So the probability that any point that is the best is ever dropped is at most `level`, if seeds deviate by no more than is
-assumed at the first look. Where they deviate more, that look is too bold: simulations are in tests/sweep/test_race.py and
+assumed at the first look. If they deviate more, that look drops too much: simulations are in tests/sweep/test_race.py and
 benchmarks/bench_race.py.
 """
 
@@ -39,12 +39,12 @@ ASSUMED_DEVIATION = 0.05
 """Largest standard deviation over seeds of the difference of two points, on the same clips without end, before seeds show it.
 Of methods for wrong pairs on vectors it was .00 to .013, and up to .055 for single points."""
 ASSUMED_SEEDS = 4
-"""As many degrees of freedom as that assumption is worth."""
+"""Degrees of freedom of that assumption."""
 FEWEST_CLIPS = 30
-"""Below which the mean over clips is not taken for normal, and nothing is dropped."""
+"""Least number of clips; with fewer, the mean over clips is not taken as normal, and nothing is dropped."""
 
 Scores = Mapping[int, NDArray[np.float64]]
-"""Of a point's finished seeds, what each clip of the validation adds to the metric, [U]."""
+"""The scores of the U validation clips in the metric, by finished seed of a point, [U]."""
 
 
 def run_race(
@@ -88,10 +88,10 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
         return {}
     pairs = list(itertools.combinations(names, 2))
     differences = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
-    known = (len(names) - 1) * (num_seeds - 1)
-    freedom = ASSUMED_SEEDS + known
+    freedom_of_data = (len(names) - 1) * (num_seeds - 1)
+    freedom = ASSUMED_SEEDS + freedom_of_data
     pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in differences.values()])))
-    of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + known * pooled) / freedom
+    of_pairs = (ASSUMED_SEEDS * ASSUMED_DEVIATION**2 + freedom_of_data * pooled) / freedom
     z = _quantile(level, entrants, np.inf)
     t = z if num_seeds == 1 else _quantile(level, entrants, freedom)
     dropped: dict[str, RaceEvidence] = {}

@@ -1,4 +1,4 @@
-"""The race of a sweep's points, read from the run folder and written to it: `race.py` decides, this looks and records.
+"""The race of a sweep's points in its run folder: `race.py` decides, and this module reads scores and records decisions.
 
 A point is raced against those of the same data and of the same values of a space's grids, each over the seeds of the sweep, by
 the validation metric that chooses the best epoch. Evidence is in `trial.json` of every trial of a dropped point, so that a
@@ -24,23 +24,23 @@ from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RaceEvidence, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"
-"""In sweep.json: the seeds in their order, and those of them that nobody asked for: they were given for spared trials."""
+"""Keys in sweep.json: the seeds in their order, and those that were added for spared trials."""
 
 
 @dataclass
 class Entrant:
-    """A point of a race: its trials by seed, and what is known of it."""
+    """A point of a race: its trials by seed, their scores, and the evidence against it."""
 
     name: str
     trials: dict[int, TrialFolder] = field(default_factory=dict)
     scores: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-    """Of each finished seed, what each clip adds to the metric at the best epoch, [U]."""
+    """The clips' scores in the metric at the best epoch, [U], by finished seed."""
     evidence: RaceEvidence | None = None
-    """Why it was dropped, if it was."""
+    """The evidence by which it was dropped; None if it was not."""
     has_failed: bool = False
 
     def add(self, seed: int, trial: TrialFolder) -> None:
-        """A trial of it, with what the run folder says of that. ValueError for damaged evidence."""
+        """Add a trial, with its scores and evidence in the run folder. ValueError for damaged evidence."""
         self.trials[seed] = trial
         described = trial.describe()
         if DROPPED in described:
@@ -49,20 +49,20 @@ class Entrant:
         self.read_scores(seed)
 
     def read_scores(self, seed: int) -> None:
-        """Keep the scores of a seed, once its trial has finished and if it kept them."""
+        """Read the scores of a seed, if its trial has finished and stored them."""
         trial = self.trials[seed]
         if trial.is_finished and (scores := scores_of(trial)) is not None:
             self.scores[seed] = scores
 
 
 def scores_of(trial: TrialFolder) -> NDArray[np.float64] | None:
-    """What each validation clip adds to the metric of a finished trial at its best epoch, [U]; None if that was not kept."""
+    """The validation clips' scores in the metric of a finished trial at its best epoch, [U]; None if not stored."""
     best = trial.result()["best_epoch"]
     return next((row.unit_scores for row in trial.epochs() if row.epoch == best), None)
 
 
 def rival_groups(run: RunFolder, trials: Iterable[TrialFolder], space: Space | None) -> list[list[Entrant]]:
-    """The points that are raced against each other, by their trials; a trial that names no seed has the run's."""
+    """The groups of points that race against each other; a trial without a seed of its own has the run's."""
     groups: dict[str, dict[str, Entrant]] = {}
     base = int(run.settings.get("seed", 0))
     for trial in trials:
@@ -77,13 +77,13 @@ def rival_groups(run: RunFolder, trials: Iterable[TrialFolder], space: Space | N
 
 
 class Racing(SweepListener):
-    """Looks at the points of a sweep whenever a trial finishes, and drops those that cannot be the best."""
+    """Compares the points of a sweep whenever a trial finishes, and drops those that cannot be the best."""
 
     def __init__(
         self, run: RunFolder, plan: SweepPlan, queue: TrialQueue, say: Say, listeners: Sequence[SweepListener] = ()
     ) -> None:
         self.run, self.queue, self.say, self.listeners = run, queue, say, listeners
-        # Points that a comparison is read against are in no race.
+        # Reference points are in no race.
         raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
         self.groups = rival_groups(run, raced, plan.space)
         self.entrants = {
@@ -94,16 +94,16 @@ class Racing(SweepListener):
         }
         self.seeds = list(run.info.get(SEEDS_OF_RACE, ()))
         new = dict.fromkeys(seed for group in self.groups for one in group for seed in one.trials)
-        # Those of the first start first: a look compares the same seeds however many are added.
+        # The seeds of the first start come first, so that looks compare the same seeds when others are added.
         self.seeds += [seed for seed in new if seed not in self.seeds]
         run.update_info(**{SEEDS_OF_RACE: self.seeds})
         queue.order_by(self.turn_of)
         self._has_said_few = False
         self.dropped: set[str] = set()
-        """Trials of the points that were dropped, by their ids."""
+        """Ids of the trials of dropped points."""
 
     def turn_of(self, trial: TrialFolder) -> int:
-        """Every point gets its first seed before any gets its second; what is not raced comes when its seed comes."""
+        """The order of a trial: every point runs its first seed before any runs its second."""
         seed = trial.describe()["overrides"].get("seed")
         return self.seeds.index(seed) if seed in self.seeds else len(self.seeds)
 
@@ -119,13 +119,13 @@ class Racing(SweepListener):
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         if trial.trial_id in self.entrants:
-            # The others no longer wait for it.
+            # The other points no longer wait for its seed.
             group, one, _ = self.entrants[trial.trial_id]
             one.has_failed = True
             self._look_at(group)
 
     def look(self) -> None:
-        """Drop what the finished trials allow to drop, and what was dropped before."""
+        """Drop the points that finished trials show not to be the best, and those that were dropped before."""
         for group in self.groups:
             self._look_at(group)
 
@@ -141,11 +141,11 @@ class Racing(SweepListener):
         left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in remaining}
         is_open = any(sum(one.evidence is None for one in group) > 1 for group in self.groups)
         count = (asked - spent) // len(left) if left and is_open else 0
-        said = (
+        message = (
             f"race: {counted(asked - spent, 'trial was', 'trials were')} spared, enough for "
             f"{counted(count, 'further seed')} of the {counted(len(left), 'point')} left"
         )
-        return list(range(max(self.seeds) + 1, max(self.seeds) + 1 + count)), said
+        return list(range(max(self.seeds) + 1, max(self.seeds) + 1 + count)), message
 
     def _look_at(self, group: Sequence[Entrant]) -> None:
         self._say_if_few(group)
@@ -169,7 +169,7 @@ class Racing(SweepListener):
         trials = {trial.trial_id: trial for trial in one.trials.values()}
         if self.dropped >= trials.keys():
             return
-        # Before a trial is ended the others have the evidence: after a kill between the two it is found.
+        # The evidence is written before any trial is ended, so that a kill in between does not lose it.
         for trial in trials.values():
             if DROPPED not in trial.describe():
                 trial.update(**{DROPPED: asdict(evidence)})
@@ -184,7 +184,7 @@ class Racing(SweepListener):
 
 
 def in_words(evidence: RaceEvidence) -> str:
-    """Evidence as a line says it."""
+    """The evidence in words."""
     return (
         f"{evidence.rival} is ahead by {100 * evidence.ahead:.1f} points on validation after "
         f"{counted(evidence.seeds, 'seed')}, by {100 * evidence.at_least:.1f} at least"

@@ -1,4 +1,4 @@
-"""What becomes of trials: into the run folder and to those who are told of it, and when to give up."""
+"""Records the events of trials in the run folder, calls listeners, and detects failures that all trials share."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
 from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 
-ENOUGH = 3  # failed trials that show that the others would fail too
+ENOUGH = 3  # failed trials for one reason after which the others would fail too
 
 
 class SweepListener:
-    """Told of a sweep's events in the driver; trackers and progress displays derive from it."""
+    """Called with a sweep's events in the driver; trackers and progress displays derive from it."""
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
-        """How many trials the sweep has (None: it continues until its time is over), and how many of them had ended before."""
+        """`num_trials` in the sweep (None: it runs until its time is over), of which `num_ended` had ended before."""
 
     def inputs_ready(self, seconds: Mapping[str, float]) -> None:
-        """Ray runs, and the data of every point known beforehand is there: the seconds that each took."""
+        """Ray has started and the data of all listed points is prepared; `seconds` of each."""
 
     def trial_changed(self, trial: TrialFolder) -> None:
-        """What each of the events below does where it does nothing of its own. The run folder holds what happened."""
+        """The default of all events below. The run folder holds what happened."""
 
     def trial_started(self, trial: TrialFolder) -> None:
         self.trial_changed(trial)
@@ -51,21 +51,21 @@ class SweepListener:
 
 @dataclass
 class CommonFailure:
-    """Told what becomes of a sweep's trials, it knows the one reason for which all of them failed."""
+    """Finds the single reason for which all trials of a sweep failed, from their events."""
 
     has_succeeded: bool = False
-    """Whether a trial has its result, or was stopped for what it reached, in this session or an earlier one."""
+    """Whether a trial has a result, or was stopped by a scheduler, in this session or an earlier one."""
     reasons: list[str] = field(default_factory=list)
     alive: set[str] = field(default_factory=set)  # trials that have reported an epoch and have not failed since
 
     def trial_failed(self, trial_id: str, error: str) -> None:
         self.alive.discard(trial_id)
-        # A reason may name the trial's own files.
+        # A reason may contain the trial's own paths.
         self.reasons.append(error.replace(trial_id, "TRIAL"))
 
     @property
     def reason(self) -> str | None:
-        """Why every trial failed; None while fewer than three have, one works, or the reasons differ."""
+        """The reason for which every trial failed; None if fewer than three have, one succeeds, or the reasons differ."""
         if self.has_succeeded or self.alive or len(self.reasons) < ENOUGH or len(set(self.reasons)) > 1:
             return None
         return self.reasons[0]
@@ -73,13 +73,13 @@ class CommonFailure:
 
 @dataclass(frozen=True)
 class Recording:
-    """Told of each trial's events, wherever trials run."""
+    """Receives the events of trials, in this process or from Tune."""
 
     listeners: Sequence[SweepListener]
     failure: CommonFailure
 
     def __reduce__(self) -> tuple[type[Recording], tuple[tuple[()], CommonFailure]]:
-        # Tune writes its callbacks to a file that nobody reads. Listeners may hold what no file can: locks, threads, connections.
+        # Tune pickles its callbacks to a file that is never read. Listeners may hold locks, threads or connections.
         return Recording, ((), self.failure)
 
     def started(self, trial: TrialFolder) -> None:
@@ -88,7 +88,7 @@ class Recording:
             listener.trial_started(trial)
 
     def reported(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
-        """The metrics of an epoch, or the result."""
+        """Record the metrics of an epoch, or the result."""
         self.failure.alive.add(trial.trial_id)
         if metrics.get("is_final"):
             trial.finish(metrics)
@@ -104,7 +104,7 @@ class Recording:
             for listener in self.listeners:
                 listener.trial_finished(trial)
         elif is_over:
-            # Not stopped for what it reached: a resumed sweep continues it.
+            # Not stopped by a scheduler: a resumed sweep continues it.
             trial.update(status=PENDING)
         else:
             rows = trial.epochs()
@@ -114,7 +114,7 @@ class Recording:
 
     def failed(self, trial: TrialFolder, error: str) -> None:
         if trial.is_finished:
-            # Its process died after the result had been recorded: nothing is lost.
+            # Its process died after the result was recorded.
             self.ended(trial)
             return
         trial.update(status=FAILED, error=error)
@@ -125,7 +125,7 @@ class Recording:
 
 @dataclass
 class Mean:
-    """The mean and the least of numbers that come one by one; each costs the same, however many there are."""
+    """Running mean and minimum of numbers."""
 
     total: float = 0.0
     count: int = 0
@@ -137,7 +137,7 @@ class Mean:
 
 @dataclass
 class ConsoleProgress(SweepListener):
-    """A line an epoch that a person can follow: which trial, which epoch, recall so far, time gone and left."""
+    """Prints a line for each epoch: trial, epoch, recall, elapsed and remaining time."""
 
     epochs_per_trial: int
     say: Say = print
@@ -147,9 +147,9 @@ class ConsoleProgress(SweepListener):
     epochs_ended: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
-    """When a running trial started or ended its last epoch."""
+    """Time when a running trial started or ended its last epoch."""
     first_epochs: Mean = field(default_factory=Mean)
-    """Seconds from a trial's start to the end of its first epoch: its start-up and an epoch."""
+    """Seconds from a trial's start to the end of its first epoch."""
     epochs: Mean = field(default_factory=Mean)  # seconds of the epochs after a trial's first one
     with_first_epoch: set[str] = field(default_factory=set)
 
@@ -173,13 +173,13 @@ class ConsoleProgress(SweepListener):
         self.say("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
 
     def clock(self) -> str:
-        """The time gone, and left if that can be said."""
+        """The elapsed time, and the remaining time if it can be estimated."""
         left = self._seconds_left()
         gone = f"{minutes(time.monotonic() - self.started)} gone"
         return gone + (f", about {minutes(left)} left" if left is not None else "")
 
     def time_epoch(self, trial: TrialFolder) -> None:
-        """Count an epoch and what it took, from which the time left is told."""
+        """Record the duration of an epoch, for the estimate of the remaining time."""
         self.epochs_ended += 1
         now, begun = time.monotonic(), self.marks.get(trial.trial_id)
         self.marks[trial.trial_id] = now
@@ -203,7 +203,7 @@ class ConsoleProgress(SweepListener):
         self.say(f"{self._head(trial)}  FAILED: {error}")
 
     def _spared(self, trial: TrialFolder) -> int:
-        """The epochs that a trial trained before it was ended; the others are no longer to come."""
+        """Count the remaining epochs of a trial that was ended as done; returns the epochs that it trained."""
         epochs = len(trial.epochs())
         self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
         return epochs
@@ -232,7 +232,7 @@ class ConsoleProgress(SweepListener):
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> tuple[str, str, str]:
-    """An epoch's loss and its R@1 in both directions, each empty if it has none."""
+    """An epoch's loss and its R@1 in both directions as text; empty if missing."""
     report = EpochReport(metrics)
     loss, measured = report.group("train").get("loss"), report.validation
     recalls = (measured.get(Metric(direction, TRAINED, "recall_at_1")) for direction in DIRECTIONS)
@@ -241,7 +241,7 @@ def numbers_of(metrics: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 class FirstEpoch(SweepListener):
-    """Says once how long the first epoch took to come: imports, Ray, data and features, the trial's start, the epoch."""
+    """Prints once the parts of the time until the first epoch ended: imports, Ray, data and features, start, epoch."""
 
     def __init__(self, say: Say = print) -> None:
         self.say, self.is_said = say, False
@@ -256,7 +256,7 @@ class FirstEpoch(SweepListener):
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         begun = self.starts.get(trial.trial_id)
-        # A resumed trial reports the epochs of before at once.
+        # A resumed trial reports its earlier epochs at once.
         if self.is_said or begun is None or metrics.get("epoch") != 1:
             return
         self.is_said = True

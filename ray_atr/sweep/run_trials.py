@@ -46,19 +46,19 @@ from ray_atr.training.run_folder import (
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended: trial ids by their fate."""
+    """How a sweep ended: trial ids by status."""
 
     finished: list[str]
     failed: list[str]
     unfinished: list[str]
     stopped: list[str]  # ended early by a scheduler
-    num_unproposed: int = 0  # trials that a search has still to propose
-    is_out_of_time: bool = False  # whether `hours` ended it; what is unfinished can then be given more
+    num_unproposed: int = 0  # trials that a search has not proposed yet
+    is_out_of_time: bool = False  # whether `hours` ended it; it can be resumed with more
     common_failure: str | None = None  # the one reason for which every trial failed, which ended it
 
     @property
     def num_left(self) -> int:
-        """Trials that are left to do."""
+        """Number of trials that have not ended."""
         return len(self.unfinished) + self.num_unproposed
 
 
@@ -73,7 +73,7 @@ def sweep(
     use_ray: bool = True,
     say: Say = print,
 ) -> SweepResult:
-    """Run the points of a plan (or of a list: overrides of the run's experiment) that have no result yet, on Ray Tune.
+    """Run the points of a plan (or of a list of overrides) that have no result yet, on Ray Tune.
 
     Every point known beforehand is checked, and its data prepared, before the first starts. A failed trial is recorded and
     does not end the others, unless the first three all failed for one reason; it is run again only with `retry_failed`. A
@@ -108,7 +108,7 @@ def sweep(
         base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
         experiments, before = _experiments(base, plan, queue), time.monotonic()
         for experiment in experiments:
-            # How many workers search it is known only now.
+            # Again, since the number of workers is decided only now.
             check_base_shards(experiment)
         slots = concurrent_trials(experiments, concurrency) if use_ray else 1
         record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
@@ -131,11 +131,11 @@ def sweep(
             finally:
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure is None:
-        further, told = racing.further_seeds()
+        further, message = racing.further_seeds()
         if further and asked.spends_spared:
-            # What has failed was tried again already, if it was to be.
+            # Failed trials have been retried already, with `retry_failed`.
             run.update_info(**{SEEDS_GRANTED: [*granted, *further]})
-            say(told)
+            say(message)
             hours = None if deadline is None else max((deadline - time.monotonic()) / 3600, 1e-9)
             return sweep(
                 run,
@@ -148,7 +148,7 @@ def sweep(
             )
         if further:
             seeds = " ".join(map(str, [*racing.seeds, *further]))
-            say(f"{told}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
+            say(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
     is_out_of_time = deadline is not None and time.monotonic() >= deadline
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:
@@ -161,7 +161,7 @@ def sweep(
 
 @contextlib.contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """Python's search for garbage passes over what is there now: the trials, and all that was imported.
+    """Freezes the present objects, trials and imports, so that Python's garbage collector skips them.
 
     It looks at every object again each time that a quarter as many were added, which takes 0.2 s in a driver of 10,000 trials.
     """
@@ -176,8 +176,8 @@ def frozen_garbage() -> Iterator[None]:
 def _run_in_process(
     queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
 ) -> str | None:
-    """Train what the queue hands out until it has no more, the deadline is past, or every trial so far failed for one
-    reason. That reason is returned.
+    """Train the queue's trials until there are no more, the deadline is past, or every trial so far failed for one reason, which
+    is returned.
     """
     failure = CommonFailure()
     recording = Recording(listeners, failure)
@@ -196,7 +196,7 @@ def _run_in_process(
 
 
 def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
-    """The experiments known before the first trial starts; of a search at least those of its choices of data and model."""
+    """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
     points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
     if (space := plan.space) is not None:
         listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
@@ -205,7 +205,7 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
-    """What each of the experiments needs before its first step, made once for those that need the same."""
+    """Prepare the inputs of all experiments; once for experiments with the same inputs."""
     prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
         key = preparation_key(experiment)
@@ -218,7 +218,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
     recorded = hashes_of(info)
-    # Commas separate the names where they are kept.
+    # Commas separate the names in sweep.json.
     hashes = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
     for name, digest in hashes.items():
         if recorded.get(name, digest) != digest:
@@ -239,7 +239,7 @@ def _announcement(queue: TrialQueue, slots: int) -> str:
 
 
 def _nothing_runs_any_more(trials: Sequence[TrialFolder]) -> None:
-    """Trials cut off by the end of the time or an interrupt can be resumed."""
+    """Mark trials that were cut off by the end of the time or an interrupt as pending, to be resumed."""
     for trial in trials:
         if status_of(trial) == RUNNING:
             trial.update(status=PENDING)

@@ -1,4 +1,4 @@
-"""What a trial runs on where its settings leave that open: `scaling.workers auto` and `scaling.ray_data auto`.
+"""Decides what a trial runs on if its settings are `auto`: `scaling.workers`, `scaling.ray_data` and others.
 
 On one node without GPUs a trial trains in its own process: starting workers and readers would take longer than a short
 trial trains. As soon as there are GPUs, several nodes, or data in a store, Ray Train's workers train and Ray Data streams.
@@ -30,23 +30,23 @@ OPEN = {
     "scaling.gpus_per_worker": 0.0,
     "scaling.gpus_per_encoder": 0.0,
 }
-"""What `decide` may set, and the value that leaves it open."""
+"""The settings that `decide` may set, with the value that leaves them open."""
 BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
-"""One GPU for a worker and the encoder of its base. Two workers never share one, which NCCL would refuse."""
+"""One GPU for a worker and the encoder of its base. Two workers cannot share a GPU with NCCL."""
 
 MOST_PER_GPU = 8
-"""Trials that share a GPU, each of which holds some half a gigabyte of it before it has computed anything."""
+"""Most trials that share a GPU: each takes about half a gigabyte of it before it computes anything."""
 
 
 @dataclass(frozen=True)
 class ScalingChoice:
-    """Settings by their paths, and why."""
+    """Chosen settings by path, and the reason."""
 
     settings: dict[str, Any]
     reason: str
 
     def line(self, experiment: Experiment) -> str:
-        """What was decided, in words, of the experiment that has it."""
+        """A line about the choice for an experiment."""
         scaling = experiment.scaling
         gpus = f" with {scaling.gpus_per_worker:g} GPU each" if scaling.gpus_per_worker else ""
         if scaling.has_workers:
@@ -70,10 +70,10 @@ def decide(
     alone: str = "",
     is_in_store: bool = False,
 ) -> ScalingChoice | None:
-    """What `auto` stands for on these nodes; None if nothing is left open.
+    """The values of `auto` settings on these nodes; None if there are none.
 
-    num_trials  how many trials could run at once; None if that is not known, which is taken for many.
-    alone       why a trial has to train in its own process; empty if it has not.
+    num_trials  number of trials that could run at once; None: unknown, taken as many.
+    alone       the reason why a trial must train in its own process; empty if it need not.
     """
     scaling, settings = experiment.scaling, dict[str, Any]()
     if AUTO not in (scaling.workers, scaling.ray_data):
@@ -95,9 +95,9 @@ def decide(
         settings["scaling.workers"] = 0
         if reasons and gpus and not scaling.gpus_per_worker:
             beside = _gpus_beside(experiment)
-            # The only GPU is shared with what was given a part of it; of several, a worker has a whole one.
-            whole = {"scaling.gpus_per_worker": round(1.0 - beside, 4) if gpus == 1 and beside < 1 else 1.0}
-            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else whole
+            # A single GPU is shared with processes that have a share of it; with several GPUs, a worker has its own.
+            own_gpu = {"scaling.gpus_per_worker": round(1.0 - beside, 4) if gpus == 1 and beside < 1 else 1.0}
+            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else own_gpu
         if alone:
             reason += f"; {alone}"
         elif reasons:
@@ -111,14 +111,14 @@ def decide(
 
 
 def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) -> bool:
-    """Whether there are more trials than GPUs, and each trains no more than what stands on vectors of frozen towers."""
+    """Whether there are more trials than GPUs, and each trains only on the vectors of frozen towers."""
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
     return is_open and is_many and all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
 
 
 def _gpus_beside(experiment: Experiment) -> float:
-    """What the processes beside one worker ask of GPUs."""
+    """GPUs of the processes beside one worker."""
     scaling = replace(experiment.scaling, workers=1)
     return sum(process.resources["GPU"] for process in processes_of(replace(experiment, scaling=scaling))[1:])
 
@@ -149,7 +149,7 @@ def decide_scaling(
     use_ray: bool,
     say: Say,
 ) -> Experiment:
-    """The run's experiment with what `auto` stands for here; said, and written to the run folder.
+    """The run's experiment with the values of its `auto` settings, which are announced and written to the run folder.
 
     What an earlier start of the run decided is decided again: it may have run elsewhere.
     """

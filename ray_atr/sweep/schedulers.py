@@ -1,4 +1,4 @@
-"""Ray Tune's ASHA over a run folder's trials, or a race (racing.py): who is stopped early.
+"""Early stopping of trials: Ray Tune's ASHA over a run folder's trials, or a race (racing.py).
 
 Trials are ranked against their rivals alone: those that differ in nothing but what is compared.
 """
@@ -20,11 +20,11 @@ from ray_atr.training.run_folder import RunFolder, TrialFolder
 SCHEDULERS = NONE, ASHA, RACE = "none", "asha", "race"
 REDUCTION_FACTOR = 3  # about one trial in this many continues from each rung
 DATA = ("data.", "evaluation.")
-"""Beginnings of the settings that make the task another one: their trials are never ranked against each other."""
+"""Prefixes of settings that define the task: trials with different ones are never ranked against each other."""
 
 
 def check_scheduler(plan: SweepPlan, experiment: Experiment) -> None:
-    """ValueError for a scheduler that this plan cannot have, before anything is started."""
+    """ValueError for a scheduler that this plan does not support."""
     require_known("--scheduler", plan.scheduler, SCHEDULERS)
     if plan.scheduler == NONE:
         return
@@ -54,19 +54,19 @@ def _check_race(plan: SweepPlan, experiment: Experiment) -> None:
 
 
 def seeds_of(plan: SweepPlan) -> list[int]:
-    """The seeds of a plan, or those that the points of its list name."""
+    """The seeds of a plan, or those in the points of its list."""
     points = plan.search.points if isinstance(plan.search, FixedPoints) else ()
     return list(plan.seeds or dict.fromkeys(int(point["seed"]) for point in points if "seed" in point))
 
 
 def compared(space: Space) -> list[str]:
-    """The paths whose values a scheduler compares: what is chosen or drawn; in a space of grids alone, what is listed."""
+    """The paths whose values a scheduler compares: choices and ranges; in a space of grids alone, the grids."""
     paths = [path for path in space.dimensions if not path.startswith(DATA)]
     return [path for path in paths if type(space.dimensions[path]) is not Grid] or paths
 
 
 def rivals_key(overrides: Mapping[str, Any], space: Space | None) -> str:
-    """The same text for trials that are ranked against each other: one seed, one data, one value of each grid."""
+    """A key that is equal for trials that are ranked against each other: equal seed, data and values of grids."""
     apart: Collection[str] = set() if space is None else space.dimensions.keys() - compared(space)
     return point_key(
         {path: value for path, value in overrides.items() if path == "seed" or path.startswith(DATA) or path in apart}
@@ -91,7 +91,7 @@ def make_scheduler(
     if plan.scheduler == RACE:
 
         class StopsDropped(FIFOScheduler):
-            """Starts trials in their order, and ends those whose point was dropped while they ran."""
+            """Starts trials in their order, and stops those whose point was dropped."""
 
             def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
                 is_running = not result.get("is_final") and result.get("epoch", 0) < epochs
@@ -102,7 +102,7 @@ def make_scheduler(
     goal = plan.goals[0]
 
     class RankedAmongRivals(FIFOScheduler):
-        """Starts trials in their order, and asks the ASHA of a trial's rivals whether it continues."""
+        """Starts trials in their order; the ASHA of each group of rivals decides which continue."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -131,7 +131,7 @@ def make_scheduler(
 
     scheduler = RankedAmongRivals()
     for recorded_trial in recorded:
-        # The rungs of successive halving are filled with what earlier sessions of the sweep reported.
+        # Fill the rungs of successive halving with the reports of earlier sessions.
         trial_id = recorded_trial.trial_id
         stand_in = SimpleNamespace(trial_id=trial_id, config={"trial_id": trial_id})
         if rows := [row for row in recorded_trial.epochs() if goal.metric in row]:

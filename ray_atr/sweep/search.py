@@ -1,7 +1,7 @@
-"""What a sweep runs, and what decides which point is next: a list, random draws, or (optuna_search.py) earlier points.
+"""The plan of a sweep, and the searches that propose its points: a list, a grid, random draws, or TPE (optuna_search.py).
 
-What a search proposes depends on nothing but the points before and what is known of each, so that resuming a sweep, from
-its run folder, is the same as never having stopped.
+A search's proposals depend only on the earlier points and their results, so that a sweep that is resumed from its run folder is
+the same as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import TrialFolder
 
-ATTEMPTS = 100  # draws after which a space that only gives points that are there already counts as exhausted
+ATTEMPTS = 100  # draws of earlier points after which a space counts as exhausted
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Goal:
     is_maximised: bool = True
 
     def score(self, trial: TrialFolder) -> float:
-        """What a trial has reached: at its best validation epoch if it has finished, else in its last recorded epoch.
+        """A trial's score: at its best validation epoch if it has finished, else in its last recorded epoch.
         Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
         """
         rows = trial.epochs()
@@ -47,17 +47,17 @@ class Goal:
 
 @dataclass(frozen=True)
 class Observation:
-    """A point that was given out, and what is known of it."""
+    """A proposed point and its results."""
 
     point: Point
     status: str  # `running`, `finished`, `stopped` (early, by a scheduler) or `failed`
     scores: tuple[float, ...] = ()
-    """Of each goal the mean over the point's seeds; so far for a stopped one, none while it is running."""
-    epochs: int = 0  # how many a stopped point reached
+    """The mean over the point's seeds for each goal; of the last epoch for a stopped one, empty while it is running."""
+    epochs: int = 0  # number of epochs of a stopped point
 
 
 class History:
-    """The points that were given out, in their order, with what is known of each; a point is added once and never removed."""
+    """The proposed points in their order, with their results; a point is added once and never removed."""
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
         self.observations = list(observations)
@@ -70,7 +70,7 @@ class History:
         return point_key(point) in self._keys
 
     def add(self, observation: Observation) -> None:
-        """A further point."""
+        """Add a point."""
         self.observations.append(observation)
         self._keys.add(point_key(observation.point))
 
@@ -96,16 +96,16 @@ class SpaceSearch(ABC):
     goals: tuple[Goal, ...] = ()  # what an adaptive search looks for
     seed: int = 0  # of its draws; a search that draws nothing has no use for it
     earlier: tuple[Observation, ...] = ()
-    """Points of another sweep, known from the start; an adaptive search learns from them."""
+    """Points of an earlier sweep, from which an adaptive search learns."""
     name: ClassVar[str]
     is_adaptive: ClassVar[bool] = False
     is_finite: ClassVar[bool] = False
-    """Whether it ends by itself, so that it needs no number of points and no time."""
+    """Whether it ends by itself, without a number of points or a time limit."""
 
     @abstractmethod
     def proposals(self, history: History) -> Iterator[Point]:
-        """Points that the history does not hold, until none is left. Each is asked for when the one before is in the
-        history, which by then may also know more of the earlier ones.
+        """Points that are not in the history, until there are none. The next one is requested when the last one is in the
+        history, which by then may have newer results of earlier points.
         """
 
 
@@ -125,7 +125,7 @@ class GridSearch(SpaceSearch):
 
 @dataclass(frozen=True)
 class RandomSearch(SpaceSearch):
-    """Independent draws; the grid dimensions' points in turn, so that each gets its share of the draws."""
+    """Independent draws, for each point of the grid dimensions in turn."""
 
     name: ClassVar[str] = "random"
 
@@ -138,7 +138,7 @@ class RandomSearch(SpaceSearch):
         """A point that is not in the history; None if `ATTEMPTS` draws are."""
         number = len(history)
         for attempt in range(ATTEMPTS):
-            # A cell that has no further points is passed over for the next.
+            # A cell without further points is skipped.
             cell = cells[(number + attempt) % len(cells)]
             point = self.space.draw(random.Random(f"{self.seed}/{number}/{attempt}"), cell)
             if point not in history:
@@ -147,31 +147,31 @@ class RandomSearch(SpaceSearch):
 
 
 def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Point]:
-    """Those of the points that are not in the history when their turn comes."""
+    """The points that are not in the history when they are requested."""
     return (dict(point) for point in points if point not in history)
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The points to run, how often each, for how long, and what is looked for."""
+    """The points of a sweep, its seeds, limits and goals."""
 
     search: FixedPoints | SpaceSearch
     seeds: tuple[int, ...] = ()
-    """Each point is run once a seed; without any, once, with the seed that it names or the experiment's."""
+    """Each point is run once for each seed; without seeds once, with the point's or the experiment's."""
     num_points: int | None = None
-    """How many points to run in all, those in the run folder included; None: as many as the search has."""
+    """Number of points, including those in the run folder; None: as many as the search has."""
     hours: float | None = None
-    """After that time nothing starts any more, and what runs is stopped where a resumed sweep takes it up."""
+    """Time limit: after it no trial starts, and running ones are stopped, to be resumed."""
     goals: tuple[Goal, ...] = ()
-    """What a search maximises or minimises, and a scheduler (by the first) compares."""
+    """The goals of a search; a scheduler compares by the first."""
     scheduler: str = "none"
     """One of schedulers.SCHEDULERS."""
     spends_spared: bool = False
-    """Whether the trials that a race spares go to the points that are left, as further seeds."""
+    """Whether the trials that a race saves are used for further seeds of the remaining points."""
     references: tuple[Point, ...] = ()
-    """What a comparison is read against: points that have all of one of these are run whole, and are in no race."""
+    """Reference points of a comparison: points with all values of one of these are never stopped, and are in no race."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that hold in every point that has them: what was set below what the sweep varies."""
+    """Fixed settings (`sweep.fixed`) of every point that has them."""
 
     def __post_init__(self) -> None:
         # NaN is not above 0 either.
@@ -184,16 +184,16 @@ class SweepPlan:
             return self
         if not isinstance(self.search, FixedPoints) or self.seeds:
             return replace(self, seeds=(*self.seeds, *(seed for seed in seeds if seed not in self.seeds)))
-        whole = [{**point, "seed": seed} for seed in seeds for point in self.search.points]
-        points = {point_key(point): point for point in (*self.search.points, *whole)}
+        seeded = [{**point, "seed": seed} for seed in seeds for point in self.search.points]
+        points = {point_key(point): point for point in (*self.search.points, *seeded)}
         return replace(self, search=FixedPoints(list(points.values())))
 
     def is_reference(self, point: Mapping[str, Any]) -> bool:
-        """Whether a point is run whole whatever the others reach."""
+        """Whether a point is a reference, which is never stopped early."""
         return any(all(point.get(path) == value for path, value in one.items()) for one in self.references)
 
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
-        """What a point changes in the experiment, the fixed settings included."""
+        """A point's overrides of the experiment, including fixed settings."""
         return overrides_of(base, point, self.fixed) if self.fixed else dict(point)
 
     def experiment(self, base: Experiment, point: Mapping[str, Any]) -> Experiment:

@@ -1,8 +1,8 @@
-"""What a search may choose from: `objective.pair.transport_mass=uniform(0.3,1)`, parsed, checked and drawn from.
+"""Spaces of a search: dimensions such as `objective.pair.transport_mass=uniform(0.3,1)`, parsed, checked and drawn from.
 
 A dimension says what one setting may be: all or one of some values, or a number of a range. A space has dimensions by
-dotted path, checked as a whole against the settings tree that they vary: every path must be a setting, and every value
-that can come out one that `override` takes. Where one dimension chooses a variant
+dotted path, checked together against the settings tree that they vary: every path must be a setting, and every value must be
+valid for `override`. If one dimension chooses a variant
 (`objective=choice(contrastive,m_ltm)`), another may be a setting that only some variants have
 (`objective.pair.epsilon=...`): it is left out of the points of the others, and `conditions` says which; a path that no
 variant has is refused.
@@ -24,19 +24,19 @@ from ray_atr.common.override import as_typed, combinations, describe, flatten, o
 from ray_atr.common.settings import nearest, refuse
 
 Point = dict[str, Any]
-"""Dotted path -> value: overrides of the experiment."""
+"""Overrides of the experiment: values by dotted path."""
 SIGNIFICANT_DIGITS = 6
-"""Of a drawn number: enough for any setting, and short enough to be typed again."""
+"""Digits of a drawn number: enough for any setting, and short enough to type."""
 
 
 def name_of(kind: type) -> str:
-    """The word that a dimension is written with: the name of its class in small letters."""
+    """The name of a dimension in a space: its class name in lower case."""
     return kind.__name__.lower()
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Every one of these values."""
+    """All of these values."""
 
     values: tuple[Any, ...]
 
@@ -45,7 +45,7 @@ class Grid:
 
     @property
     def test_values(self) -> tuple[Any, ...]:
-        """Values that are allowed only if all values of the dimension are."""
+        """Values that are valid only if all values of the dimension are."""
         return self.values
 
     def __str__(self) -> str:
@@ -54,31 +54,31 @@ class Grid:
 
 @dataclass(frozen=True)
 class Choice(Grid):
-    """One of these values, none nearer to another."""
+    """One of these values, without an order."""
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """A number between two, ends included, each as likely."""
+    """A number between two, ends included, uniformly distributed."""
 
     low: float
     high: float
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """None: a range is not listed."""
+        """Empty: the values of a range are not listed."""
         return ()
 
     def draw(self, random_numbers: random.Random) -> Any:
         return self.fit(random_numbers.uniform(self.low, self.high))
 
     def fit(self, number: float) -> Any:
-        """The number of this dimension nearest to one that is about in it."""
+        """The nearest number of this dimension."""
         return min(max(_rounded(number), self.low), self.high)
 
     @property
     def test_values(self) -> tuple[Any, ...]:
-        # A number between the ends finds the setting that takes whole numbers only.
+        # A number between the ends is invalid for a setting that takes only integers.
         return self.low, self.high, self.low + (self.high - self.low) / math.pi
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform(Uniform):
-    """A positive number between two, each ratio as likely."""
+    """A positive number between two, with a uniformly distributed logarithm."""
 
     def draw(self, random_numbers: random.Random) -> Any:
         return self.fit(math.exp(random_numbers.uniform(math.log(self.low), math.log(self.high))))
@@ -197,7 +197,7 @@ _VALUE = re.compile(r"""\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[
 
 
 def _values(path: str, text: str, inside: str) -> list[Any]:
-    """What is between the brackets, split at commas outside quotes; numbers, true and false as such."""
+    """The values between the brackets, split at commas outside of quotes, converted to numbers and booleans."""
     values: list[Any] = []
     position = 0 if inside.strip() else len(inside)
     while position < len(inside):
@@ -241,7 +241,7 @@ class Space:
 
     @staticmethod
     def from_dimensions(dimensions: Mapping[str, Dimension], tree: Any) -> Space:
-        """A checked space, its values as the tree holds them (`0` of a float setting as `0.0`)."""
+        """A checked space, with values of the tree's types (`0` of a float setting as `0.0`)."""
         if "seed" in dimensions:
             raise ValueError("seed: seeds are averaged, not searched; give them with --seeds")
         raw = Space(dimensions, tree)
@@ -254,7 +254,7 @@ class Space:
         return Space(checked, tree)
 
     def build(self, choose: Callable[[str], Any], only: Container[str] | None = None) -> Point:
-        """A point whose values are chosen path by path, of the paths (`only` these) that exist; variants are chosen first."""
+        """A point with a value for each path that exists in it (`only` these); variants are chosen first."""
         point: Point = {}
         for path in [*self._choosers, *(path for path in self.dimensions if path not in self._choosers)]:
             if (only is None or path in only) and self._applies(path, point):
@@ -262,7 +262,7 @@ class Space:
         return {path: point[path] for path in self.dimensions if path in point}
 
     def draw(self, random_numbers: random.Random, fixed: Mapping[str, Any] | None = None) -> Point:
-        """A random point, with the `fixed` values if they are given."""
+        """A random point with the `fixed` values."""
         given = fixed or {}
         return self.build(lambda path: given[path] if path in given else self.dimensions[path].draw(random_numbers))
 
@@ -280,11 +280,11 @@ class Space:
                 )
 
     def grid_points(self) -> list[Point]:
-        """The points of the grid dimensions alone: a search runs within each of them separately."""
+        """The points of the grid dimensions: a search runs within each of them separately."""
         return list(self.points_of(path for path, dimension in self.dimensions.items() if type(dimension) is Grid))
 
     def points_of(self, paths: Iterable[str]) -> Iterator[Point]:
-        """The points of some grid and choice dimensions alone, each once."""
+        """The points of some grid and choice dimensions, each once."""
         seen = set()
         for given in combinations({path: self.dimensions[path].values for path in paths}):
             point = self.build(given.__getitem__, only=given)
@@ -302,7 +302,7 @@ class Space:
 
     @property
     def conditions(self) -> list[str]:
-        """In words, which settings are left out of which points, because no such setting exists there."""
+        """Lines about settings that some points lack, because their variants do not have them."""
         lines = []
         for path in self.dimensions:
             without = [case.point for case in self._cases if path not in case.paths]
@@ -311,7 +311,7 @@ class Space:
         return lines
 
     def _where(self, path: str, without: Sequence[Point]) -> str:
-        """The single choices that leave a path out, if they explain all; else every combination that does."""
+        """The single choices without a path, if they explain all; else every such combination."""
         single = {}
         for key in self._choosers:
             for value in self.dimensions[key].values:
@@ -322,18 +322,18 @@ class Space:
         return " or ".join(" with ".join(f"{key}={value}" for key, value in point.items()) for point in without)
 
     def describe(self) -> dict[str, str]:
-        """Path -> dimension as it is written, JSON-ready; `parse` reads it again."""
+        """The text of each dimension by path, which `parse` reads."""
         return {path: str(dimension) for path, dimension in self.dimensions.items()}
 
     def _applies(self, path: str, point: Mapping[str, Any]) -> bool:
-        """Whether the setting exists with the variants that are chosen so far."""
+        """Whether the setting exists with the chosen variants."""
         if path in self._choosers:
             return True
         return any(path in case.paths for case in self._cases if case.agrees_with(point))
 
     @cached_property
     def _choosers(self) -> list[str]:
-        """Paths that choose a variant, the shorter first."""
+        """Paths that choose a variant, shorter ones first."""
         names = {entry.path for entry in describe(self.tree) if entry.type == "name"}
         chosen = [path for path in self.dimensions if path in names]
         for path in chosen:
@@ -351,7 +351,7 @@ class Space:
         if any(cases):
             for path in self.dimensions:
                 if not any(path in case.paths for case in cases):
-                    # The override says what is wrong with the path, and which is nearest.
+                    # `override` raises an error with the nearest path.
                     override(override(self.tree, cases[0].point), {path: self.dimensions[path].test_values[0]})
         return cases
 
@@ -370,16 +370,16 @@ def path_of(entry: str) -> str:
 
 
 def point_key(point: Mapping[str, Any]) -> str:
-    """The same text for the same point, whichever order its paths are in."""
+    """A key of a point that does not depend on the order of its paths."""
     return json.dumps(dict(point), sort_keys=True, default=str)
 
 
 def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
-    """The dimension with its values as the tree holds them. ValueError if the tree refuses one of them."""
+    """The dimension with values of the tree's types. ValueError if one is invalid."""
     held = []
     for value in dimension.test_values:
         try:
-            # The name itself of what is chosen by name.
+            # A variant is its name.
             held.append(as_typed(flatten(override(tree, {path: value})).get(path, value)))
         except ValueError as error:
             is_real = isinstance(dimension, Uniform) and not isinstance(dimension, RandInt)

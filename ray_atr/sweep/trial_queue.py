@@ -1,4 +1,4 @@
-"""Which trial runs next: the points of the run folder first, then what the search proposes, each once a seed."""
+"""The queue of trials: the points of the run folder first, then the search's proposals, each with every seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = (FINISHED, STOPPED, FAILED)
 
 @dataclass
 class PointTrials:
-    """A point and its trials, one a seed. What has ended is read from the run folder once."""
+    """A point and its trials, one for each seed. Ended trials are read from the run folder once."""
 
     point: Point
     trials: list[TrialFolder] = field(default_factory=list)
@@ -37,7 +37,7 @@ class PointTrials:
     def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Observation:
         if FAILED in statuses:
             return Observation(self.point, FAILED)
-        # A trial that was stopped before its first epoch has measured nothing.
+        # A trial that was stopped before its first epoch has no metrics.
         measured = [trial for trial in self.trials if STOPPED not in statuses or trial.epochs()]
         if not measured:
             return Observation(self.point, STOPPED)
@@ -49,7 +49,7 @@ class PointTrials:
 
 
 class TrialQueue:
-    """Hands out trials that are to be run. The run folder is where it reads what became of them.
+    """The trials to run, in order. Their results are read from the run folder.
 
     Raises ValueError for a point of a fixed or random plan that `check` refuses; what an adaptive search proposes and `check`
     refuses is recorded as failed.
@@ -73,7 +73,7 @@ class TrialQueue:
                 pass
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune writes its searcher, which asks the queue, to a file that nobody reads. A generator can be in no file.
+        # Tune pickles its searcher, which holds the queue, to a file that is never read. Generators cannot be pickled.
         return {**self.__dict__, "_proposals": iter(())}
 
     @property
@@ -82,32 +82,32 @@ class TrialQueue:
 
     @property
     def num_trials(self) -> int | None:
-        """How many trials the plan has in all; None for a search that continues until its time is over."""
+        """Number of trials of the plan; None for a search that runs until its time is over."""
         num_points = len(self.entries) if self._is_exhausted else self.plan.num_points
         return None if num_points is None else max(num_points, len(self.entries)) * max(len(self.plan.seeds), 1)
 
     @property
     def num_unproposed(self) -> int:
-        """How many trials the search has still to propose; 0 for one that continues until its time is over."""
+        """Number of trials that the search has not proposed yet; 0 for one that runs until its time is over."""
         return 0 if self.num_trials is None else self.num_trials - len(self.trials)
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the plan asks for has ended already."""
+        """Whether all trials of the plan have ended."""
         return not self.waiting and self.num_trials is not None and not self.num_unproposed
 
     def next(self) -> TrialFolder | None:
-        """A trial to run that was not handed out before; None if the plan has no more."""
+        """The next trial to run; None if the plan has no more."""
         while not self.waiting and self._propose():
             pass
         return self.waiting.popleft() if self.waiting else None
 
     def order_by(self, place: Callable[[TrialFolder], int]) -> None:
-        """Hand out what waits in the order of the places, and among equals as before."""
+        """Sort the waiting trials by `place`; the order of equal ones is kept."""
         self.waiting = deque(sorted(self.waiting, key=place))
 
     def take_waiting(self, trial_ids: Collection[str]) -> list[TrialFolder]:
-        """Those of the trials that were not handed out, which they will not be any more."""
+        """Remove trials from the queue; returns those of them that were waiting."""
         taken = [trial for trial in self.waiting if trial.trial_id in trial_ids]
         self.waiting = deque(trial for trial in self.waiting if trial.trial_id not in trial_ids)
         return taken
@@ -125,11 +125,11 @@ class TrialQueue:
         return True
 
     def _learn(self) -> None:
-        """Bring the history up to date: what had ended before is known, and stays as it is."""
+        """Update the history with the results of trials that have ended since the last call."""
         for place in list(self._open):
-            known = self.entries[place].observation(self.plan.goals)
-            self.history.observations[place] = known
-            if known.status in ENDED:
+            observed = self.entries[place].observation(self.plan.goals)
+            self.history.observations[place] = observed
+            if observed.status in ENDED:
                 self._open.remove(place)
 
     def _add(self, point: Point, retry_failed: bool) -> None:
@@ -152,9 +152,9 @@ class TrialQueue:
         self.history.add(Observation(point, RUNNING))
 
     def overrides(self, point: Point) -> list[Point]:
-        """What each trial of a point changes in the run's experiment: the point, the plan's fixed settings and a seed."""
-        whole = self.plan.overrides(self.base, point)
-        return [{**whole, "seed": seed} for seed in self.plan.seeds] or [whole]
+        """The overrides of each trial of a point: the point, the plan's fixed settings and a seed."""
+        overrides = self.plan.overrides(self.base, point)
+        return [{**overrides, "seed": seed} for seed in self.plan.seeds] or [overrides]
 
     def _error_of(self, point: Point) -> str | None:
         try:
@@ -167,14 +167,12 @@ class TrialQueue:
 
 
 def status_of(trial: TrialFolder) -> str:
-    """A trial's status, without a look at the description of a finished one."""
+    """A trial's status; the description of a finished trial is not read."""
     return FINISHED if trial.is_finished else str(trial.describe()["status"])
 
 
 def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
-    """The points of a run folder, each with its trials, in the order they were proposed; `without_seed` if the sweep gives the
-    seeds.
-    """
+    """The points of a run folder with their trials, in the order of proposal; `without_seed` if the seeds are the sweep's."""
     left_out = {*run.info.get("fixed", ()), *(["seed"] if without_seed else [])}
     numbered: dict[str, tuple[float, PointTrials]] = {}
     for trial in run.trials():

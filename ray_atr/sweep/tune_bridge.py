@@ -1,6 +1,6 @@
-"""The bridge to Ray Tune: it is handed trial ids, runs them as its scheduler says, and its events go into the run folder.
+"""The connection to Ray Tune: it gets trial ids, runs them as its scheduler decides, and its events are recorded.
 
-`run_in_tune` is what runs in a trial's process: its experiment from the run folder, trained, and what it reports to Tune.
+`run_in_tune` runs in a trial's process: it trains the experiment from the run folder and reports to Tune.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_stora
 from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
 
 TRACEBACK_FILE = "traceback.txt"
-# As Python prints an error of a file; a missing file or a right that is missing has a class of its own.
+# A file error as Python prints it; missing files and permissions have classes of their own.
 DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
-# A trial's own process only waits for its workers; Tune refuses 0.
+# A trial's own process only waits for its workers; Tune does not allow 0.
 TRIAL_PROCESS_CPUS = 0.01
-# Ray's own resource of the head's node: a trial whose other nodes come and go must not go with one of them.
+# Ray's resource of the head node: the process of a trial must not be lost with a worker's node.
 ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 
@@ -40,19 +40,19 @@ def run_with_tune(
     listeners: Sequence[SweepListener],
     deadline: float | None,
 ) -> str | None:
-    """Run what the queue hands out, `slots` at a time, until it has no more or the deadline (monotonic seconds) is
-    past. It also ends when every trial so far failed for one reason, which is returned.
+    """Run the queue's trials, `slots` at a time, until there are no more or the deadline (monotonic seconds) is past. Also ends
+    when every trial so far failed for one reason, which is returned.
     """
     from ray import tune
 
-    # Tune's own console would repeat what the listeners say, a trial's failure with forty lines of Ray's insides.
+    # Tune's console would repeat the listeners' lines, and print a failure with forty lines of Ray's internals.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    # At the end it names the trials that failed once more, and how to go on its own way; no option stops that.
+    # At the end it lists failed trials and its own way to resume; there is no option against it.
     logging.getLogger("ray.tune.tune").setLevel(logging.CRITICAL)
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", str(slots))
-    # A result has the metrics of the test split, not those that a scheduler compares.
+    # A final report has the metrics of the test split, not those that a scheduler compares.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = queue.run, queue.plan
     failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
@@ -96,7 +96,7 @@ def run_with_tune(
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
-    """What the process of a trial holds: all that it trains on without workers, else next to nothing."""
+    """Resources of a trial's own process: all of its resources without workers, else next to nothing."""
     scaling = experiment.scaling
     if scaling.is_elastic:
         return ON_THE_HEAD
@@ -109,7 +109,7 @@ def _asker(queue: TrialQueue, is_over: Callable[[], bool]) -> Any:
     from ray.tune.search import Searcher
 
     class Asker(Searcher):
-        """Tune's searcher: the next trial of the queue. It is not told how trials end; the run folder records that."""
+        """Tune's searcher: suggests the next trial of the queue. Results are recorded in the run folder."""
 
         def suggest(self, trial_id: str) -> Any:
             trial = None if is_over() else queue.next()
@@ -161,7 +161,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 
 
 def _error_of(folder: TrialFolder, trial: Any) -> str:
-    """Why a trial failed, in a line; of an error that nobody foresaw the whole traceback is kept in the trial's folder.
+    """The reason of a trial's failure in one line; for an unexpected error the trial's folder has the full traceback.
 
     Of a disk that fails the line is `PATH: REASON`, as the commands have it.
     """

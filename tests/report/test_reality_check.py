@@ -22,7 +22,7 @@ from ray_atr.papers.reality_check import (
     difference,
     drawn_clips,
     hits_of,
-    read_cells,
+    read_trials,
     share_of_the_way,
 )
 from ray_atr.sweep.space import Space
@@ -196,7 +196,9 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
         np.mean([trial.epochs()[epoch]["train/detector_auc"] for trial in trials_of(run, "small_loss")])
         for epoch in (0, 1)
     ]
-    assert read_cells(run).cells["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(by_epoch)
+    assert read_trials(run).methods["small_loss", "pair", 0.4].curves["detector_auc"].tolist() == pytest.approx(
+        by_epoch
+    )
     page = Path(str(written.page)).read_text()
     assert "Careful: 2 seeds are too few" in page
     assert page.index("Reality check") < page.index("</table>")
@@ -205,7 +207,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     shown = (folder / "reality_check.md").read_text()
     (of_oracle,) = (line.split("|") for line in shown.splitlines() if "oracle" in line and "|" in line)
     assert of_oracle[4].strip(" *") == f"{100 * table.loc['oracle', 'test']:.1f}", "on the scale of the other tables"
-    assert "true pairs lost" in shown
+    assert "clean pairs lost" in shown
     assert "0 is the floor, 1 the ceiling" in shown
     low, high = table.loc["small_loss", ["low", "high"]]
     assert f"({100 * low:+z.1f}, {100 * high:+z.1f})" in page
@@ -242,12 +244,12 @@ def test_what_the_table_leaves_out_is_named_with_the_reason(tmp_path: Path) -> N
     )
     tuning = RunFolder.create(str(tmp_path / "tuning"), base, {"name": "tuning"})
     train_methods(first, ("contrastive",), (0,), noise=0.4, home=tmp_path / "home")
-    assert read_cells(first, second).left_out == [], "what decides no weight is no reason"
+    assert read_trials(first, second).left_out == [], "what decides no weight is no reason"
     removed = {"objective.pair": "contrastive", "objective.correspondence": "neighbour_votes", "seed": 0}
     first.add_trial({**removed, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
     second.add_trial({**METHODS["oracle"], "seed": 0, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
-    found = read_cells(first, second, tuning)
-    assert set(found.cells) == {("contrastive", "pair", 0.4)}
+    found = read_trials(first, second, tuning)
+    assert set(found.methods) == {("contrastive", "pair", 0.4)}
     assert found.left_out == [
         f"{first.path}: 1 trial of no method that is compared (contrastive, neighbour_votes)",
         f"{second.path}: 1 trial not finished",

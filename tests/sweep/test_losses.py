@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder that has lost nothing, with its report; for tests that change a copy of it."""
     run = written(tmp_path_factory.mktemp("whole") / "run", SPACE, languages=("eng", "fra"))
     found = write_report(run, figures=False)
-    assert "not whole" not in found.summary
+    assert "problems:" not in found.summary
     assert "Not whole" not in found.page.read_text()
     assert open_run(str(run), "noise").path == run
     return run
@@ -124,7 +124,7 @@ def test_a_trial_that_lost_something_is_named(run: Path, damage: Callable[[Path]
     damage(trial)
     named = f"{trial / file}: {says}"
     found = write_report(run, figures=False)
-    assert f"not whole:\n  {named}" in found.summary
+    assert f"problems:\n  {named}" in found.summary
     assert f"Not whole: {named}" in found.page.read_text()
     with pytest.raises(ValueError, match="restore it from a copy, or remove the trial's folder") as error:
         open_run(str(run), "noise")
@@ -156,7 +156,7 @@ def test_a_retriever_that_was_cut_short_is_named_before_it_is_wanted(run: Path) 
                 ValueError, match=f"best/{name}: missing or cut short.*restore it from a copy, or remove"
             ):
                 open_run(str(run), "noise")
-        assert f"not whole:\n  {best / name}: missing or cut short" in write_report(run, figures=False).summary
+        assert f"problems:\n  {best / name}: missing or cut short" in write_report(run, figures=False).summary
         (best / name).write_bytes(whole)
     assert open_run(str(run), "noise").path == run
     (best / "model.safetensors").unlink()

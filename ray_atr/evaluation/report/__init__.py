@@ -1,4 +1,4 @@
-"""Run folders -> tables, figures and one self-contained HTML page."""
+"""Reports of run folders: tables, figures and one self-contained HTML page."""
 
 from ray_atr.evaluation.report.read import read_runs
 from ray_atr.evaluation.report.write import summary_table, write_report

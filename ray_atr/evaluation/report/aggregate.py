@@ -27,19 +27,19 @@ def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
             named = [column for column in runs.finished if "/" in column or column == "train_seconds"]
             runs.points.append(aggregate(runs, [name for name in named if name in numbers or "/" not in name]))
         return runs.points[0].copy()
-    # The same trial in two folders is one trial.
+    # A trial that is in two folders counts once.
     finished = runs.finished.drop_duplicates(subset=[*runs.varied, SEED])
     names = [name for name in metrics if name in finished]
     grouped = finished.groupby(runs.varied, dropna=False, sort=False)
     mean, deviation = grouped[names].mean(), grouped[names].std(ddof=1)
     first = pd.DataFrame({NUM_SEEDS: grouped[SEED].count(), TRAINED_LANGUAGES: grouped[TRAINED_LANGUAGES].first()})
-    # One block: pandas warns of a frame to which hundreds of columns were added.
+    # Copied into one block: pandas warns about frames to which hundreds of columns were added.
     table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
     return in_reading_order(table.reset_index(), runs.varied)
 
 
 def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The points at the lowest noise ratio and what a title says of it; all points and nothing where they have no noise."""
+    """(the points at the lowest noise ratio, words about it for a title); (all points, "") if they have no noise."""
     if NOISE not in points:
         return points, ""
     lowest = points[NOISE].min()
@@ -52,18 +52,18 @@ def differing(points: pd.DataFrame, paths: Sequence[str]) -> list[str]:
 
 
 def row_dicts(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    """Each row as column -> value: what `to_dict("records")` gives, in a tenth of its time for hundreds of columns."""
+    """Each row as a dict, as `to_dict("records")`, but ten times as fast for hundreds of columns."""
     return [dict(zip(table.columns, row, strict=True)) for row in table.astype(object).to_numpy()]
 
 
 def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective: bool = True) -> str:
-    """What a figure calls a point: its objective, then the value of each path by which it differs from others."""
+    """A point's name in figures: its objective, then the value of each path in which points differ."""
     words = [str(row[OBJECTIVE])] if names_objective else []
     return " ".join(words + [f"{short_name(path)}={written(row[path])}" for path in paths if path != OBJECTIVE])
 
 
 def point_names(points: pd.DataFrame, runs: Runs) -> list[str]:
-    """What a figure calls each of the points, by all that they differ in."""
+    """The points' names in figures, with everything in which they differ."""
     paths = differing(points, runs.varied)
     return [point_name(row, paths) for row in row_dicts(points)]
 

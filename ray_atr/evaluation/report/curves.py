@@ -27,7 +27,7 @@ MOST_TICKS, LONGEST_TICK = 8, 6
 
 @dataclass(frozen=True)
 class Curve:
-    """A setting worth a figure of its own: what its axis is called, and whether it is drawn logarithmically."""
+    """A setting with a figure of its own: its axis label, and whether the axis is logarithmic."""
 
     path: str
     label: str
@@ -57,24 +57,26 @@ def curves_of(runs: Runs) -> list[Curve]:
     A search that proposes each of its points once, at one noise ratio say, has no line over noise: points beside each other
     would be all that is to be seen.
     """
-    known = {curve.path: curve for curve in CURVES}
+    standard = {curve.path: curve for curve in CURVES}
     points = aggregate(runs, [])
     curves = []
     for path in runs.varied:
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
-            curves.append(known.get(path, Curve(path, path, short_name(path))))
+            curves.append(standard.get(path, Curve(path, path, short_name(path))))
     curves = [replace(one, label=noise_label(runs)) if one.path == NOISE else one for one in curves]
-    return sorted(curves, key=lambda curve: list(known).index(curve.path) if curve.path in known else len(known))
+    return sorted(
+        curves, key=lambda curve: list(standard).index(curve.path) if curve.path in standard else len(standard)
+    )
 
 
 def noise_label(runs: Runs) -> str:
-    """What the noise ratio is a share of, in these runs."""
+    """The axis label of the noise ratio in these runs."""
 
     def values_of(path: str, default: str) -> set[str]:
         if path in runs.trials:
             return set(runs.trials[path].dropna())
-        # Run folders of before there was the setting have its default.
+        # Older run folders lack the setting and have its default.
         return {str(experiment.get(path, default)) for experiment in runs.experiments}
 
     units, kinds = values_of(UNIT, "clip"), values_of(KIND, "pair")
@@ -100,12 +102,12 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
     levels = _levels(points[~is_on_axis], runs.varied, curve.path)
     look = looks([*lines, *(name for name, (line, _) in levels.items() if line not in lines)])
     look |= {name: look[line] for name, (line, _) in levels.items() if line in lines}
-    # Names of levels are at the right end, too.
+    # The names of levels are at the right end too.
     right = max(float(frame[curve.path].max()) for frame in lines.values())
     named = {**lines, **{name: frame.assign(**{curve.path: right}) for name, (_, frame) in levels.items()}}
     with rc_context(RC):
         size = 9 if len(lines) <= 6 else 7.5
-        # Inches: a panel, what is left of it, and room at its right for the longest name.
+        # Inches: left margin, panel, and right margin for the longest name.
         left, panel, names = 0.75, 3.5, 0.3 + 0.0088 * size * max(map(len, [*lines, *levels]))
         width, height = 2 * (left + panel + names), 0.95 + 2.9 * len(languages)
         figure = Figure(figsize=(width, height))
@@ -145,11 +147,11 @@ def draw_curve(runs: Runs, curve: Curve, path: Path) -> Path:
 
 
 def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.DataFrame]:
-    """Name -> the points of one line: all that shares every other varied setting."""
+    """The points of each line by name: those that share all other varied settings."""
     others = [path for path in varied if path != x]
     points = in_reading_order(points, varied)
     if points[x].nunique() > MOST_VALUES or points.groupby(others, dropna=False).ngroups > MOST_LINES:
-        # Sampled at random rather than on a grid: hardly two points share their other settings.
+        # Points sampled at random hardly share their other settings.
         others = [OBJECTIVE]
     names_objective = points[OBJECTIVE].nunique() > 1 or others == [OBJECTIVE]
     return {
@@ -159,7 +161,7 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
 
 
 def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tuple[str, pd.DataFrame]]:
-    """Name -> the name of the line with the same other settings, and the one point that the line is compared with."""
+    """By name, (the name of the line with the same other settings, the single point to compare it with)."""
     others = differing(points, [path for path in varied if path not in (x, OBJECTIVE)])
     levels = {}
     for position, row in points.iterrows():
@@ -176,7 +178,7 @@ def _are_numbers(values: pd.Series) -> pd.Series:
 def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any], curve: Curve, metric: str) -> None:
     values = sorted({value for frame in lines.values() for value in frame[curve.path].dropna()})
     is_log = curve.is_log and bool(values) and values[0] > 0
-    # Error bars that overlap cannot be read, so each line is moved sideways a little.
+    # Each line is shifted a little, so that error bars do not overlap.
     step = 0.0 if is_log or len(values) < 2 else 0.006 * (values[-1] - values[0])
     for index, (name, frame) in enumerate(lines.items()):
         if metric not in frame:

@@ -1,4 +1,4 @@
-"""Everything an evaluation reports of one model, from its embeddings: numbers, intervals, comparison, pictures, players."""
+"""The content of an evaluation's page, from embeddings: numbers, intervals, comparison, pictures, players."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ZeroShot:
     classes: Sequence[str]
     labels: Sequence[str | Collection[str]]
     trained: Collection[str] | None = None
-    """The classes that the model was trained on; None: not known."""
+    """The classes that the model was trained on; None: unknown."""
 
     @property
     def title(self) -> str:
-        """What this classification is called: zero-shot only if no class was trained on."""
+        """The name of this classification: zero-shot only if no class was trained on."""
         if self.trained is None:
             return "Text-prompt classification (not known which classes were trained on)"
         trained = sum(name in self.trained for name in self.classes)
@@ -64,10 +64,10 @@ class ZeroShot:
 class Embedded:
     """One model's embeddings: clips `audio` [N, D], captions `text[language]` [M, D], and how they are ranked.
 
-    metric   the metric that it learned (`as_metric`).
-    trained  the languages that it was trained on; None: not known, or all.
-    notes    what a reader must know of what could not be embedded.
-    similarity  of each language's captions that are there with the clips, [P, N]: what ranks a model of late interaction.
+    metric   the learned metric (`as_metric`).
+    trained  the languages that it was trained on; None: unknown, or all.
+    notes    notes about captions that could not be embedded.
+    similarity  of each language's existing captions with the clips, [P, N], for a model of late interaction.
     """
 
     audio: Array
@@ -82,7 +82,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """One model's numbers, every query's scores behind them, and its retrieval by similarity, for pictures."""
+    """One model's metrics, the scores of every query, and its retrieval by similarity, for pictures."""
 
     metrics: dict[Metric, float]
     samples: Samples
@@ -93,7 +93,7 @@ class ScoredModel:
 def score_model(
     embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None
 ) -> ScoredModel:
-    """All metrics of one model on these captions: ranked in every way that makes a difference, embeddings, classification."""
+    """All metrics of one model on these captions: of every ranking that differs, of embeddings, and of classification."""
     clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
     metrics: dict[Metric, float] = {}
     samples: dict[QueryGroup, Sample] = {}
@@ -200,7 +200,7 @@ def compose_page(
 
 
 def _learnt_nothing(metrics: Mapping[Metric, float], num_runs: int) -> list[str]:
-    """Says so if the R@1 of the trained languages is not distinguishable from chance in either direction, as tables mark it."""
+    """A note if R@1 of the trained languages is not distinguishable from chance in either direction, as tables mark it."""
     at_chance = []
     for direction in DIRECTIONS:
         if not is_recall_at_chance(metrics, direction, TRAINED, num_runs):
@@ -213,7 +213,7 @@ def _learnt_nothing(metrics: Mapping[Metric, float], num_runs: int) -> list[str]
 def _not_both_trained(
     names: tuple[str, str], trained: tuple[Collection[str] | None, Collection[str] | None], languages: Sequence[str]
 ) -> list[str]:
-    """Says in which languages one of the two was never trained, and over which the comparison's means are then."""
+    """A note about languages that one of the two was not trained on, and over which the comparison's means are then."""
     without = {
         name: alone
         for name, own in zip(names, trained, strict=True)
@@ -222,13 +222,13 @@ def _not_both_trained(
     if not without:
         return []
     shared = [language for language in languages if not any(language in alone for alone in without.values())]
-    said = "; ".join(f"{name} had no captions in {', '.join(alone)}" for name, alone in without.items())
+    missing = "; ".join(f"{name} had no captions in {', '.join(alone)}" for name, alone in without.items())
     over = f"over {', '.join(shared)}" if shared else "over all languages, as there is none that both were trained on"
-    return [f"In training, {said}. Means of differences are {over}."]
+    return [f"In training, {missing}. Means of differences are {over}."]
 
 
 def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles: Mapping[str, str]) -> list[str]:
-    """Says which tasks are not compared, since one of the two was not asked them."""
+    """A note about tasks that are not compared, because one of the two lacks them."""
     before, after = map(tasks_of, both)
     notes = []
     for name, own, other in zip(names, (before, after), (after, before), strict=True):
@@ -238,7 +238,7 @@ def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles:
 
 
 def _by(embedded: Embedded) -> str:
-    """What the ranks are by, in words."""
+    """A description of the ranking."""
     ranking = embedded.ranking
     if embedded.similarity is not None:
         return "by late interaction, audio frames with text tokens"
@@ -264,7 +264,7 @@ def _choose(
 
 
 class _Shown(NamedTuple):
-    """What pictures and players are made of: captions, of which those that were named come first, and what they found."""
+    """The captions of pictures and players, the named ones first, and their results."""
 
     chosen: np.ndarray
     num_named: int
@@ -305,7 +305,7 @@ def _pictures(shown: _Shown, seed: int) -> dict[str, Figure]:
 
 
 def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query]:
-    """What one query in each language in turn finds, so that every language is heard from."""
+    """The results of some queries, in each language in turn."""
     chosen, num_named, embedded, captions, retrievals, ids = shown
     text, pairs = embedded.text, captions.relevance
     usual = _shown_language(text)
@@ -315,7 +315,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
         for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
         if captions.present[language][m]
     }
-    heard = cache(listen)  # which reads a shard for it, and several queries find the same clip
+    play = cache(listen)  # reads a shard, and several queries may find the same clip
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
@@ -327,7 +327,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         retrieved = [
-            RetrievedClip(ids[clip], heard(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
+            RetrievedClip(ids[clip], play(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
             for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]

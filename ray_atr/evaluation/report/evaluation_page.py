@@ -36,7 +36,7 @@ class RetrievedClip:
 
 @dataclass(frozen=True)
 class Query:
-    """One query, its language (ISO 639-3) and what it found, best first, by a score; `rank` is that of the right clip, from 1."""
+    """One query, its language (ISO 639-3) and its results, best first; `rank` is that of the right clip, from 1."""
 
     text: str
     language: str
@@ -47,7 +47,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What an evaluation found.
+    """The content of an evaluation's page.
 
     facts        what was evaluated on what: checkpoint, data set, split, clips, seed; shown on top.
     metrics      `evaluate_languages`, `classification_metrics`: keys `group/language/metric`.
@@ -87,7 +87,7 @@ class Page:
 
     @property
     def reading(self) -> list[str]:
-        """How to read the numbers: the notes given, and what the intervals are."""
+        """Notes on the numbers, and on the intervals."""
         levels = dict.fromkeys(
             f"Brackets: {one.level:.0%} bootstrap intervals over clips." for one in self.intervals.values()
         )
@@ -97,7 +97,7 @@ class Page:
 
     @property
     def reading_without_brackets(self) -> list[str]:
-        """How to read the numbers where their intervals are not shown."""
+        """Notes on the numbers for tables without intervals."""
         notes = list(self.notes)
         if self.spreads:
             runs = next(iter(self.spreads.values())).runs

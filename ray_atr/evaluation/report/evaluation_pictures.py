@@ -113,11 +113,11 @@ def rank_heat_map(
     # DejaVu Sans has no Chinese or Japanese: after it come those fonts installed here that do.
     installed = {font.name for font in font_manager.fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in CJK_FONTS if name in installed)]
-    known: set[int] = set()
+    characters: set[int] = set()
     for font in fonts:
-        known |= font_manager.get_font(font_manager.findfont(font)).get_charmap().keys()
+        characters |= font_manager.get_font(font_manager.findfont(font)).get_charmap().keys()
     labels = [
-        query if known.issuperset(map(ord, query)) else (names[n] if names else f"query {n + 1}")
+        query if characters.issuperset(map(ord, query)) else (names[n] if names else f"query {n + 1}")
         for n, query in enumerate(queries)
     ]
     shown = [one if len(one) <= LONGEST_QUERY else one[: LONGEST_QUERY - 1].rstrip() + "…" for one in labels]

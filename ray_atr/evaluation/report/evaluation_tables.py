@@ -1,4 +1,4 @@
-"""Metrics by their keys -> tables a person reads: one a direction, a row a language, a column a metric."""
+"""Tables of metrics: one for each direction, with a row for each language and a column for each metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 }
 ABSENT = Cell(MISSING)
 UNSHOWN = ("queries",)
-"""Measures that say nothing of the model."""
+"""Measures that do not depend on the model."""
 GROUPS = {TRAINED: "trained languages", UNSEEN: "no captions in training", MEAN: "mean"}
 TRANSDUCTIVE = "Transductive: all queries are matched at once, so one query's answer depends on the others."
 NOTES = {
@@ -79,12 +79,12 @@ def comparison_tables(
 
 
 def lacks(trained: Collection[str] | None, language: str) -> bool:
-    """Whether a model is known to have had no caption of the language in training."""
+    """Whether it is known that a model was not trained on the language."""
     return trained is not None and language not in trained
 
 
 def trained_by_both(first: Collection[str] | None, second: Collection[str] | None) -> Collection[str] | None:
-    """The languages that both were trained on; None (not known, or all) limits nothing."""
+    """The languages that both were trained on; None (unknown, or all) is no restriction."""
     if first is None or second is None:
         return second if first is None else first
     return [language for language in first if language in second]
@@ -93,7 +93,7 @@ def trained_by_both(first: Collection[str] | None, second: Collection[str] | Non
 def _summary(
     comparison: Mapping[Metric, Difference], first: str, second: str, titles: Mapping[str, str] | None
 ) -> Table:
-    """Rows are metrics: of their mean over the trained languages, or over all if they were not told apart."""
+    """Rows are metrics: their means over the trained languages, or over all if these are unknown."""
     metrics = {Metric.parse(key): difference for key, difference in comparison.items()}
     languages = list(dict.fromkeys(metric.language for metric in metrics))
     shown = next((group for group in (TRAINED, MEAN) if group in languages), languages[0])
@@ -127,12 +127,12 @@ def _difference(metric: Metric, difference: Difference) -> Cell:
 
 
 def task_title(task: str, titles: Mapping[str, str] | None = None) -> str:
-    """What a task is called, if `titles` has no other name for it."""
+    """A task's title: that in `titles`, or the usual one."""
     return {**TITLES, **(titles or {})}.get(task, task)
 
 
 def in_words(metric: Metric) -> str:
-    """A metric as a person says it, without its unit: `R@1, text to audio, trained languages`."""
+    """A metric in words, without its unit: `R@1, text to audio, trained languages`."""
     language = GROUPS.get(metric.language, metric.language)
     words = (measure(metric.name).heading.removesuffix(" %"), _lower(TITLES.get(metric.task, metric.task)), language)
     return ", ".join(word for word in words if word)

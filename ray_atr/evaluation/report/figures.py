@@ -1,4 +1,4 @@
-"""Pictures of a whole sweep: R@1 by language, recall against what it costs, and where an epoch's time goes."""
+"""Pictures of a sweep: R@1 by language, recall against cost, and the parts of an epoch's time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COSTS = (
     (MEMORY, "peak device memory", {"MiB": 1.0, "GiB": 2.0**-10}),
     ("train_seconds", "training time of a trial", {"seconds": 1.0, "minutes": 1 / 60, "hours": 1 / 3600}),
 )
-"""What recall is drawn against: metric, its name, and its units with what a value is multiplied by, the smallest first."""
+"""The costs that recall is drawn against: metric, label, and units with their factors, the smallest first."""
 MOST_TICKS = 6
-WHOLE = "tight"
-"""A long name beside a panel widens the picture instead of being cut off."""
+UNCUT = "tight"
+"""Matplotlib's `bbox_inches`: a long name beside a panel widens the picture instead of being cut off."""
 LABELLED = 4.0
-"""The smallest share of an epoch, in percent, that has room for its number."""
+"""The smallest share of an epoch, in percent, that is labelled with its number."""
 
 
 def draw_languages(runs: Runs, path: Path) -> Path | None:
@@ -72,7 +72,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
         if runs.others:
             note = f"{UNTRAINED} {'no trial' if runs.is_unseen else 'not every trial'} was trained on its captions"
             figure.text(0.995, 0.015, note, ha="right", fontsize=8, color=QUIET)
-        figure.savefig(path, bbox_inches=WHOLE)
+        figure.savefig(path, bbox_inches=UNCUT)
     return path
 
 
@@ -117,12 +117,12 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         best = row_dicts(shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()])
         ends = [(scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"]) for row in best]
         label_ends(grid[-1], ends)
-        figure.savefig(path, bbox_inches=WHOLE)
+        figure.savefig(path, bbox_inches=UNCUT)
     return path
 
 
 def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:
-    """(what an axis is called, its scale) in the largest unit of which the largest value is at least two."""
+    """(label of an axis, its scale) in the largest unit of which the largest value is at least two."""
     fitting = [(unit, scale) for unit, scale in units.items() if scale * largest >= 2] or list(units.items())[:1]
     unit, scale = fitting[-1]
     return f"{label} ({unit})", scale
@@ -165,5 +165,5 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
         if timed > MOST_TIMES:
             axes.set_title(f"{len(names)} of {timed} points, as many of each objective")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
-        figure.savefig(path, bbox_inches=WHOLE)
+        figure.savefig(path, bbox_inches=UNCUT)
     return path

@@ -1,4 +1,4 @@
-"""Pages of one style that need no other file: templates filled in, everything escaped, pictures and sounds as data."""
+"""Self-contained pages: rendered templates, with all text escaped, and pictures and sounds as data URLs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render_template(template: str, *, package: str = "ray_atr.evaluation.report"
 
 @cache
 def _environment(package: str) -> Environment:
-    """It keeps the templates that it has compiled."""
+    """Cached, since it holds the compiled templates."""
     return Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,

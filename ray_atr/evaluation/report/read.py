@@ -1,4 +1,4 @@
-"""Run folders as one table with a row a trial, whatever state the trials are in."""
+"""Run folders as one table with a row for each trial, in any state."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ MEASURED = "measured on"
 OBJECTIVE = "objective"
 TRUE_SHARE, ESTIMATED_SHARE = "train/clean_share", "train/estimated_clean_share"
 LAST_OF_TRAINING = (TRUE_SHARE, ESTIMATED_SHARE, "train/transport_mass")
-"""What a row has from the last epoch's training, as means over its steps."""
+"""Numbers of the last epoch's training in a row, means over its steps."""
 MEMORY, SECONDS = "cost/memory_mb", "cost/seconds_per_epoch"
 REFRESHES = "knowledge/failed_refreshes"
-"""Of an epoch; of a trial, the sum over its epochs."""
+"""A number of each epoch; a trial's row has the sum over its epochs."""
 TEST, VALIDATION, SO_FAR = "test", "validation", "validation so far"
 
 
@@ -63,15 +63,15 @@ class Runs:
     experiments: list[Mapping[str, Any]]
     folders: list[Location]
     names: list[str]
-    """What tables call the folders: their last part, or all of the path where two end alike."""
+    """The folders' names in tables: the last part, or the full path if two have the same last part."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
     dropped: dict[str, RaceEvidence] = field(default_factory=dict)
     """Why a race dropped a point, by the point's name."""
     problems: list[str] = field(default_factory=list)
-    """What the folders have lost, each with the file's name, and what went wrong in training."""
+    """Damaged files of the folders, and problems in training."""
     points: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
-    """The points with all metrics, once `aggregate` has made them: a report asks for them six times."""
+    """Cache of `aggregate` with all metrics: a report uses it six times."""
 
     @cached_property
     def finished(self) -> pd.DataFrame:
@@ -88,7 +88,7 @@ class Runs:
 
     @property
     def others(self) -> list[str]:
-        """The measured languages that some trial, or all, never saw."""
+        """The measured languages that some or all trials were not trained on."""
         return self._languages[1]
 
     @cached_property
@@ -107,12 +107,12 @@ class Runs:
 
     @property
     def measured_on(self) -> list[str]:
-        """Which splits the finished trials' numbers are of."""
+        """The splits of the finished trials' numbers."""
         return sorted(self.finished["measured_on"].unique())
 
     @property
     def measured_sets(self) -> list[tuple[str, str]]:
-        """Data set, by its manifest's own name, and split that the finished trials' numbers are of."""
+        """(data set by its name in the manifest, split) of the finished trials' numbers."""
         splits = {TEST: "data.test_split", VALIDATION: "data.validation_split"}
         splits_of_sets = {
             (name, str(experiment.get(splits[split], splits[split])))
@@ -136,7 +136,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         experiment = None
         with suppress(ValueError):  # of a version whose settings are not known
             experiment = run.experiment
-        # A data set that was made again under its old name is another one.
+        # Data sets are compared by hash: one may have been made again under its old name.
         data_hash = (run.info.get("data") or {}).get("hash")
         data = {"data.hash": str(data_hash)} if data_hash else {}
         for trial in run.trials():
@@ -160,7 +160,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         lost = [problem for run in runs for problem in run.problems()]
         raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
     named = list(dict.fromkeys(path for one in overrides.values() for path in one))
-    # A trial's numbers of the test split are not averaged with another's of the validation split.
+    # Numbers of the test split and of the validation split are not averaged.
     if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
         settings = [{**one, MEASURED: row["measured_on"]} for one, row in zip(settings, rows, strict=True)]
     varied = varied_paths(settings, [row[OBJECTIVE] for row in rows], named)
@@ -233,7 +233,7 @@ def with_language_groups(trials: pd.DataFrame) -> pd.DataFrame:
             if languages and first.language == languages[0] and all(name in trials for name in of_languages):
                 means[first.in_language(group)] = trials[of_languages].mean(axis=1, skipna=False)
     without_means = trials.drop(columns=[name for name in columns if name.language in (TRAINED, UNSEEN)])
-    # A copy is in one piece: pandas warns, on the user's screen, of a frame in a hundred.
+    # Copied into one block: pandas warns about frames in a hundred blocks.
     return pd.concat([without_means, pd.DataFrame(means, index=trials.index)], axis=1).copy()
 
 
@@ -254,7 +254,7 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def short_name(path: str) -> str:
-    """What a table calls a setting: `noise` for `data.noise.ratio`, else its last word."""
+    """A setting's name in tables: `noise` for `data.noise.ratio`, else its last part."""
     return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
 
 
@@ -273,7 +273,7 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
     }
     if trial.is_finished:
         result = trial.result()
-        # Without a test split, the last epoch: the best validation epoch's score would be chosen on what it reports.
+        # Without a test split, the last epoch: the best validation epoch would be chosen on the reported numbers.
         metrics = result.get("test") or result.get("last") or result.get("val") or {}
         row["status"] = FINISHED
         row["best_epoch"] = result["best_epoch"]
@@ -287,7 +287,7 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
     measured = {Metric.parse(name): float(value) for name, value in metrics.items()}
     languages = _languages(settings, measured)
     row |= {str(name): value for name, value in measured.items()}
-    # The languages that the trial was trained on; by a scheme that is not known here, all of its data's.
+    # The trained languages; with an unknown scheme, all languages of the data.
     scheme = SCHEMES.get(str(settings.get("objective.scheme")))
     trained = languages if scheme is None else tuple(scheme().trained_languages(languages))
     row |= {"data_languages": languages, TRAINED_LANGUAGES: trained} | _cost(epochs)
@@ -308,7 +308,7 @@ def _languages(settings: Mapping[str, Any], measured: Iterable[Metric]) -> tuple
 
 
 def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
-    """What a trial took: `cost/seconds_per_epoch` of training, of its parts, and `cost/memory_mb`, its peak on the device."""
+    """A trial's cost: `cost/seconds_per_epoch` of training, of its parts, and `cost/memory_mb`, its peak on the device."""
     cost, times = {}, [epoch.group("seconds") for epoch in epochs]
     if (seconds := train_seconds(epochs)) is not None:
         cost[SECONDS] = float(seconds) / len(epochs)

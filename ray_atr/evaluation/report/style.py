@@ -1,4 +1,4 @@
-"""How figures look: a colour and a marker an objective, told apart without colour sight, names at the ends of lines."""
+"""The style of figures: a colour and a marker for each objective, safe for colour blindness, and names at the ends of lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RC: dict[Any, Any] = {
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of each line; a name that begins with an objective's takes that one's while it is free.
+    """Colour and marker of each line; a name that begins with an objective's has that objective's, if it is still free.
 
     A colour comes twice only when all have been used, and then with another marker.
     """
@@ -51,7 +51,7 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size: float = 9) -> None:
-    """Write (x, y, text, colour) beside the right edge of the axes, joined to its line by a thin rule where it was moved."""
+    """Write (x, y, text, colour) beside the right edge of the axes, joined to its line by a thin rule if it was moved."""
     if not ends:
         return
     low, high = axes.get_ylim()
@@ -74,7 +74,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def within(positions: Sequence[float], low: float, high: float, gap: float) -> list[float]:
-    """The positions moved as little as keeps them at least `gap` apart and, if there is room for all, between low and high."""
+    """The positions, moved as little as possible so that they are at least `gap` apart and, if they fit, within [low, high]."""
     order, steps = np.argsort(positions, kind="stable"), gap * np.arange(len(positions))
     placed = np.empty(len(positions))
     free = np.maximum.accumulate(np.maximum(np.asarray(positions)[order] - steps, low))

@@ -27,7 +27,7 @@ PLURALS = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on disk and what it shows, in words for those who cannot see it."""
+    """A picture on disk and its description for people who cannot see it."""
 
     path: Path
     title: str
@@ -45,7 +45,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Best:
-    """The point with the highest validation metric, averaged over seeds, under one noise ratio (None: there is but one)."""
+    """The point with the highest validation metric, averaged over seeds, at one noise ratio (None: there is only one)."""
 
     noise_ratio: float | None
     objective: str
@@ -54,7 +54,7 @@ class Best:
     deviation: float
     num_seeds: int
     command: str
-    """Runs its best seed again."""
+    """The command that runs its best seed again."""
 
     @property
     def score(self) -> str:
@@ -63,7 +63,7 @@ class Best:
 
     @property
     def command_parts(self) -> list[str]:
-        """The command, cut before each option, so that a page can break its lines there."""
+        """The command, split before each option, where a page can break lines."""
         first, *options = self.command.split(" --")
         return [first, *("--" + option for option in options)]
 
@@ -94,13 +94,13 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
 
 
 def _title(runs: Runs) -> str:
-    """What the sweeps are called; several of one name by their folders."""
+    """The names of the sweeps; the folders' names if several are equal."""
     called = [info["name"] for info in runs.infos]
     return ", ".join(called if len(set(called)) == len(called) else runs.names)
 
 
 def _is_varied(path: str, runs: Runs) -> bool:
-    """Whether trials differ in a setting, or in the choice that it is a part of."""
+    """Whether trials differ in a setting, or in the variant that it belongs to."""
     differing = [one for one in (*runs.varied, SEED) if runs.trials[one].nunique(dropna=False) > 1]
     return any(path == one or path.startswith(f"{one}.") for one in differing)
 
@@ -114,7 +114,7 @@ def _summary(runs: Runs) -> str:
     values = {path: runs.trials[path].nunique(dropna=False) for path in (*runs.varied, SEED)}
     sizes = {path: size for path, size in values.items() if size > 1}
     if sizes:
-        # Where not every combination was run, a product would promise it.
+        # A product only if every combination was run.
         joint = " × " if math.prod(sizes.values()) == len(runs.trials) else ", "
         named = {path: PLURALS.get(path, f"values of {short_name(path)}") for path in sizes}
         words.append(joint.join(f"{size} {named[path]}" for path, size in sizes.items()))
@@ -180,7 +180,7 @@ def best_points(runs: Runs) -> list[Best]:
 
 
 def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
-    """The shell command that trains one trial again: its run folder's settings, and what the trial varied."""
+    """The shell command that trains one trial again, with its run's settings and the trial's overrides."""
     folder, seed = runs.folders[runs.names.index(run)], runs.experiments[runs.names.index(run)].get(SEED, 0)
     settings = {**runs.overrides[trial_id], SEED: runs.overrides[trial_id].get(SEED, seed)}
     words = [*command_words("train"), "--config", str(folder / "experiment.json")]

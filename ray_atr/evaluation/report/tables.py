@@ -32,7 +32,7 @@ from ray_atr.metrics.samples import Sample, from_arrays
 from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
-"""What a table calls the directions."""
+"""The directions' names in tables."""
 SEEN = "in training?"
 AT_CHANCE = "°"
 KNOWLEDGE = "objective.knowledge."
@@ -40,12 +40,12 @@ SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "t
 PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
 TICK = "✓"
 BASELINE = "contrastive"
-"""What the others are compared with in pairs, if it is there; else the first objective."""
+"""The baseline of paired comparisons, if it is among the objectives; else the first objective."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of numbers: the metric, what heads it, how it is written, and which end is better (None: neither)."""
+    """One column of numbers: its metric, heading and format, and whether higher is better (None: neither)."""
 
     metric: str
     title: str
@@ -80,7 +80,7 @@ def language_groups(runs: Runs) -> list[str]:
 
 
 def of_whom(language: str, runs: Runs) -> str:
-    """What a title calls a language, or a mean over languages: those that were trained on, or those that were not."""
+    """A language, or a mean over trained or other languages, in a title."""
     if language not in (TRAINED, UNSEEN):
         return {"eng": "English", MEAN: "mean of languages"}.get(language, language)
     languages, before, after = runs.trained, "trained ", ""
@@ -96,10 +96,10 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     """A row a point of the sweep: what it varies, the columns that were measured, the number of seeds."""
     points = aggregate(runs) if points is None else points
     columns = [column for column in columns if column.metric in points]
-    # A column that says the same in every row says nothing.
+    # Without columns that are equal in all rows.
     lead = differing(points, sorted(runs.varied, key=lambda path: path != NOISE)) or [OBJECTIVE]
     if any(Metric.parse(column.metric).language == UNSEEN for column in columns):
-        # How many of the languages that not all trials were trained on the point was trained on.
+        # The number of languages that this point was trained on, among those that not all trials were trained on.
         others = set(runs.others)
         words = {number: f"{number} of {len(others)}" for number in range(len(others))} | {
             0: "none",
@@ -152,13 +152,13 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
 
 
 def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
-    """Whether a metric is a point's R@1 and not told apart from that of a random order, over the queries of all its seeds."""
+    """Whether a metric is a point's R@1 and `is_chance`, over the queries of all its seeds."""
     task, language, name = (named := Metric.parse(metric)).task, named.language, named.name
     return name == "recall_at_1" and is_recall_at_chance(row, task, language, row[NUM_SEEDS])
 
 
 def learnt_nothing(runs: Runs) -> list[str]:
-    """The points that no direction tells apart from chance in the languages they were trained on, by their names."""
+    """The names of points whose R@1 is at chance in both directions in the languages that they were trained on."""
     if runs.finished.empty:
         return []
     points = aggregate(runs)
@@ -180,7 +180,7 @@ def ablation_table(runs: Runs, columns: Sequence[Column], title: str) -> Table:
     points = aggregate(runs)
     parts = pd.DataFrame([ticks(partial(_is_on, runs, row)) for row in row_dicts(points)])
     others = [path for path in runs.varied if path not in (OBJECTIVE, *SWITCHES, PERIOD)]
-    # No knowledge, then all of ASK, then what is left of it.
+    # No knowledge, then complete ASK, then its ablations.
     num_on = (parts == TICK).sum(axis=1)
     order = sorted(points.index, key=lambda row: (num_on[row] > 0, -num_on[row]))
     shown = points.assign(**parts).loc[order]
@@ -231,7 +231,7 @@ def paired_table(runs: Runs) -> Table | None:
 
 
 def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]]]:
-    """(objective, noise) -> the scores of its seeds, in reading order; only points all of whose trials kept them."""
+    """The scores of each (objective, noise)'s seeds, in reading order; only of points whose trials all have scores."""
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
     of_points: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
@@ -243,7 +243,7 @@ def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:
-    """The scores that a trial kept of its test split; none if it kept none. DamagedFileError if the file is no such."""
+    """A trial's stored scores of its test split; empty if there are none. DamagedFileError if the file is damaged."""
     if not file_exists(path):
         return {}
     content = read_bytes(path)
@@ -266,7 +266,7 @@ def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Ce
 
 
 def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
-    """Which points a race dropped, and why: a row each, by its name; None if none was dropped."""
+    """The points that a race dropped, with the evidence, a row each; None if there are none."""
     if not dropped:
         return None
     rows = [

@@ -22,12 +22,12 @@ from ray_atr.evaluation.report.tables import language_groups, learnt_nothing, pa
 from ray_atr.metrics.epoch_report import TASKS
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet computes a text that begins so."""
+"""First characters of a text that a spreadsheet takes for a formula."""
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report, and what a terminal shows of it."""
+    """The files of a report, and its summary for a terminal."""
 
     page: Location
     table_csv: Location
@@ -38,8 +38,8 @@ class ReportPaths:
 
 @dataclass(frozen=True)
 class Added:
-    """What a section adds to a report: tables before the main ones, layouts after them, pictures before the figures; and what
-    of the runs is in none of its tables, a line each with the reason.
+    """A section's additions to a report: tables before the main ones, layouts after them, pictures before the figures; and a line
+    for each part of the runs that is in none of its tables, with the reason.
     """
 
     tables: list[Table] = field(default_factory=list)
@@ -85,7 +85,7 @@ def write_report(
 
 
 def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
-    """The points, each metric under the name of the split it was measured on: `test/text_to_audio/eng/recall_at_1`."""
+    """The points, with the split in the name of each metric: `test/text_to_audio/eng/recall_at_1`."""
     splits = runs.measured_on
     if len(splits) != 1:
         return points
@@ -93,7 +93,7 @@ def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
 
 
 def summary_table(*run_folders: Location | str) -> str:
-    """What a terminal shows of run folders, read together: R@1 and R@10, both directions, and how many trials are missing."""
+    """A summary of run folders for a terminal: R@1 and R@10 in both directions, and the number of missing trials."""
     runs = read_runs(run_folders)
     return _summary(runs, main_tables(runs))
 
@@ -107,14 +107,14 @@ def _summary(runs: Runs, tables: Sequence[Table]) -> str:
     if runs.dropped:
         text += f"\ndropped by the race, without numbers of all seeds: {', '.join(runs.dropped)}"
     if runs.problems:
-        text += "\nnot whole:\n  " + "\n  ".join(runs.problems)
+        text += "\nproblems:\n  " + "\n  ".join(runs.problems)
     if nothing := learnt_nothing(runs):
         text += "\nlearned nothing (R@1 not distinguishable from chance): " + ", ".join(nothing)
     return text
 
 
 def main_tables(runs: Runs) -> list[Table]:
-    """R@1, R@10 and mAP10 in both directions: of the languages that were trained, then of those that were not; differences."""
+    """R@1, R@10 and mAP10 in both directions, of the trained languages and then of the others; and paired differences."""
     if runs.finished.empty:
         return []
     differences = paired_table(runs)

@@ -1,4 +1,4 @@
-"""MLflow -> run folders: the way back, so that what others tracked on a server can be reported like one's own."""
+"""Run folders from MLflow, so that sweeps that others tracked on a server can be reported like local ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATUS = {
 def fetch_experiment(name: str, store: Store, out: storage.Location) -> list[storage.Location]:
     """Write each sweep of an MLflow experiment as a run folder under `out`; the folders, oldest first.
 
-    A folder that is there already is kept as it is. Checkpoints are not fetched. Raises ValueError if the store has no
+    An existing folder is not changed. Checkpoints are not fetched. Raises ValueError if the store has no
     such experiment, or no sweep in it; ConnectionError if it cannot be reached.
     """
     from mlflow.exceptions import MlflowException
@@ -74,7 +74,7 @@ def _write(client: MlflowClient, parent: Run, runs: list[Run], out: storage.Loca
     storage.make_folder(folder / "trials")
     storage.write_json(folder / "experiment.json", _settings(parent.data.params))
     storage.write_json(folder / "tracking.json", {"sweep_id": sweep_id})
-    # Written last: its presence says that the folder is whole.
+    # Written last: a folder with it is complete.
     storage.write_json(folder / "sweep.json", _sweep_info(parent, trials))
     return folder
 
@@ -133,7 +133,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
 
 
 def _sent_result(client: MlflowClient, run: Run) -> dict[str, Any]:
-    """The result that was sent as a file, with what is no metric in MLflow; nothing of an earlier version's run."""
+    """The result that was sent as a file, including numbers that are no MLflow metrics; empty for a run of an older version."""
     if not any(file.path == run_folder.RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
         return {}
     with tempfile.TemporaryDirectory() as folder:
@@ -158,9 +158,9 @@ def _result(
 
 
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:
-    """The settings tree that was sent as texts, typed again."""
+    """The settings tree, which was sent as texts, converted to its types."""
     try:
         return flatten(stored_experiment(params))
     except ValueError:
-        # Tracked by another version, whose tree had other settings: they stay the texts they are.
+        # Tracked by another version with other settings: they stay texts.
         return dict(params)

@@ -1,4 +1,4 @@
-"""What metrics are called in MLflow, whose page sorts them by name and gives each beginning up to the last slash a section.
+"""Names of metrics in MLflow, whose page sorts them by name, with a section for each prefix up to the last slash.
 
 The few that compare trials have no slash, so that they are the first section: `R1 text to audio trained` after each epoch's
 validation, `test R1 text to audio trained` of the best epoch. All others are in one section a kind: `validation/`, `best/`,
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 KINDS = ("validation", "best", "test")
-"""Beginnings of the names of what an evaluation measured: after an epoch, at the best epoch, on the test split."""
+"""Prefixes of an evaluation's metrics: after an epoch, at the best epoch, on the test split."""
 CONSTANTS = ("chance_at_1", "queries", "tied_queries")
-"""Measures that say of a set, not of a model, what they say."""
+"""Measures of a data set, not of a model."""
 GROUPS = {"trained": "trained", "mean": "mean of languages"}
 HEADINGS = {
     f"{direction}/{group}/{measure}": f"{short} {direction.replace('_', ' ')} {words}"
@@ -21,23 +21,23 @@ HEADINGS = {
     for direction in ("text_to_audio", "audio_to_text")
     for group, words in GROUPS.items()
 } | {"text_to_audio/mean/mean_rank_variance": "mean rank variance text to audio"}
-"""What the metrics that compare are called; MLflow refuses the `@` of R@1."""
+"""Names of the metrics that compare trials; MLflow does not allow the `@` of R@1."""
 
 
 def in_mlflow(name: str) -> str:
-    """A metric's name in MLflow: of an evaluation, dots in the place of the slashes after its kind."""
+    """A metric's name in MLflow; the slashes of an evaluation's metric after its kind become dots."""
     kind, slash, rest = name.partition("/")
     return kind + slash + rest.replace("/", ".") if kind in KINDS else name
 
 
 def from_mlflow(name: str) -> str:
-    """The name of a metric that has this name in MLflow; those of earlier versions have it already."""
+    """The metric's name for a name in MLflow; names of older versions are unchanged."""
     kind, slash, rest = name.partition("/")
     return kind + slash + rest.replace(".", "/") if kind in KINDS else name
 
 
 def tracked(numbers: Mapping[str, float]) -> dict[str, float]:
-    """What MLflow is sent of some numbers by their names: the summary first, constants left out."""
+    """The numbers that are sent to MLflow, by name: the summary first, without constants."""
     summary: dict[str, float] = {}
     for kind, before in (("validation", ""), ("test", "test ")):
         by_heading = {heading: numbers.get(f"{kind}/{name}") for name, heading in HEADINGS.items()}

@@ -1,4 +1,4 @@
-"""Where MLflow keeps what is tracked: a server named by MLFLOW_TRACKING_URI, else one SQLite file next to the run folders."""
+"""MLflow's store: the server in MLFLOW_TRACKING_URI, else one SQLite file next to the run folders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BRIEF = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
-# Who asks for an upload or a download would rather wait a minute for a busy server than be refused.
+# An explicit upload or download should wait a minute for a busy server.
 PATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 
 SWEEP_TAG = "ray_atr.sweep"
@@ -47,20 +47,20 @@ COMMAND_TAG = "command"
 OVERRIDES_TAG = "ray_atr.overrides"
 FORMAT_TAG = "ray_atr.format"
 EPOCHS_TAG = "ray_atr.epochs_sent"
-"""Number of an epoch up to which a trial's metrics are in MLflow; sent together with them."""
+"""Tag with the last epoch whose metrics are in MLflow; sent together with them."""
 STOPPED_TAG = "stopped_early"
-"""Tells a trial that was ended for its results so far from one that was killed: MLflow has one status for both."""
+"""Tag of a trial that a scheduler stopped: MLflow has the same status for it as for a killed one."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """A tracking store: its URI, and where its artifacts are stored if this process decides that (a server does so itself)."""
+    """A tracking store: its URI, and the location of its artifacts (None: the server's)."""
 
     uri: str
     artifacts: Path | None
 
     def __str__(self) -> str:
-        """The URI as it may be shown, without a user or password."""
+        """The URI without user and password."""
         return redact(self.uri)
 
     @property
@@ -78,7 +78,7 @@ class Store:
 
         if self.is_server or self.artifacts is None:
             return MlflowClient(tracking_uri=self.uri)
-        # MLflow reports every table it creates; a person who starts a sweep has no use for that.
+        # MLflow logs every table that it creates.
         for name in ("mlflow.store.db.utils", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         self.artifacts.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Store:
             if existing.lifecycle_stage != "active":
                 client.restore_experiment(existing.experiment_id)
             if not TRAINING.items() <= existing.tags.items():
-                # Made by another program or an earlier version: its page would open in the other mode.
+                # An experiment of another program or an older version lacks the tags: its page would open in the other mode.
                 for key, value in TRAINING.items():
                     client.set_experiment_tag(existing.experiment_id, key, value)
             return str(existing.experiment_id)
@@ -109,7 +109,7 @@ class Store:
             # Without the tag MLflow's page opens in its mode for language-model applications, not for training runs.
             return client.create_experiment(name, artifact_location=location, tags=TRAINING)
         except MlflowException:
-            # Another sweep may have made it between the question and now.
+            # Another sweep may have created it meanwhile.
             existing = client.get_experiment_by_name(name)
             if existing is None:
                 raise
@@ -117,7 +117,7 @@ class Store:
 
 
 def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list[Run]:
-    """The runs of an MLflow experiment, of which MLflow gives a thousand at a time; `wanted` filters them."""
+    """All runs of an MLflow experiment, which MLflow returns a thousand at a time; `wanted` filters them."""
     page = client.search_runs([experiment_id], wanted, max_results=1000)
     runs = list(page)
     while page.token:
@@ -127,7 +127,7 @@ def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list
 
 
 def brief(error: Exception) -> str:
-    """What MLflow says, without secrets, on one line of 200 characters at most."""
+    """MLflow's error text without secrets, on one line of at most 200 characters."""
     return cut(" ".join(redact(str(error)).split()), 200)
 
 

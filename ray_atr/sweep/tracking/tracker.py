@@ -1,4 +1,4 @@
-"""The controller's side of MLflow: what it lacks of the run folder, which is the truth, is sent, nothing twice."""
+"""The controller's side of MLflow: sends what MLflow lacks of the run folder, and nothing twice."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
 MAX_COMPARED, MAX_IN_NOTE = 100, 60
 MAX_NAME, MAX_DIGEST = 500, 36
-"""What MLflow takes as name and digest of a data set."""
+"""MLflow's limits for the name and digest of a data set, in characters."""
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -90,10 +90,10 @@ class Tracker:
         self.experiment_name = str(RunFolder.open(self.run_folder).settings.get("tracking.experiment_name", "ray_atr"))
         self.store = store or store_of(self.run_folder)
         self.sample_seconds = sample_seconds
-        """Seconds between samples of this machine's load while the sweep runs; None: none."""
+        """Seconds between samples of this machine's load during the sweep; None: no samples."""
         self.sweep_id = _sweep_id(self.run_folder)
         self.is_patient = is_patient
-        """Whether to wait for a busy server, as a command may and a sweep may not."""
+        """Whether to wait for a busy server: a command may, a sweep must not."""
         self.problem: str | None = None
         """Why MLflow lags behind, if it does."""
         self._retry_at = 0.0
@@ -101,7 +101,7 @@ class Tracker:
         self._monitor: SystemMetricsMonitor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The client holds database or network connections, and another process must look its runs up again.
+        # The client holds connections; another process looks up its runs again.
         return {**self.__dict__, "_connection": None, "_monitor": None}
 
     def start_sweep(self) -> str | None:
@@ -161,7 +161,7 @@ class Tracker:
                 self._connection = _Connection(self.run_folder, client, experiment_id, self.sweep_id)
             result = action(self._connection)
         except (MlflowException, OSError) as error:
-            # The next attempt looks the runs up again: a call that timed out may have done its work.
+            # The next attempt looks up the runs again: a call that timed out may have succeeded.
             self._connection = None
             self._retry_at = time.monotonic() + RETRY_SECONDS
             if self.problem is None:
@@ -173,7 +173,7 @@ class Tracker:
 
 
 def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
-    """Send what MLflow lacks of a run folder, nothing twice; the tracker that did. ConnectionError if it is away."""
+    """Send what MLflow lacks of a run folder; returns the tracker. ConnectionError if MLflow cannot be reached."""
     tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
     statuses = {trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()}
     tracker.start_sweep()
@@ -183,7 +183,7 @@ def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker
 
 
 def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetricsMonitor:
-    """A thread that logs this machine's load, counting on after a restart, until `.finish()` or MLflow is away."""
+    """A thread that logs this machine's load until `.finish()`; its step counter continues after a restart."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
@@ -196,7 +196,7 @@ def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetrics
 
 
 class _Connection:
-    """A client and the runs of one sweep, found again by their tags; a run's `data` is what MLflow holds of it."""
+    """A client and the runs of one sweep, which are found by their tags; a run's `data` is its content in MLflow."""
 
     def __init__(self, folder: Location, client: MlflowClient, experiment_id: str, sweep_id: str) -> None:
         self.run = RunFolder.open(folder)
@@ -222,7 +222,7 @@ class _Connection:
         trial = self.run.trial(trial_id)
         content = trial.describe()
         if trial_id not in self.runs:
-            # As reports call it, whichever of its objective's parts were varied.
+            # The name that reports use, whichever parts of the objective were varied.
             overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
             name = trial_name(overrides, settings) if overrides else content["name"]
             tags = {"objective": objective_label(settings, overrides), **self._trial_tags(content)}
@@ -250,7 +250,7 @@ class _Connection:
         for name in ("experiment.json", "sweep.json"):
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
         self._send_data(None)
-        # The trials have their runs only now.
+        # Only now do all trials have runs.
         self._log(None, tags={"mlflow.note.content": self._note()})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
@@ -291,7 +291,7 @@ class _Connection:
         return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
 
     def _note(self) -> str:
-        """What the parent run's page says: two pages that show the trials together, how they were made, where they are stored."""
+        """The text of the parent run's page: links to two pages with all trials, the command, and the run folder."""
         pages = f"[Curves, best trial first]({self.charts()}) · [Trials side by side]({self.comparison(MAX_IN_NOTE)})"
         space = "\n".join(f"- `{path}`: {spec}" for path, spec in (self.info.get("space") or {}).items())
         return f"{pages}\n\n`{self.info.get('command', '')}`\n\n{space}\n\nRun folder: `{self.run.path}`"
@@ -316,9 +316,9 @@ class _Connection:
         return {**varied, **own, **self._source_tags()}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
-        known = self.runs[trial_id].data.params
+        sent = self.runs[trial_id].data.params
         # As they would be typed on the command line, so that MLflow's comparison shows each on one line.
-        typed = {path: as_typed(value) for path, value in settings.items() if path not in known}
+        typed = {path: as_typed(value) for path, value in settings.items() if path not in sent}
         as_json = partial(json.dumps, ensure_ascii=False, default=str)
         missing = {path: value if isinstance(value, str) else as_json(value) for path, value in typed.items()}
         if missing:
@@ -330,7 +330,7 @@ class _Connection:
         The best epoch so far is left out: as a metric, `best_epoch` says that a trial's result has been sent.
         """
         sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
-        # The metric that chooses leads: MLflow's comparison opens on the first that a run was sent.
+        # The selecting metric first: MLflow's comparison opens with the first metric of a run.
         first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
         for row in trial.epochs_after(sent):
             numbers = tracked(row.numbers)
@@ -352,7 +352,7 @@ class _Connection:
         self._log(trial.trial_id, {**tracked(final), "best_epoch": best}, epoch=best, time_seconds=ended)
 
     def _send_files(self, trial: TrialFolder) -> None:
-        """A finished trial's files: all numbers, constants too, its settings, and each test query's scores if they are there."""
+        """A finished trial's files: all numbers including constants, its settings, and each test query's scores if stored."""
         run_id = self.runs[trial.trial_id].info.run_id
         for name in (METRICS_FILE, RESULT_FILE):
             self.client.log_text(run_id, redact(read_text(trial.folder / name)), name)
@@ -363,7 +363,7 @@ class _Connection:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
     def _send_data(self, trial_id: str | None) -> None:
-        """The data set that a run is of, by name and digest, as MLflow's own Dataset."""
+        """The data set of a run as MLflow's Dataset, with name and digest."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         # Known once the data is prepared, which is after the sweep's own run is made.
@@ -390,7 +390,7 @@ class _Connection:
         self.statuses[trial_id] = status
 
     def _log(self, trial_id: str | None, metrics: Mapping[str, Any] | None = None, **rest: Any) -> None:
-        """`log_batches` to the run of a trial, or of the sweep, noted as held."""
+        """`log_batches` to the run of a trial or of the sweep, and update its `data`."""
         run = self.runs[trial_id]
         log_batches(self.client, run.info.run_id, metrics or {}, **rest)
         run.data.metrics.update(metrics or {})
@@ -422,7 +422,7 @@ def log_batches(
     tags: Mapping[str, str] | None = None,
     time_seconds: float | None = None,
 ) -> None:
-    """One or a few batches to a run. The tags go with the last, so that a tag that counts what was sent never runs ahead."""
+    """Send batches to a run. The tags are in the last one, so that a tag that counts sent metrics is never too large."""
     from mlflow.entities import Metric, Param, RunTag
 
     room = MAX_METRICS - MAX_PARAMS - MAX_TAGS
@@ -446,7 +446,7 @@ def _query(parts: dict[str, str]) -> str:
 
 
 def _sweep_id(folder: Location) -> str:
-    """The identity of a sweep in MLflow, made once and kept in the run folder, so that moving the folder keeps it."""
+    """The id of a sweep in MLflow, created once and stored in the run folder, so that the folder can be moved."""
     path, run = folder / "tracking.json", RunFolder.open(folder)
     recorded = run.info.get("sweep_id")
     if file_exists(path):
