@@ -1,1 +1,1 @@
-"""A trained retriever in use: exported to other tools, calibrated, and searched with."""
+"""Uses of a trained retriever: export to other tools, search indexes, a server, language packs."""

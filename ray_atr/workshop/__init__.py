@@ -1,1 +1,1 @@
-"""Data is made and judged here: importing, checks, translation, languages, the synthetic set, the audit."""
+"""Making and checking data sets: import, checks, joins, translation, captions by template, synthetic soundscapes, audits."""

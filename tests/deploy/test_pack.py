@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
-from ray_atr.deploy.pack.fitting import AUDIO_PART, belongs, fit_projection, most_words
+from ray_atr.deploy.pack.fitting import AUDIO_PART, fit_projection, most_words, target_vectors
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
@@ -116,7 +116,7 @@ def test_a_text_vector_stands_in_the_place_of_a_clip(inputs: Path) -> None:
 
 def test_a_caption_belongs_where_its_english_version_is_moved_towards_its_clip(inputs: Path) -> None:
     space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
-    rows, wanted = belongs(space)
+    rows, wanted = target_vectors(space)
     assert [space.pairs[row].split for row in rows] == ["train"] * 48
     own = space.text_of()
     clips, english = space.audio[:24], np.stack([own[f"a low tone, number {clip}", "eng"] for clip in range(24)])
@@ -126,7 +126,7 @@ def test_a_caption_belongs_where_its_english_version_is_moved_towards_its_clip(i
         np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-5)
     # Without an English version a caption belongs near its clip alone.
     alone = replace(space, pairs=[one for one in space.pairs if (one.audio_row, one.language) != (3, "eng")])
-    rows, wanted = belongs(alone)
+    rows, wanted = target_vectors(alone)
     (place,) = [n for n, row in enumerate(rows) if alone.pairs[row].audio_row == 3]
     kept = np.delete(english, 3, axis=0).mean(axis=0)
     others = np.array([alone.pairs[row].audio_row for row in rows])
@@ -183,7 +183,7 @@ def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, 
 
 def test_words_decide_where_a_query_is(inputs: Path, pack: Pack) -> None:
     space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
-    rows, wanted = belongs(space)
+    rows, wanted = target_vectors(space)
     retriever = Retriever.from_pretrained(pack.folder)
     texts, codes = [space.pairs[row].caption for row in rows], [space.pairs[row].language for row in rows]
     close = (retriever.encode_text(texts, codes).numpy() * wanted).sum(axis=1).mean()

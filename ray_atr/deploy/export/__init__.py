@@ -1,1 +1,1 @@
-"""A trained retriever in the formats of other libraries: written, loaded without this package, compared, then kept."""
+"""Export of a trained retriever to the formats of other libraries, checked by loading it without this package."""

@@ -1,4 +1,4 @@
-"""A retriever as a SentenceTransformer in this process: any towers, long clips, other sample rates, and no flag."""
+"""A retriever as a SentenceTransformer in this process, with any towers, long clips and any sample rate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def as_sentence_transformer(retriever: Retriever, language: str = "eng") -> SentenceTransformer:
     """A SentenceTransformer that embeds as `retriever.encode_text` and `encode_audio` do; `similarity` ranks as `distance` says.
 
-    Texts are of one language, which counts only for a tokeniser with language tags. A clip is a mono waveform with its rate,
-    `{"array": [S], "sampling_rate": Hz}`, alone or as `{"audio": ...}`. For use in this process: nothing of it can be saved, as
-    that library opens no modules but its own; `ray-atr export --to sentence-transformers` writes what it opens.
+    All texts are in one language, which is used only by a tokeniser with language tags. A clip is a mono waveform with its rate,
+    `{"array": [S], "sampling_rate": Hz}`, alone or as `{"audio": ...}`. It cannot be saved, as that
+    library opens only its own modules; `ray-atr export --to sentence-transformers` writes a folder that it can open.
 
     ValueError, with what to install, without sentence-transformers.
     """

@@ -1,4 +1,4 @@
-"""Run by path, in a process of its own: embeds with an export's load.py what a file holds. Imports no ray_atr.
+"""A script for a separate process: embeds the inputs of a file with an export's load.py. Does not import ray_atr.
 
 `python -I check.py LOAD INPUTS OUTPUTS [NAME=VALUE]`
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 def main(load: str, inputs: str, outputs: str, *assigned: str) -> None:
     """Write the vectors of the clips and texts in `inputs` (npz) to `outputs` (npz). Fails if this package was loaded."""
-    # The export is what was written, without what importing it leaves.
+    # Importing must not add files to the export.
     sys.dont_write_bytecode = True
     spec = importlib.util.spec_from_file_location("load", load)
     assert spec is not None

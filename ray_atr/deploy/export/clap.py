@@ -1,4 +1,4 @@
-"""A retriever of HTS-AT and a RoBERTa-shaped text encoder as the ClapModel of transformers: the same weights by its names."""
+"""Export of a retriever of HTS-AT and a RoBERTa-like text encoder as a ClapModel of transformers, with renamed weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEEDED = (
 
 
 def require(retriever: Retriever) -> None:
-    """ValueError for a retriever that a ClapModel cannot be, which says what can."""
+    """ValueError for a retriever that cannot be a ClapModel, naming what can."""
     audio, text = retriever.audio_tower, retriever.text_tower
     if not is_htsat(audio):
         raise refuse("--to clap", f"model.audio {retriever.settings.audio.name}", NEEDED)
@@ -53,7 +53,7 @@ def require(retriever: Retriever) -> None:
 
 
 def is_htsat(tower: nn.Module) -> bool:
-    """Whether it is the audio tower of CLAP."""
+    """Whether a tower is HTS-AT, the audio tower of CLAP."""
     return (
         isinstance(tower, TransformersAudioTower)
         and tower.model_type == "clap_audio_model"
@@ -62,7 +62,7 @@ def is_htsat(tower: nn.Module) -> bool:
 
 
 def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
-    """Write the model, its tokeniser and its feature extractor into a folder; what a loader needs to know besides."""
+    """Write the model, its tokeniser and its feature extractor into a folder; returns further entries of export.json."""
     from transformers import ClapTextConfig
 
     text, audio = retriever.text_tower, retriever.audio_tower
@@ -71,7 +71,7 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     given = text.model.config
     config = ClapTextConfig(**{name: getattr(given, name) for name in TEXT_OPTIONS})
     model = clap_model(retriever, config)
-    # Kept in older checkpoints: numbers of positions, which every model of this shape makes itself.
+    # Older checkpoints hold position numbers, which such models make themselves.
     weights = {name: value for name, value in text.model.state_dict().items() if not name.endswith("position_ids")}
     loaded = model.text_model.load_state_dict(weights, strict=False)
     made = {"embeddings.position_ids", "embeddings.token_type_ids"}
@@ -95,7 +95,7 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
     temperature = retriever.learned.settings.temperature if learned is None else float(learned.detach().exp())
     audio_config = audio.model.config.to_dict()
     if audio_config["hidden_size"] != audio.width:
-        # Its projection takes this many numbers, which published configurations name right.
+        # The input width of its projection, which published configurations state correctly.
         audio_config["hidden_size"] = audio.width
     config = ClapConfig(
         text_config=text_config.to_dict(),
@@ -112,7 +112,7 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
 
 
 def projection_state(projection: nn.Module) -> dict[str, torch.Tensor]:
-    """A projection's weights as those of two layers; after a single one comes the identity."""
+    """A projection's weights as those of two layers; a single layer is followed by the identity."""
     layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
     width = layers[0].out_features
     second = (torch.eye(width), torch.zeros(width)) if len(layers) == 1 else (layers[1].weight, layers[1].bias)
@@ -122,10 +122,10 @@ def projection_state(projection: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def stock_tokeniser(retriever: Retriever) -> PreTrainedTokenizerBase:
-    """The tokeniser whose `save_pretrained` keeps what the tower reads: its longest text, and plain words.
+    """The tokeniser whose `save_pretrained` preserves the tower's longest text and its normalised words.
 
-    Classes of one model, like BertTokenizer, make their normaliser anew when they are loaded and would read the words as they are
-    written. PreTrainedTokenizerFast takes tokenizer.json as it is.
+    Classes of one model, like BertTokenizer, make a new normaliser when they are loaded and would not normalise the words.
+    PreTrainedTokenizerFast uses tokenizer.json unchanged.
     """
     from transformers import PreTrainedTokenizerFast
 

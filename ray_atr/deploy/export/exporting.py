@@ -1,4 +1,4 @@
-"""One export: written aside, loaded in a fresh process that never imports this package, compared, and only then kept."""
+"""One export: written to a temporary folder, loaded in a new process without this package, compared, and only then moved."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ TARGETS: dict[str, Any] = {
     "onnx": onnx,
     "mlflow": mlflow,
 }
-"""Format -> the module that says what it cannot be made of (`require`) and writes it (`write`)."""
+"""Format -> the module that refuses unsuitable retrievers (`require`) and writes the others (`write`)."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Where an export is, and how it compares with the retriever."""
+    """An export's folder, and its comparison with the retriever."""
 
     folder: Path
     target: str
@@ -64,12 +64,12 @@ class Exported:
     texts: int
     megabytes: float
     int8_recall_loss: float | None = None
-    """Points of R@10 that the text graph of 8 bits loses."""
+    """Loss of R@10, in percentage points, by the 8-bit text graph."""
 
 
 @dataclass(frozen=True)
 class ExportInputs:
-    """What both sides embed: waveforms [S] at the model's rate, no longer than a window, and texts with their languages."""
+    """Inputs that both embed: waveforms [S] at the model's rate, no longer than a window, and texts with their languages."""
 
     waveforms: list[Waveform]
     texts: list[str]
@@ -86,11 +86,11 @@ def export(
     asked: ExportInputs | None = None,
     say: Say = print,
 ) -> Exported:
-    """Export a saved retriever to a format, compare it with the retriever, and keep it only if they agree.
+    """Export a saved retriever to a format, compare it with the retriever, and write it only if they agree.
 
     `checkpoint` is a trial, a run of one trial, or a folder of `save_pretrained`; `out` a new folder (default:
     `<retriever>-<target>` next to the run). `asked` replaces the test split. ValueError for a retriever that the format cannot
-    hold, naming what can, and for an export that differs by more than the tolerance: nothing is left of it then.
+    hold, naming what can, and for an export that differs by more than the tolerance; then nothing is written.
     """
     require_known("--to", target, TARGETS)
     options = options or ExportOptions()
@@ -109,7 +109,7 @@ def export(
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
-            # It is packed as it is saved, low-rank updates and all.
+            # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
         shutil.copyfile(LOADERS / f"load_{target.replace('-', '_')}.py", aside / LOADER)
@@ -140,7 +140,7 @@ def export(
 
 
 def plain(retriever: Retriever) -> Retriever:
-    """A copy in evaluation mode whose low-rank updates are in the weights, for formats that know none."""
+    """A copy in evaluation mode with the low-rank updates merged into the weights, for formats without them."""
     retriever = copy.deepcopy(retriever).eval()
     for tower, own in (
         (retriever.audio_tower, retriever.settings.audio),
@@ -162,9 +162,9 @@ def _merge_updates(tower: nn.Module) -> None:
 
 
 def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[Vectors, Vectors]:
-    """Vectors of the clips and texts as the folder's load.py makes them in a process of its own. ValueError if it fails.
+    """Vectors of the clips and texts by the folder's load.py, in a separate process. ValueError if it fails.
 
-    `assigned` are names of the script with other values, `NAME=VALUE`.
+    `assigned` gives variables of the script other values, `NAME=VALUE`.
     """
     with tempfile.TemporaryDirectory() as scratch:
         inputs, outputs = Path(scratch) / "inputs.npz", Path(scratch) / "outputs.npz"
@@ -175,7 +175,7 @@ def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[V
             texts=np.array(asked.texts, dtype=np.str_),
             languages=np.array(asked.languages, dtype=np.str_),
         )
-        # Isolated: neither this folder's modules nor PYTHONPATH lead to the package.
+        # Isolated, so that neither the current folder nor PYTHONPATH gives access to the package.
         command = [sys.executable, "-I", str(CHECK), str(folder / LOADER), str(inputs), str(outputs), *assigned]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False)
         if done.returncode:
@@ -215,7 +215,7 @@ def _facts(retriever: Retriever, target: str) -> dict[str, Any]:
 
 
 def _name(folder: Location) -> str:
-    """A retriever's name as a folder: that of its run and trial, or its own."""
+    """A folder name for a retriever: that of its run and trial, or of its own folder."""
     if folder.name == "best":
         return f"{folder.parents[2].name}-{folder.parent.name}"
     return folder.name
@@ -234,7 +234,7 @@ def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> E
         for row, text in enumerate(texts)
         if asked.captions.present[language][row] and clip_of_text[row] < len(waveforms)
     ]
-    # As many of each language, when there are too many.
+    # Every n-th row, so that all languages have about equally many.
     rows = rows[:: -(-len(rows) // options.most_texts)]
     texts, languages, clips = (list(column) for column in zip(*rows, strict=True))
     return ExportInputs(waveforms, texts, languages, np.array(clips))

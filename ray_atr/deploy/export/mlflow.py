@@ -1,4 +1,4 @@
-"""A retriever as an MLflow model that is a folder: `mlflow.pyfunc.load_model`, `mlflow models serve`, without a store."""
+"""Export of a retriever as the folder of an MLflow model, for `mlflow.pyfunc.load_model` and `mlflow models serve`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ray_atr.models.retriever import Retriever
 
 
 def require(retriever: Retriever) -> None:
-    """Every retriever can be an MLflow model: its own code goes along."""
+    """Does nothing: every retriever can be an MLflow model, which includes this package's code."""
 
 
 def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:
-    """Write the model that `report --register` logs into a folder; what a loader needs to know besides."""
+    """Write the model that `report --register` logs into a folder; returns further entries of export.json."""
     import mlflow
 
     from ray_atr.models.mlflow_model import hush_mlflow, model_parts

@@ -1,4 +1,4 @@
-"""A retriever as two ONNX graphs, one a tower: waveforms to vectors, with the log-mel front end inside, and token ids to vectors.
+"""Export of a retriever as two ONNX graphs: waveforms to vectors, with the log-mel front end inside, and token ids to vectors.
 
 Shapes: N clips or texts, S samples, T frames, F mel bands, L tokens, D embedding width, r vector width.
 """
@@ -29,7 +29,7 @@ TOKENISER_FILE = "tokenizer.json"
 
 
 def require(retriever: Retriever) -> None:
-    """ValueError for a retriever that no graph can be, which says what can."""
+    """ValueError for a retriever that cannot be a graph, naming what can."""
     require_onnx("--to onnx")
     if retriever.settings.interaction == "late":
         raise refuse("--to onnx", "model.interaction late", "model.interaction global")
@@ -47,7 +47,7 @@ def require(retriever: Retriever) -> None:
 
 
 def write(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dict[str, Any]:
-    """Write the graphs and the tokeniser into a folder; what a loader needs to know besides."""
+    """Write the graphs and the tokeniser into a folder; returns further entries of export.json."""
     front_end = retriever.audio_tower.front_end
     shortest = max(front_end.minimum_samples, front_end.window_size)
     samples = torch.randn(2, max(shortest + 1, min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7))) * 0.1
@@ -81,7 +81,7 @@ class AudioGraph(nn.Module):
         if isinstance(self.tower, TransformersAudioTower):
             pooled = self.tower._encode(features).pooled
         else:
-            # As many as there are: a constant would be that of the example.
+            # Counted in the graph: len() would be a constant of the example.
             frames = torch.ones_like(features[:, :, 0], dtype=torch.int64).sum(dim=1)
             pooled = self.tower(features, frames).pooled
         return _ranked(nn.functional.normalize(self.projection(pooled), dim=-1), self.root)
@@ -96,7 +96,7 @@ class TextGraph(nn.Module):
         self.root = metric_root(retriever)
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Tensor:
-        # Sorting by length is for the speed of large batches, and no part of what is computed.
+        # `_encode` skips the sorting by length, which only speeds up large batches.
         encode = self.tower._encode if isinstance(self.tower, TransformersTextTower) else self.tower
         pooled = encode(token_ids, token_mask).pooled
         return _ranked(nn.functional.normalize(self.projection(pooled), dim=-1), self.root)
@@ -109,8 +109,8 @@ def _ranked(embeddings: Tensor, root: Tensor | None) -> Tensor:
 class LogMel(nn.Module):
     """`fit` and `log_mel` of a front end for waveforms [N, S] of equal length: [N, T, F], as products with the DFT's basis.
 
-    In float64, as `log_mel` has it: in float32 the quiet bands beside loud ones were off by up to 0.3 dB in real clips. ONNX
-    Runtime's STFT operator takes three times as long.
+    In float64, like `log_mel`: in float32, quiet bands beside loud ones were off by up to 0.3 dB in real clips. ONNX Runtime's
+    STFT operator takes three times as long.
     """
 
     def __init__(self, front_end: FrontEnd) -> None:
@@ -139,11 +139,11 @@ class LogMel(nn.Module):
         if self.settings.pad == "zeros":
             return nn.functional.pad(waveforms, (0, length))[:, :length]
         if self.settings.pad == "repeat":
-            # As a tensor: the graph has no remainder by a number that is known only when it runs.
+            # As a tensor, since ONNX has no remainder by a size known only at run time.
             size = torch.ones_like(waveforms[0], dtype=torch.int64).sum()
             place = torch.arange(length, device=waveforms.device)
-            whole = torch.div(torch.full_like(size, length), size, rounding_mode="floor") * size
-            return waveforms[:, torch.remainder(place, size)] * (place < whole).to(waveforms.dtype)
+            repeated = torch.div(torch.full_like(size, length), size, rounding_mode="floor") * size
+            return waveforms[:, torch.remainder(place, size)] * (place < repeated).to(waveforms.dtype)
         return waveforms
 
     def _log_power(self, samples: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ def _power_basis(front_end: FrontEnd) -> NDArray[np.float64]:
 
 
 def _kaldi_basis(front_end: FrontEnd) -> NDArray[np.float64]:
-    """The same for Kaldi's filter bank: the mean is taken away, then pre-emphasis, a symmetric Hann window, zeros to a power
-    of two. All of it is linear in a frame's samples until the power.
+    """The same for Kaldi's filter bank: subtraction of the mean, pre-emphasis, a symmetric Hann window, padding to a power of
+    two. All steps before the power are linear in a frame's samples.
     """
     size = front_end.window_size
     frames = np.eye(size) - 1 / size
@@ -186,14 +186,14 @@ def _columns(spectrum: NDArray[np.complex128]) -> NDArray[np.float64]:
 
 
 def _quantise(file: Path, small: Path) -> None:
-    """The graph with the weights of its matrix products and tables in 8 bits, each column of a matrix by a scale of its own.
+    """Write the graph with weights of matrix products and tables in 8 bits, with one scale per column of a matrix.
 
-    With one scale a matrix, vectors of a trained tower were off by 40% more, and the file is no smaller.
+    With one scale per matrix, vectors of a trained tower were off by 40% more, and the file is no smaller.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     own = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
-    # It logs advice by the root logger.
+    # Silences its advice in the root logger.
     with errors_alone(""):
         quantize_dynamic(file, small, per_channel=True, **own)
 
@@ -204,7 +204,7 @@ def _tokenizer_of(tower: TextTower) -> Any:
 
 
 def _tokenising(tower: TextTower) -> dict[str, Any]:
-    """How a loader makes token ids of a text with tokenizer.json."""
+    """Settings by which a loader makes token ids with tokenizer.json."""
     how = {"pad": tower.pad_token_id, "prefix": [], "prefix_of": {}, "suffix": [], "add_special_tokens": True}
     if not isinstance(tower, TransformersTextTower):
         start = tower.tokenise([""], ["eng"])[0]
@@ -215,8 +215,8 @@ def _tokenising(tower: TextTower) -> dict[str, Any]:
     vocabulary = tower.tokenizer.get_vocab()
     tags = {code: tag for code in LANGUAGES if (tag := tag_among(code, vocabulary)) is not None}
     first = next(iter(tags))
-    whole = tower.tokenise([""], [first])[0]
-    place = whole.index(vocabulary[tags[first]])
-    how |= {"prefix": whole[:place], "suffix": whole[place + 1 :], "add_special_tokens": False}
+    empty_text = tower.tokenise([""], [first])[0]
+    place = empty_text.index(vocabulary[tags[first]])
+    how |= {"prefix": empty_text[:place], "suffix": empty_text[place + 1 :], "add_special_tokens": False}
     prefix_of = {code: [vocabulary[tag]] for code, tag in tags.items()}
-    return {**how, "prefix_of": prefix_of, "max_tokens": tower.max_tokens - len(whole)}
+    return {**how, "prefix_of": prefix_of, "max_tokens": tower.max_tokens - len(empty_text)}

@@ -1,4 +1,4 @@
-"""What an export takes. Nothing heavy is imported here: the command's help reads it."""
+"""The settings of an export. Imports no heavy library, since the command's help reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGET_NAMES = ("clap", "sentence-transformers", "onnx", "mlflow")
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(SplitOptions):
-    """What an export is compared on, and how close it must be."""
+    """Clips and texts on which an export is compared, and the tolerance."""
 
     most_clips: int = setting(500, "clips that are compared, from the split's first on", at_least=1)
     most_texts: int = setting(2000, "captions of these clips that are compared", at_least=1)

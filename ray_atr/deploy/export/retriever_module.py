@@ -1,4 +1,4 @@
-"""The module of a SentenceTransformer that embeds as a retriever does. It needs the extra `sentence-transformers`."""
+"""The module of a SentenceTransformer that embeds with a retriever. Needs the extra `sentence-transformers`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray_atr.models.retriever import Retriever
 
 
 class RetrieverModule(InputModule):
-    """The only module of such a model: what is given is encoded whole in `forward`."""
+    """The only module of such a model: `forward` does all of the encoding."""
 
     save_in_root = True
 
@@ -27,7 +27,7 @@ class RetrieverModule(InputModule):
         return ["text", "audio"]
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The inputs as they are. ValueError for a batch of texts and clips together, or for neither."""
+        """The unchanged inputs. ValueError for a mix of texts and clips, or anything else."""
         if all(isinstance(one, str) for one in inputs):
             return {"texts": [f"{prompt or ''}{text}" for text in inputs], "modality": "text"}
         clips = [one.get("audio", one) if isinstance(one, dict) else None for one in inputs]
@@ -54,5 +54,5 @@ class RetrieverModule(InputModule):
         return self.retriever.vector_width
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """ValueError: what that library would open again is written by the export."""
+        """Always ValueError: the export writes a folder that the library can open."""
         raise refuse("save", output_path, "ray-atr export --to sentence-transformers, or Retriever.save_pretrained")

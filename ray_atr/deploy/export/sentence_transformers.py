@@ -1,4 +1,4 @@
-"""A retriever as a SentenceTransformer of that library's own modules: version 6 opens no others without being told to."""
+"""Export of a retriever as a SentenceTransformer of that library's own modules: by default, version 6 opens no others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TEXT_NEEDED = "model.text bert, labse, xlm_roberta or transformers; as_sentence_
 
 
 def require(retriever: Retriever) -> None:
-    """ValueError for a retriever whose towers that library has no module for, which says what can."""
+    """ValueError for a retriever with towers for which that library has no module, naming what can."""
     require_extra("sentence_transformers", EXTRA, "--to sentence-transformers")
     audio, text = retriever.audio_tower, retriever.text_tower
     if not isinstance(audio, TransformersAudioTower):
         raise refuse("--to sentence-transformers", f"model.audio {retriever.settings.audio.name}", AUDIO_NEEDED)
     if audio.front_end.kind == "waveform" or (audio.model_type == "clap_audio_model" and not is_htsat(audio)):
-        # It pads the waveforms of a batch, and an embedding would depend on what it is embedded with.
+        # It pads the waveforms of a batch, so that a vector would depend on the other clips.
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
@@ -35,7 +35,7 @@ def require(retriever: Retriever) -> None:
 
 
 def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
-    """Write the model into a folder; what a loader needs to know besides."""
+    """Write the model into a folder; returns further entries of export.json."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Router
 
@@ -43,7 +43,7 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
         text = _text_modules(retriever, Path(parts) / "text")
         audio = _audio_modules(retriever, Path(parts) / "audio")
         routes: Any = {"text": [*text, *_ranked(retriever)], "audio": [*audio, *_ranked(retriever)]}
-        # Its own word for what `distance` says: cosine or euclidean.
+        # Both libraries use the names cosine and euclidean.
         similarity: Any = retriever.distance
         model = SentenceTransformer(
             modules=[Router(routes, default_route="text")], similarity_fn_name=similarity, device="cpu"
@@ -74,7 +74,7 @@ def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
     assert isinstance(tower, TransformersAudioTower)
     tower.extractor.save_pretrained(folder)
     if is_htsat(tower):
-        # The library opens CLAP's audio tower only as a part of the whole, whose text side is made small.
+        # The library opens CLAP's audio tower only as part of a complete model, so its text side is made small.
         from transformers import ClapTextConfig
 
         small = ClapTextConfig(
@@ -131,7 +131,7 @@ def _ranked(retriever: Retriever) -> list[nn.Module]:
 
 
 def metric_root(retriever: Retriever) -> Tensor | None:
-    """R [D, r] with M = R R^T, by which unit rows become vectors that rank by distance; None where cosine ranks."""
+    """R [D, r] with M = R R^T, which maps unit rows to vectors that rank by Euclidean distance; None for a ranking by cosine."""
     if retriever.distance == "cosine":
         return None
     return retriever.vectors(torch.eye(retriever.settings.embedding_width)).detach().clone()

@@ -1,1 +1,1 @@
-"""An archive of sounds as an index: built and brought up to date from files, and asked by text or by sound."""
+"""Search indexes of sound archives: built and updated from files, queried by text or by sound."""

@@ -1,4 +1,4 @@
-"""What an index is of: a folder of audio files, a prepared data set, or vectors that are ready; and reading one sound again.
+"""Archives that can be indexed (a folder of audio files, a prepared data set, or a file of vectors), and reading one sound.
 
 A sound has a path in the archive: that of a file in the folder, `split/clip_id` of a data set, or a row's number.
 """
@@ -23,14 +23,14 @@ from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import read_array
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd")
-"""What libsndfile decodes."""
+"""Audio that libsndfile decodes."""
 OTHER_AUDIO = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mka", ".wv", ".ape", ".amr", ".3gp")
-"""Audio that it does not decode: such a file is named as broken instead of passed over."""
+"""Audio that it does not decode: such files are reported as broken, not ignored."""
 
 
 @dataclass(frozen=True)
 class ArchivedSound:
-    """One sound of an archive. `size` and `modified_ns` are those of its file; 0 where there is none of its own."""
+    """One sound of an archive. `size` and `modified_ns` are those of its file; 0 if it has no file of its own."""
 
     path: str
     size: int = 0
@@ -38,10 +38,10 @@ class ArchivedSound:
     clip_id: str = ""
     captions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     data: bytes | None = None
-    """The encoded audio, where reading the archive brings it along."""
+    """The encoded audio, if listing the archive reads it anyway."""
 
     def without_data(self) -> ArchivedSound:
-        """What is kept of it."""
+        """The sound without its audio."""
         return replace(self, data=None)
 
 
@@ -49,15 +49,15 @@ class Archive:
     """Sounds by path."""
 
     place: str
-    """As an index remembers it: an absolute path, or a URL."""
+    """The location in the index's manifest: an absolute path, or a URL."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Sounds in it, the broken ones too."""
+        """Number of sounds, with broken ones."""
 
     @abstractmethod
     def sounds(self) -> Iterator[ArchivedSound]:
-        """Every sound, in an order that stays."""
+        """Every sound, always in the same order."""
 
     @abstractmethod
     def read(self, sound: ArchivedSound) -> bytes:
@@ -80,7 +80,7 @@ class AudioFolder(Archive):
             yield ArchivedSound(name, status.st_size, status.st_mtime_ns, clip_id=PurePosixPath(name).stem)
 
     def read(self, sound: ArchivedSound) -> bytes:
-        # An index may come from elsewhere: its paths stay below the folder.
+        # An index may come from another person: its paths must stay below the folder.
         path = PurePosixPath(sound.path)
         if path.is_absolute() or ".." in path.parts or "\0" in sound.path:
             raise refuse("path", sound.path, "a path below the archive's folder")
@@ -92,7 +92,7 @@ class DataSetArchive(Archive):
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest, self.place = manifest, manifest.folder
-        # Clips that are read one after the other mostly lie in one row group.
+        # Successive clips are mostly in one row group.
         self._audio = lru_cache(maxsize=2)(read_group)
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class DataSetArchive(Archive):
 
     @cached_property
     def _locations(self) -> dict[str, tuple[str, int, int]]:
-        """Where each clip is: `Shard.place`, row group, row. The ids alone are read for it."""
+        """Location of each clip: `Shard.place`, row group, row. Reads only the ids."""
         locations: dict[str, tuple[str, int, int]] = {}
         for split in self.manifest.splits:
             for shard in self.manifest.shards_of(split):
@@ -130,7 +130,7 @@ class DataSetArchive(Archive):
 
 
 class ReadyVectors(Archive):
-    """Vectors [N, r] of the retriever's own space, from a NumPy file: nothing is encoded, and a sound is a row's number."""
+    """Vectors [N, r] of the retriever's own space, from a NumPy file: nothing is encoded; a sound's path is its row number."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.place = file, str(file)
@@ -155,24 +155,24 @@ class ReadyVectors(Archive):
 
 
 class PartOfArchive(Archive):
-    """The K-th of N parts of an archive, by a digest of each sound's path: a sound stays in its part when others come or go."""
+    """The K-th of N parts of an archive, by a digest of each sound's path: other sounds do not change the part of one."""
 
-    def __init__(self, whole: Archive, part: str) -> None:
+    def __init__(self, archive: Archive, part: str) -> None:
         number, _, count = part.partition("/")
         if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
             raise refuse("--part", part, "K/N with K from 1 to N, such as 1/3")
-        self.whole, self.place, self.number, self.count = whole, whole.place, int(number) - 1, int(count)
+        self.archive, self.place, self.number, self.count = archive, archive.place, int(number) - 1, int(count)
 
     def __len__(self) -> int:
-        return len(self.whole) // self.count  # about: only walking through all says which
+        return len(self.archive) // self.count  # an estimate; the exact number needs all paths
 
     def sounds(self) -> Iterator[ArchivedSound]:
-        for sound in self.whole.sounds():
+        for sound in self.archive.sounds():
             if xxhash.xxh3_64_intdigest(os.fsencode(sound.path)) % self.count == self.number:
                 yield sound
 
     def read(self, sound: ArchivedSound) -> bytes:
-        return self.whole.read(sound)
+        return self.archive.read(sound)
 
 
 def open_archive(place: str) -> Archive:
@@ -188,7 +188,7 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder; a link to a folder that was seen already is not followed."""
+    """The audio files below a folder; a link to a folder that was already listed is not followed."""
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         here = os.stat(parent)

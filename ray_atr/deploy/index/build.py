@@ -1,4 +1,4 @@
-"""Builds an index, or brings one up to date: only what is new or changed is encoded, and a stopped build is taken up."""
+"""Builds or updates an index: only new or changed sounds are encoded, and a stopped build continues."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from ray_atr.training.run_folder import saved_retriever
 
 UNFINISHED = "unfinished"
 PART_SECONDS = 20.0
-"""What is encoded is put on the disk this often: a kill costs no more work than that."""
+"""Time between writes of encoded sounds; a killed build loses at most this much work."""
 ROWS_TOGETHER = 10_000
-"""Of a table that is made: as objects of Python they take ten times the memory."""
+"""Rows that are converted at once: as Python objects they take ten times the memory."""
 SHOWN = 20
-"""Broken files that are named; the others are counted. `files.arrow` has all."""
+"""Number of broken files that are named; the others are counted. `files.arrow` has all."""
 
 PART_SCHEMA = pa.schema(
     [
@@ -55,7 +55,7 @@ PART_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Changes:
-    """What a build or an update did, in sounds."""
+    """What a build or an update did, in numbers of sounds."""
 
     manifest: layout.IndexManifest
     encoded: int
@@ -68,7 +68,7 @@ class Changes:
 def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **options: Any) -> Changes:
     """Index an archive with a saved retriever, or its part `K/N`; `options` are those of `bring_up_to_date`.
 
-    ValueError if `out` is an index already. A build that was stopped is taken up by the same call.
+    ValueError if `out` is an index already. The same call continues a build that was stopped.
     """
     folder = _here(out, "--out")
     if (folder / layout.INDEX_FILE).exists():
@@ -87,7 +87,7 @@ def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **opti
 
 
 def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
-    """Whether a build of this archive had written the index and was killed before it had cleared up: the same call does that."""
+    """Whether a build of this archive was killed after writing the index, before it removed its temporary files."""
     if not any(
         path.name in (UNFINISHED, LOCK_FILE) or path.name.startswith(f".{UNFINISHED}.") for path in folder.iterdir()
     ):
@@ -97,7 +97,7 @@ def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
 
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
-    """Encode what is new or changed in the archive of an index, and leave out what is gone. ValueError for another model."""
+    """Encode new and changed sounds of an index's archive, and leave out removed ones. ValueError for another model."""
     folder = _here(index, "index")
     manifest = layout.read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
@@ -108,7 +108,7 @@ def update_index(index: str, checkpoint: str | None = None, audio: str | None = 
 
 
 def _here(folder: str, setting: str) -> Path:
-    """A folder of this machine, absolute. ValueError for a URL of a store."""
+    """The absolute path of a local folder. ValueError for a URL of a store."""
     place = local_path(folder)
     if place is None:
         raise refuse(setting, folder, "a folder of this machine; copy it to the store when it is finished")
@@ -127,14 +127,14 @@ def bring_up_to_date(
     progress: NamedProgress = silent,
     say: Say = silent,
 ) -> Changes:
-    """Make the index in a folder that of an archive as it is now. Until the end the folder holds the older index, or none.
+    """Make the index in a folder that of the archive's present state. Until the end the folder holds the older index, or none.
 
     ValueError if no sound of the archive can be indexed, or the
     folder holds another model's index.
     """
     encoding = encoding or IndexEncoding()
     retriever = Retriever.from_pretrained(str(checkpoint))
-    # Where others encode, the GPUs are theirs.
+    # With Ray, the GPUs are for its processes.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
     with _made(folder), hold(folder, "the index"):
@@ -144,18 +144,18 @@ def bring_up_to_date(
             raise refuse(
                 "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
             )
-        files, known = (None, {}) if before is None else _indexed(folder, before)
+        files, encoded = (None, {}) if before is None else _indexed(folder, before)
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
         taken_up = parts.read()
         if taken_up:
             say(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
-        known.update({one.sound.path: one for one in taken_up})
+        encoded.update({one.sound.path: one for one in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
         with advising("the same command goes on where it stopped"):
             try:
-                for result in _encode(retriever, archive, known, order, reused, str(checkpoint), encoding, say):
+                for result in _encode(retriever, archive, encoded, order, reused, str(checkpoint), encoding, say):
                     done[result.sound.path] = result
                     parts.add(result)
                     progress("sounds", len(done) + len(reused), total)
@@ -195,7 +195,7 @@ def bring_up_to_date(
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """A folder that is there, and is gone again if it is new and nothing is in it after a failure."""
+    """Make a folder; if the block fails, a new folder is removed again if it is empty."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -210,45 +210,45 @@ def _made(folder: Path) -> Iterator[None]:
 def _encode(
     retriever: Retriever,
     archive: Archive,
-    known: Mapping[str, EncodedSound],
+    encoded: Mapping[str, EncodedSound],
     order: list[ArchivedSound],
     reused: dict[str, EncodedSound],
     checkpoint: str,
     encoding: IndexEncoding,
     say: Say,
 ) -> Iterator[EncodedSound]:
-    """The sounds that are not known yet, encoded; fills `order` with all, and `reused` with the known ones."""
+    """The encoded new sounds; adds all sounds to `order`, and those that need no encoding to `reused`."""
 
     by_size: dict[int, dict[str, EncodedSound]] = {}
-    for one in known.values():
+    for one in encoded.values():
         if one.sound.modified_ns:
             by_size.setdefault(one.sound.size, {})[one.digest] = one
 
-    def unknown() -> Iterable[ArchivedSound]:
+    def new_sounds() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
             entry = sound.without_data()
             if not is_unicode(sound.path):
                 say(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
             order.append(entry)
-            older = known.get(sound.path)
+            older = encoded.get(sound.path)
             if older is None and sound.size in by_size:
-                # A file that was moved, or a copy of one.
+                # A moved or copied file.
                 older = by_size[sound.size].get(_digest(sound, archive))
             if older is not None and _is_unchanged(older, sound, archive):
                 reused[sound.path] = dataclasses.replace(older, sound=entry)
             else:
                 yield sound
 
-    source = archive.whole if isinstance(archive, PartOfArchive) else archive
+    source = archive.archive if isinstance(archive, PartOfArchive) else archive
     if isinstance(source, ReadyVectors):
         given, width = source.vectors.shape[1], retriever.vector_width
         if given != width:
             raise refuse("--audio", f"vectors of width {given}", f"vectors of the model's width, {width}")
-        for sound in unknown():
+        for sound in new_sounds():
             yield _ready(sound, retriever.distance)
         return
-    yield from encode_archive(retriever, archive, unknown(), checkpoint, encoding)
+    yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
 
 
 def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
@@ -262,7 +262,7 @@ def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
-    """Whether a sound is as it was encoded: by size and time of change, or by its bytes where these say nothing."""
+    """Whether a sound is unchanged since it was encoded: by size and time of change, else by its bytes."""
     if older.sound.size != sound.size:
         return False
     if sound.modified_ns and sound.modified_ns == older.sound.modified_ns:
@@ -285,17 +285,17 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     files, windows = layout.mapped_table(state / layout.FILES), layout.mapped_table(state / layout.WINDOWS)
     rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
     index, rows = read_structure(state / layout.STRUCTURE, rows)
-    # The codes are freed with FAISS's index.
+    # Copied, since the codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
     del index
     starts, ends = layout.numbers_of(windows["start"]), layout.numbers_of(windows["end"])
-    known = {}
+    encoded = {}
     for row in files.to_pylist():
         if not row["error"]:
             own = slice(row["first"], row["first"] + row["count"])
             times = tuple(starts[own].tolist()), tuple(ends[own].tolist())
-            known[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
-    return files, known
+            encoded[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
+    return files, encoded
 
 
 def _sound(row: Mapping[str, Any]) -> ArchivedSound:
@@ -337,7 +337,7 @@ def _tell(broken: Mapping[str, str], say: Say) -> None:
 
 
 class _Parts:
-    """What an unfinished build has encoded, on the disk, a file every few seconds."""
+    """The encoded sounds of an unfinished build, on disk, in a new file every few seconds."""
 
     def __init__(self, folder: Path, model: str, seconds: float) -> None:
         self.folder, self.model, self.seconds = folder, model, seconds
@@ -346,7 +346,7 @@ class _Parts:
         self.last = time.monotonic()
 
     def read(self) -> list[EncodedSound]:
-        """The sounds of every part that is whole and of this model; other parts count for nothing."""
+        """The sounds of all complete files of this model; others are ignored."""
         encoded: list[EncodedSound] = []
         for file in sorted(self.folder.glob("part-*.parquet")) if self.folder.is_dir() else ():
             number = file.stem.removeprefix("part-")
@@ -360,7 +360,7 @@ class _Parts:
         return encoded
 
     def add(self, result: EncodedSound) -> None:
-        """Keep a sound; all that are held go to the disk when the time has come."""
+        """Add a sound; writes all unwritten ones if enough time has passed."""
         if result.vectors is None:
             return
         self.held.append(result)
@@ -368,7 +368,7 @@ class _Parts:
             self.flush()
 
     def flush(self) -> None:
-        """Put what is held on the disk."""
+        """Write the unwritten sounds."""
         if not self.held:
             return
         self.folder.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """Many queries together against all rows: products of 8-bit integers find candidates, and exact scores decide.
 
-Such a product reads half the bytes of 16-bit rows and takes a quarter of the time of a product of floats. How far its scores may
-be off is known, so every row that could be among the best is ranked by its exact score: the answer is exact.
+Such a product reads half the bytes of 16-bit rows and takes a quarter of the time of a product of floats. The error of its
+scores has a bound, so every row that could be among the best is ranked by its exact score: the answer is exact.
 
 Shapes: N rows, M queries, r width of a vector, C candidates.
 """
@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CANDIDATES = 64
-"""Rows of a query whose exact scores are taken first."""
+"""Rows per query whose exact scores are computed first."""
 TOGETHER = 64
-"""Queries whose scores of all rows are held at a time."""
+"""Queries whose scores of all rows are in memory at once."""
 BLOCK = 4_096
-GROUP = 32  # scores of which the largest is taken first
+GROUP = 32  # scores per group, of which the largest is used first
 ROUNDED = 512  # rows that are rounded at a time
 STEPS = 127
 ROUNDING = 1e-5
-"""Of a product of lengths: what sums of 32-bit floats may be off."""
+"""Error of 32-bit sums, as a share of the product of the vectors' lengths."""
 
 
 def is_fast() -> bool:
-    """Whether this processor's products of 8-bit integers are made by instructions of their own."""
-    # torch.backends says no more than this; without oneDNN the product is a plain loop.
+    """Whether this processor has instructions for products of 8-bit integers."""
+    # torch reports no more detail; without oneDNN the product is a plain loop.
     return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 class CoarseRows:
-    """16-bit rows [N, r] with copies in 8 bits, each row by a scale of its own."""
+    """16-bit rows [N, r] with copies in 8 bits, with one scale per row."""
 
     def __init__(self, rows: NDArray[np.float16]) -> None:
         self.rows = rows
@@ -61,7 +61,7 @@ class CoarseRows:
         codes, scales, off = _rounded(given)
         rough, maxima = self._rough(codes)
         size = min(len(self.rows), max(CANDIDATES, 2 * k))
-        # The best rows are in as many groups with the largest maxima: maxima are found much faster than an order.
+        # The best k rows are in the k groups with the largest maxima, which are much faster to find than a full order.
         groups = maxima.topk(min(size, maxima.shape[1]), dim=1).indices
         inside = (groups[:, :, None] * GROUP + torch.arange(GROUP)).flatten(1)
         values, where = rough.gather(1, inside).topk(size, dim=1)
@@ -69,7 +69,7 @@ class CoarseRows:
         positions = candidates.numpy()
         scores = torch.einsum("mr,mcr->mc", given, self._wide(candidates)).numpy()
         best = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
-        # A row's exact score is at most this above its rough one, by the inequality of Cauchy and Schwarz.
+        # Bound on exact minus approximate score, by the Cauchy-Schwarz inequality.
         lengths = given.norm(dim=1)
         most = off * self.longest + (lengths + off) * self.off + ROUNDING * lengths * self.longest
         least = (torch.from_numpy(best) - most) / scales
@@ -86,7 +86,7 @@ class CoarseRows:
     def _rough(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Products [M, N or a little more] of the queries' codes [M, r] with the rows, and the largest of each group of them.
 
-        A block's products are in the processor's cache until they are multiplied and ranked.
+        Works in blocks, so that the products stay in the processor's cache until they are scaled and ranked.
         """
         N = len(self.rows)
         count = math.ceil(N / GROUP)
@@ -97,12 +97,12 @@ class CoarseRows:
             products = torch._int_mm(codes, self.codes[start:end].T)
             torch.mul(products, self.scales[start:end], out=rough[:, start:end])
             own = slice(start // GROUP, math.ceil(end / GROUP))
-            whole = rough[:, start : own.stop * GROUP].unflatten(1, (-1, GROUP))
-            torch.amax(whole, dim=2, out=maxima[:, own])
+            groups = rough[:, start : own.stop * GROUP].unflatten(1, (-1, GROUP))
+            torch.amax(groups, dim=2, out=maxima[:, own])
         return rough, maxima
 
     def _wide(self, positions: Tensor) -> Tensor:
-        """The rows at positions [...] in 32 bits, [..., r]."""
+        """The rows at positions [...] as 32-bit floats, [..., r]."""
         return torch.from_numpy(self.rows)[positions].float()
 
 

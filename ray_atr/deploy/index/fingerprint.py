@@ -1,4 +1,4 @@
-"""Which model made an index's vectors: another model's query has nothing to do with them, whatever its width."""
+"""Fingerprint of the model that made an index's vectors: queries of another model cannot be compared with them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.models.retriever import Retriever
 
 PACK_FILE = "pack.json"
-"""Beside a retriever that is a language pack: which space its texts are fitted to."""
+"""File beside a language pack's retriever that names the space to which its texts are fitted."""
 PROBE = "A dog barks twice; rain falls on a tin roof. 犬が吠える"
 
 
 def model_fingerprint(retriever: Retriever) -> str:
-    """The digest of all that decides a vector: towers, weights, front end, tokeniser, what is learned of the distance."""
+    """The digest of everything that determines a vector: towers, weights, front end, tokeniser, learned metric."""
     digest = xxhash.xxh3_128()
     towers = (retriever.audio_tower, retriever.text_tower)
     settings = retriever.settings
@@ -41,7 +41,7 @@ def fitted_to(folder: Location) -> str:
 
 
 def is_told_language(retriever: Retriever) -> bool:
-    """Whether the text tower reads a text differently in another language, so that a query must say its own."""
+    """Whether the text tower encodes a text differently in another language, so that a query needs its language."""
     return _tokens(retriever, "eng") != _tokens(retriever, "fra")
 
 
@@ -49,5 +49,5 @@ def _tokens(retriever: Retriever, language: str) -> list[int] | str:
     try:
         return retriever.text_tower.tokenise([PROBE], [language])[0]
     except ValueError:
-        # A tower of ready vectors knows its own captions alone, each by its language.
+        # A tower of stored vectors has only its own captions, by language.
         return language

@@ -1,6 +1,6 @@
 """The folder of an index.
 
-    index.json       what it is, and the digests of its files; written last, it alone says which files count
+    index.json       the manifest with the digests of the files; written last, it alone decides which files count
     1/               the files of one state of the archive; the next update writes 2/, then this one is removed
         vectors.parquet   a row a window: vector (16-bit floats), path, start, end (s), clip_id, captions
         files.arrow       a row a sound, the broken ones too: what an update compares
@@ -9,7 +9,7 @@
         rows.npy          the 16-bit rows, where FAISS's index has 8-bit codes
     unfinished/      sounds that an interrupted build has encoded
 
-Every file is written whole, and its digest is checked before anything reads it. Nothing in it is unpickled.
+Every file is written atomically, and its digest is checked before it is read. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WINDOW_SCHEMA = pa.schema([("file", pa.int64()), ("start", pa.float64()), ("end"
 
 @dataclass(frozen=True)
 class IndexManifest:
-    """What an index is."""
+    """The manifest of an index."""
 
     model: Annotated[str, Field(min_length=1)]
     """Fingerprint of the retriever that made the vectors."""
@@ -81,15 +81,15 @@ class IndexManifest:
     num_sounds: int
     num_broken: int
     state: Annotated[int, Field(ge=1)]
-    """Number of the folder that counts."""
+    """Number of the folder with the current files."""
     digests: dict[str, str]
     """File name -> digest."""
     part: str = ""
-    """`K/N`: of the archive's sounds the K-th of N parts; empty: all of them."""
+    """`K/N`: the K-th of N parts of the archive's sounds; empty: all of them."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether every window is compared with a query."""
+        """Whether a query is compared with every window."""
         return ROWS not in self.digests
 
 
@@ -107,7 +107,7 @@ def read_index_manifest(folder: Location) -> IndexManifest:
         first = error.errors()[0]
         wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise refuse(str(file), wrong, "what `ray-atr index build` writes") from None
-    # Names from outside become paths.
+    # The names become paths.
     unknown = set(manifest.digests) - {VECTORS, FILES, WINDOWS, STRUCTURE, ROWS}
     if unknown or {VECTORS, FILES, WINDOWS, STRUCTURE} - set(manifest.digests):
         raise refuse(f"{file}: digests", sorted(manifest.digests), f"{VECTORS}, {FILES}, {WINDOWS}, {STRUCTURE}")
@@ -115,15 +115,15 @@ def read_index_manifest(folder: Location) -> IndexManifest:
 
 
 def check_files(folder: Path, manifest: IndexManifest, names: Sequence[str]) -> None:
-    """DamagedFileError for the first of the files whose bytes are not those of the manifest."""
+    """DamagedFileError for the first file whose digest is not that of the manifest."""
 
     def is_intact(name: str) -> bool:
         file = folder / str(manifest.state) / name
         return file.is_file() and digest_of_file(file) == manifest.digests[name]
 
     with ThreadPoolExecutor() as threads:
-        for name, whole in zip(names, threads.map(is_intact, names), strict=True):
-            if not whole:
+        for name, intact in zip(names, threads.map(is_intact, names), strict=True):
+            if not intact:
                 raise DamagedFileError(folder / str(manifest.state) / name, REMEDY)
 
 
@@ -136,9 +136,9 @@ def write_state(
     exact_rows: int = EXACT_ROWS,
     **about: Any,
 ) -> IndexManifest:
-    """Write a new state of an index and let the manifest name it: until then the index is the older one, or none.
+    """Write a new state of an index, then the manifest that names it; until then the index is the older one, or none.
 
-    `about` is what the manifest says that is not counted here: model, checkpoint, archive, distance, part.
+    `about` has the other entries of the manifest: model, checkpoint, archive, distance, part.
     """
     before = read_index_manifest(folder).state if file_exists(folder / INDEX_FILE) else 0
     state = before + 1
@@ -169,19 +169,19 @@ def write_state(
 
 
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
-    """Write the manifest, whole: from then on the files that it names count."""
+    """Write the manifest atomically; from then on the files that it names count."""
     write_json(folder / INDEX_FILE, {"format": FORMAT, **dataclasses.asdict(manifest)})
 
 
 def remove_other_states(folder: Path, manifest: IndexManifest) -> None:
-    """Remove what older states of an index, or a killed update, left in its folder."""
+    """Remove older states of an index, and files of a killed update, from its folder."""
     for other in sorted(folder.iterdir()):
         if other.name.isdecimal() and other.name != str(manifest.state):
             remove_folder(other)
 
 
 def write_table(file: Path, table: pa.Table) -> None:
-    """A table as an Arrow file, whole: it can be mapped."""
+    """Write a table atomically as an Arrow file, which can be mapped."""
     with disk_errors(file), atomic_file(file) as output, pa.ipc.new_file(output, table.schema) as writer:
         writer.write_table(table.combine_chunks())
 
@@ -219,12 +219,12 @@ def _vector_tables(files: pa.Table, windows: pa.Table, rows: Rows, schema: pa.Sc
 def number_array(values: NDArray[np.generic]) -> pa.Array:
     """The Arrow array of numbers [N], which shares their memory if they are contiguous.
 
-    `pyarrow.array` would import pandas, a third of a second for which no query should wait.
+    `pyarrow.array` would import pandas, which takes 0.3 s of a query.
     """
     dense = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), [None, pa.py_buffer(dense)])
 
 
 def numbers_of(column: pa.ChunkedArray) -> NDArray[np.generic]:
-    """The numbers [N] of a column without nulls: not copied if it is in one piece, and then not to be written to."""
+    """The numbers [N] of a column without nulls: not copied if it is in one piece, and then read-only."""
     return np.from_dlpack(column.combine_chunks())

@@ -1,4 +1,4 @@
-"""An index that is open: `Index.open(folder)`, then `search` by text and `like` by sound.
+"""An open index: `Index.open(folder)`, then `search` by text and `like` by sound.
 
 Shapes: M queries, k answers, r width of a vector.
 """
@@ -28,11 +28,11 @@ from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
 
 COARSE_ROWS = 8_192
-"""From so many rows, many queries together are answered by way of copies in 8 bits."""
+"""Number of rows from which many queries together use the copies in 8 bits."""
 
 
 class Index(Search):
-    """An index of sounds that is open for search. Safe to be used by several threads at a time.
+    """An index of sounds, open for search. Safe to use from several threads.
 
     Related: `build_index` makes one, `open_shards` asks several as one, `ray-atr serve` answers over HTTP.
 
@@ -75,15 +75,15 @@ class Index(Search):
         retriever: Retriever | None = None,
         audio: str | None = None,
     ) -> Self:
-        """The index in a folder or at a URL, of which a copy is kept in the home's cache: it is fetched again only if the store's
+        """The index in a folder or at a URL. A copy of a remote index stays in the home's cache, and is fetched again only if the
         index has changed or the copy is damaged.
 
-        Its files' digests are checked. The retriever is the one it was made with, or `checkpoint` or `retriever` where that
-        has moved; `audio` is where its archive has moved to. ValueError if there is no index or a file is damaged.
+        Its files' digests are checked. The retriever is the one that made it; `checkpoint` or `retriever` replace it if it has
+        moved, and `audio` the archive. ValueError if there is no index or a file is damaged.
         """
         place = locate(folder)
         if isinstance(place, Path):
-            # An update may take the files of the state that was just read away.
+            # An update may remove the files of the state that was just read.
             for _ in range(3):
                 manifest = layout.read_index_manifest(place)
                 try:
@@ -111,11 +111,11 @@ class Index(Search):
 
     @cached_property
     def archive(self) -> Archive:
-        """Where the sounds themselves are read from. ValueError if they are not there."""
+        """The archive from which sounds are read. ValueError if it does not exist."""
         return open_archive(self._audio or self.manifest.archive)
 
     def __len__(self) -> int:
-        """Windows in it."""
+        """Number of windows."""
         return self.manifest.num_windows
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
@@ -131,11 +131,11 @@ class Index(Search):
         return self.rows[number].astype(np.float32)
 
     def has(self, path: str) -> bool:
-        """Whether a sound is in it, be it a broken one."""
+        """Whether a sound is in it, also if it is broken."""
         return path in self._row_of_path
 
     def nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1: none."""
+        """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1 for missing ones."""
         if queries.ndim != 2 or queries.shape[1] != self.manifest.width:
             raise refuse("queries", queries.shape, f"vectors [M, {self.manifest.width}]")
         coarse = (lambda: self._coarse) if len(self.rows) >= COARSE_ROWS and is_fast() else None
@@ -151,7 +151,7 @@ class Index(Search):
             raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
 
     def check_vectors(self) -> None:
-        """DamagedFileError unless `vectors.parquet`, which a search does not read, is as it was written."""
+        """DamagedFileError if `vectors.parquet`, which a search does not read, was changed."""
         layout.check_files(self.folder, self.manifest, [layout.VECTORS])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How an index encodes its archive. Nothing heavy is imported here: the commands' help reads it."""
+"""How an index encodes its archive. Imports no heavy library, since the commands' help reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray_atr.common.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class IndexEncoding(Settings):
-    """Where and how an archive is encoded; the rows are the same."""
+    """Where and how an archive is encoded; the vectors do not depend on it."""
 
     batch_size: int = setting(16, "windows that are encoded together", at_least=1)
     ray: str = setting(

@@ -1,4 +1,4 @@
-"""What can be asked by text and by sound: an index, or several as one. `search` by text, `like` by sound.
+"""Search of one index, or of several as one: `search` by text, `like` by sound.
 
 Shapes: M queries, k answers, r width of a vector.
 """
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 1_000
 LONGEST_QUERY = 2_000  # characters
 COUNTED = 50
-"""Windows among which are the best sounds by which a text is answered with nothing."""
+"""Number of windows whose best sounds decide whether a text gets no answer (`or_nothing`)."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A window of a sound, as an answer. Times are in seconds; `score` is the retriever's similarity."""
+    """A window of a sound in an answer. Times are in seconds; `score` is the retriever's similarity."""
 
     path: str
     start: float
     end: float
     score: float
     probability: float | None
-    """That it matches the text, if the retriever is calibrated; None for a search by sound."""
+    """Probability that it matches the text, if the retriever is calibrated; None for a search by sound."""
     clip_id: str
     captions: dict[str, list[str]]
 
 
 class Search(ABC):
-    """Answers to texts and sounds, by the one retriever that made the vectors. Safe to be used by several threads at a time."""
+    """Answers to texts and sounds, by the retriever that made the vectors. Safe to use from several threads."""
 
     num_sounds: int
 
@@ -60,7 +60,7 @@ class Search(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Windows in it."""
+        """Number of windows."""
 
     @abstractmethod
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
@@ -68,7 +68,7 @@ class Search(ABC):
 
     @abstractmethod
     def window(self, path: str, start: float) -> NDArray[np.float32]:
-        """The vector [r] of a sound's window in which a second is. ValueError for a path that is not in it."""
+        """The vector [r] of a sound's window that contains `start` (s). ValueError for a path that is not in it."""
 
     @abstractmethod
     def sound(self, path: str) -> bytes:
@@ -76,7 +76,7 @@ class Search(ABC):
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The retriever that queries are encoded with. ValueError unless it is the one that made the vectors."""
+        """The retriever that encodes queries. ValueError unless it made the vectors."""
         retriever = self._given
         if retriever is None:
             retriever = Retriever.from_pretrained(str(self._retriever_folder))
@@ -89,8 +89,8 @@ class Search(ABC):
 
     @cached_property
     def own_retriever(self) -> Retriever | None:
-        """Where a language pack answers: the model that made the vectors, if it is at hand. Sounds, and texts that are said to
-        be in English, are its own matter, at which a pack is worse or knows nothing.
+        """For a language pack: the model that made the vectors, if it can be opened. It encodes sounds, which a pack cannot, and
+        texts given as English, for which a pack is worse.
         """
         if not self._has_pack:
             return None
@@ -103,12 +103,12 @@ class Search(ABC):
         return own.eval().to(self.retriever.device)
 
     def _text_retriever(self, code: str | None) -> Retriever:
-        """What encodes texts of a language."""
+        """The retriever that encodes texts of a language."""
         own = self.own_retriever if code == ENGLISH else None
         return own if own is not None and ENGLISH in (own.languages or (ENGLISH,)) else self.retriever
 
     def _calibration_for(self, code: str | None) -> Calibration | None:
-        """What the scores of a language's texts mean, if the retriever that encodes them is calibrated."""
+        """The calibration of the retriever that encodes texts of a language, if it has one."""
         return self.calibration if self._text_retriever(code) is self.retriever else self._own_calibration
 
     @cached_property
@@ -119,7 +119,7 @@ class Search(ABC):
 
     @property
     def _has_pack(self) -> bool:
-        """Whether the retriever is a language pack that was fitted to these very vectors' space."""
+        """Whether the retriever is a language pack that was fitted to the space of these vectors."""
         return self._given is None and fitted_to(self._retriever_folder) == self.manifest.model
 
     @property
@@ -133,7 +133,7 @@ class Search(ABC):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What scores mean, by language, if `evaluate --calibrate` has made that for the retriever."""
+        """The retriever's calibration by language, if `evaluate --calibrate` has made one."""
         from ray_atr.metrics.calibration import Calibration
 
         return (
@@ -142,7 +142,7 @@ class Search(ABC):
 
     @cached_property
     def is_told_language(self) -> bool:
-        """Whether a query must say its language."""
+        """Whether a query needs its language."""
         return is_told_language(self.retriever)
 
     def search(
@@ -154,8 +154,8 @@ class Search(ABC):
         at_least: float | None = None,
         or_nothing: bool = False,
     ) -> list[Match]:
-        """The windows that fit a text best, best first. With `at_least`, those of that probability or more; with `or_nothing`,
-        none if the best ones together look like answers to what is not there.
+        """The windows that fit a text best, best first. With `at_least`, only those of that probability or more; with
+        `or_nothing`, none if the best ones together look as if no sound matches the text.
 
         >>> [match.path for match in index.search("a dog barks", top=1)]
         ['sound.wav']
@@ -171,9 +171,9 @@ class Search(ABC):
         at_least: float | None = None,
         or_nothing: bool = False,
     ) -> list[list[Match]]:
-        """`search` of several texts of one language at a time.
+        """`search` of several texts of one language at once.
 
-        ValueError for a blank text, for an unknown language or one that is missing where the model must be told it, and for
+        ValueError for a blank text, for an unknown language or none where the model needs it, and for
         `at_least` or `or_nothing` where the retriever is not calibrated.
 
         >>> [len(matches) for matches in index.search_many(["rain", "a dog barks"], top=1)]
@@ -200,8 +200,8 @@ class Search(ABC):
             for place, row in enumerate(found):
                 is_nothing = calibration.says_nothing(best_of_sounds(row), calibrated, queries[place])
                 found[place] = [] if is_nothing else row[:top]
-        known = calibration.for_language(calibrated)
-        likely = [_with_probability(matches, known) for matches in found]
+        of_language = calibration.for_language(calibrated)
+        likely = [_with_probability(matches, of_language) for matches in found]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
     def like(self, clip: Clip, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
@@ -214,7 +214,7 @@ class Search(ABC):
         return self.matches(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
-        """The windows most like the one of a sound of the index in which a second is, itself among them, best first.
+        """The windows most like one window of a sound in the index, that which contains `start` (s); best first, with itself.
 
         >>> index.like_window("sound.wav", top=1)[0].path
         'sound.wav'
@@ -227,8 +227,8 @@ class Search(ABC):
     ) -> list[dict[str, Any]]:
         """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`.
 
-        The first one's probability is that of an answer (`LanguageCalibration.probability_of_best`), if there are about as many
-        labels as the calibration chose among.
+        The first one has the probability of the best answer (`LanguageCalibration.probability_of_best`), if there are about as
+        many labels as candidates in the calibration.
 
         >>> sorted(one["label"] for one in index.tag(sound, 16_000, ["rain", "a dog"]))
         ['a dog', 'rain']
@@ -239,31 +239,29 @@ class Search(ABC):
         calibration = self._calibration_for(code)
         chance = [None] * len(labels)
         if calibration is not None:
-            known = calibration.for_language(calibrated_language(calibration, code))
-            chance = known.probability(score).tolist()
-            if known.knows_best_of(len(labels)):
-                chance[score.argmax()] = float(known.probability_of_best(score.max()))
+            of_language = calibration.for_language(calibrated_language(calibration, code))
+            chance = of_language.probability(score).tolist()
+            if of_language.knows_best_of(len(labels)):
+                chance[score.argmax()] = float(of_language.probability_of_best(score.max()))
         scored = zip(labels, score.tolist(), chance, strict=True)
         tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in scored]
         return sorted(tags, key=lambda one: -one["score"])
 
     def _sound_vector(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
-        """The vector [1, r] of a sound. ValueError where no model is at hand that hears: a language pack does not."""
+        """The vector [1, r] of a sound. ValueError if no available model encodes sounds; a language pack does not."""
         retriever = self.own_retriever or self.retriever
         is_vector = retriever.audio_tower.front_end.kind == "vector"
         if is_vector and (isinstance(clip, str | Path | bytes) or sample_rate is not None):
-            known = "a text, a sound of the index, or a vector of its space"
+            sources = "a text, a sound of the index, or a vector of its space"
             if self._has_pack:
-                allowed = (
-                    f"{known}; with {self.manifest.checkpoint} where it was, sounds too: a language pack hears nothing"
-                )
+                allowed = f"{sources}; with {self.manifest.checkpoint} where it was, sounds too: a language pack hears nothing"
             else:
-                allowed = f"{known}: this index was made of vectors, and its model hears nothing"
+                allowed = f"{sources}: this index was made of vectors, and its model hears nothing"
             raise refuse("sound", "audio", allowed)
         return retriever.encode_audio([clip], sample_rate)
 
     def warning_of_language(self, language: str | None) -> str:
-        """What to say of a text's language that the model is known not to have learned; empty if there is nothing to say.
+        """A warning if the model was not trained on a text's language; else empty.
 
         >>> index.warning_of_language(None)
         ''
@@ -273,7 +271,7 @@ class Search(ABC):
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
         retriever = self._text_retriever(code)
-        # A text tower that is not told the language reads all alike: of one that is not known there is nothing to warn.
+        # A text tower without language tags ignores the language, so an unknown one needs no warning.
         return retriever.encode_text(list(texts), code or (*retriever.languages, ENGLISH)[0])
 
     def _language(self, language: str | None) -> str | None:
@@ -285,7 +283,7 @@ class Search(ABC):
 
 
 def best_of_sounds(matches: Sequence[Match]) -> list[float]:
-    """The scores of different sounds, each of its best window, best first."""
+    """The score of each sound's best window, best first."""
     best: dict[str, float] = {}
     for one in matches:
         best.setdefault(one.path, one.score)
@@ -298,7 +296,7 @@ def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]
 
 
 def calibrated_language(calibration: Calibration, language: str | None) -> str | None:
-    """The language whose calibration counts: none, which is that over all, where it was not fitted on this one."""
+    """The language whose calibration applies; None (that over all languages) if it was not fitted on this one."""
     return language if language in calibration.by_language else None
 
 
@@ -313,7 +311,7 @@ def check_text(text: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written in UTF-8: what came from a command line or a file name may hold other bytes."""
+    """Whether a text can be written in UTF-8; texts from a command line or a file name may hold other bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -322,6 +320,6 @@ def is_unicode(text: str) -> bool:
 
 
 def check_top(top: int) -> None:
-    """ValueError unless so many answers can be asked for."""
+    """ValueError for a number of answers out of range."""
     if not 1 <= top <= MOST_ANSWERS:
         raise refuse("top", top, f"1 to {MOST_ANSWERS:,}")

@@ -1,4 +1,4 @@
-"""Several indexes of one model as one: each finds its own best windows, and these are merged.
+"""Several indexes of one model as one: each returns its best windows, and these are merged.
 
     index = open_shards(["north.index", "south.index"])
 
@@ -23,7 +23,7 @@ from ray_atr.deploy.index.search import Match, Search
 
 
 class OpenShard(Protocol):
-    """What is asked of a shard; an `Index` is one. Wherever it is, it can be asked by several threads at a time."""
+    """The methods of a shard; an `Index` is one. Safe to use from several threads."""
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
 
@@ -35,8 +35,8 @@ class OpenShard(Protocol):
 
 
 class ShardedIndex(Search):
-    """Shards, asked at the same time. Their answers are those of one index of all their windows, as scores are exact; of equal
-    scores the earlier path comes first.
+    """Shards, queried in parallel. The answers are those of one index of all their windows, as scores are exact; for equal scores
+    the earlier path comes first.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The searchable structure of an index's rows: exact up to 200,000 of them, lists with 8-bit codes beyond, both by FAISS.
+"""The search structure of an index's rows, by FAISS: exact up to 200,000 rows, inverted lists with 8-bit codes above.
 
 Shapes: N rows, M queries, r width of a vector.
 """
@@ -19,15 +19,15 @@ from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import exact_top_k
 
 EXACT_ROWS = 200_000
-"""Up to this many rows every one is compared with the query."""
+"""Largest number of rows for an exact index, which compares every row with the query."""
 RANKED_AGAIN = 100
-"""Best rows by their 8-bit codes, of which the exact order is then by their 16-bit rows."""
+"""Number of best rows by 8-bit codes that are ranked again by their 16-bit rows."""
 PROBES = 64
-"""Lists of a query that are searched."""
+"""Number of lists searched per query."""
 ROWS_A_CENTRE = 64
-"""Rows a list's centre is trained on."""
+"""Training rows per list in k-means."""
 MANY_QUERIES = 8
-"""From so many queries together, a matrix product is faster than FAISS's scan of 16-bit codes."""
+"""Number of queries from which a matrix product is faster than FAISS's scan of 16-bit codes."""
 BLOCK = 8_192
 SEED = 1234  # of k-means
 
@@ -35,7 +35,7 @@ Rows = NDArray[np.float16]
 
 
 def number_of_lists(N: int) -> int:
-    """Lists of an index of N rows: about 2 sqrt(N), a power of two."""
+    """Number of lists for N rows: about 2 sqrt(N), a power of two."""
     return int(2 ** round(np.log2(2 * np.sqrt(N))))
 
 
@@ -87,8 +87,8 @@ def nearest_rows(
     distance: str,
     coarse: Callable[[], CoarseRows] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """(scores, positions), both [M, min(k, N)], best first: inner products, or minus the distance. Position -1, of score
-    -inf, is none. The scores are exact of the 16-bit rows. `coarse` has their copies of 8 bits, for many queries together.
+    """(scores, positions), both [M, min(k, N)], best first: inner products, or minus the distance. Missing ones have
+    position -1 and score -inf. Scores are exact for the 16-bit rows. `coarse` has their copies in 8 bits, for many queries.
     """
     k = min(k, len(rows))
     is_exact = not hasattr(index, "nprobe")
@@ -102,7 +102,7 @@ def nearest_rows(
     with faiss_for_search():
         _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
     scores = exact_scores(rows, queries, found, distance)
-    # Of equal scores the earlier row comes first.
+    # For equal scores the earlier row comes first.
     order = np.lexsort((found, -scores), axis=-1)[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
 
@@ -110,7 +110,7 @@ def nearest_rows(
 def exact_scores(
     rows: Rows, queries: NDArray[np.float32], positions: NDArray[np.int64], distance: str
 ) -> NDArray[np.float32]:
-    """Scores [M, k] of the rows at positions [M, k]; -inf where there is none."""
+    """Scores [M, k] of the rows at positions [M, k]; -inf where the position is -1."""
     candidates = rows[np.maximum(positions, 0)].astype(np.float32)
     if distance == "cosine":
         scores = np.einsum("mr,mkr->mk", queries, candidates)

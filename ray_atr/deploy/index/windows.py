@@ -1,5 +1,5 @@
-"""Sounds to the vectors of their windows: decoded by threads, encoded in full batches over files by the one encoder, in this
-process or by several through Ray Data, with the same rows.
+"""From sounds to the vectors of their windows: threads decode, one encoder takes full batches that span files, in this process
+or in several through Ray Data, with the same vectors.
 
 Shapes: W windows, T frames, F mel bands, r width of a vector.
 """
@@ -31,7 +31,7 @@ from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 SOUNDS_IN_A_JOB = 32
 _CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
-LOWEST_NORM = 0.5  # of a unit vector in float32; of one that is zero or not finite it is not above
+LOWEST_NORM = 0.5  # unit vectors have norm 1; vectors that are zero or not finite fail this check
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class EncodedSound:
     error: str = ""
 
     def without_data(self) -> EncodedSound:
-        """What is kept of it."""
+        """The same without the audio."""
         return replace(self, sound=self.sound.without_data())
 
 
 class _Reading:
-    """A sound that is being decoded: its windows are on their way to the encoder."""
+    """A sound that is being decoded, whose windows go to the encoder."""
 
     def __init__(self, sound: ArchivedSound) -> None:
         self.sound, self.digest, self.error = sound, "", ""
@@ -67,10 +67,10 @@ def encode_sounds(
     batch_size: int = 16,
     threads: int | None = None,
 ) -> Iterator[EncodedSound]:
-    """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order in which they are done.
+    """Each sound with its windows' vectors, as `Retriever.encode_windows` makes them, in the order of completion.
 
-    A sound that cannot be read, or of which the model makes nothing, comes with the reason instead. Memory holds a few
-    batches of windows, however long a sound is.
+    A sound that cannot be read, or has no valid vector, has the reason instead. Memory holds a few batches of windows,
+    however long a sound is.
     """
     front_end = retriever.audio_tower.front_end
     threads = threads or max(1, min(8, (os.cpu_count() or 1) - 1))
@@ -192,14 +192,14 @@ def _reason(error: Exception, sound: ArchivedSound) -> str:
 
 
 def uses_ray(encoding: IndexEncoding) -> bool:
-    """Whether several processes encode: on a cluster, or where this machine has several GPUs, unless that was chosen."""
+    """Whether several processes encode: as set, or by `auto` on a cluster or with several GPUs."""
     if encoding.ray == "auto":
         return is_inside_a_cluster() or torch.cuda.device_count() > 1
     return encoding.ray == "always"
 
 
 class SoundEncoder:
-    """A retriever and an archive that are open, at places that every node must reach; encodes one job of sounds after another."""
+    """An open retriever and archive, at locations that every node must reach; encodes jobs of sounds."""
 
     def __init__(self, checkpoint: str, archive: str, batch_size: int) -> None:
         self.retriever = Retriever.from_pretrained(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu")
@@ -213,7 +213,7 @@ class SoundEncoder:
 def encode_archive(
     retriever: Retriever, archive: Archive, sounds: Iterable[ArchivedSound], checkpoint: str, encoding: IndexEncoding
 ) -> Iterator[EncodedSound]:
-    """The sounds with their windows, in the order in which they are done; those that cannot be read come with the reason."""
+    """The sounds with their windows, in the order of completion; those that cannot be read have the reason."""
     if not uses_ray(encoding):
         here = encode_sounds(retriever, sounds, archive.read, batch_size=encoding.batch_size)
         yield from (one.without_data() for one in here)

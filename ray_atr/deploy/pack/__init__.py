@@ -1,1 +1,1 @@
-"""A language pack: texts in many languages fitted to a space of audio vectors that exists and stays as it is."""
+"""Language packs: text encoders of many languages, fitted to an existing space of audio vectors, which does not change."""

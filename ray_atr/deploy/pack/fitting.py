@@ -1,7 +1,7 @@
-"""Fits a projection of captions' vectors and words to where they belong in a space, by regression: no pairs are contrasted.
+"""Fits a projection of captions' vectors and words to target vectors in a space, by regression, without contrasting pairs.
 
-Every training caption, in whatever language, belongs where the space's own vector of its English version is, moved towards its
-clip's vector by a part. So a language learns from all of its captions, and wrong pairs of clip and caption move only that part.
+The target of a training caption in any language is the space's own vector of its English version, moved towards its clip's
+vector by a share. So a language learns from all of its captions, and a wrong pair of clip and caption affects only that share.
 
 Shapes: M captions, W width of the text encoder, V words of the vocabulary, D width of the space.
 """
@@ -21,23 +21,23 @@ from ray_atr.models.words import WithWords
 
 Vectors = NDArray[np.float32]
 AUDIO_PART = 0.25
-"""Of a clip's vector, beside the text vector. Both are taken from the mean of their kind, which audio and text do not share."""
+"""Weight of a clip's vector, beside the text vector. Each is centred on the mean of its own modality."""
 VECTOR_PENALTY, WORD_PENALTY = 0.1, 1.0
-"""Of the ridge: for a number of the encoder's vector in its variance over all captions, for a word in captions."""
+"""Ridge penalties: of a vector's component, in units of its variance over all captions; of a word, in captions."""
 MOST_WORDS, MOST_BYTES = 2048, 2_500_000
 SMALLEST = 1e-4
-"""Of the mean variance: a number that hardly varies must not get a weight beyond those of 16 bits."""
+"""Least variance, as a share of the mean one: a nearly constant component must not get a weight beyond 16 bits."""
 CHUNK, TINY = 4096, 1e-6
 
 
-def belongs(space: ForeignSpace) -> tuple[NDArray[np.int64], Vectors]:
-    """The rows [M] of the training captions, and the unit vector [M, D] at which each belongs."""
+def target_vectors(space: ForeignSpace) -> tuple[NDArray[np.int64], Vectors]:
+    """The rows [M] of the training captions, and their target unit vectors [M, D]."""
     assert space.text is not None
     text_rows = english_versions(space.pairs)
     rows = np.array([row for row, pair in enumerate(space.pairs) if pair.split in ("", "train")])
     audio = space.audio[[space.pairs[row].audio_row for row in rows]]
-    known = np.array([row for row in rows if row in text_rows])
-    middle = space.text[[text_rows[row] for row in known]].mean(axis=0)
+    captioned = np.array([row for row in rows if row in text_rows])
+    middle = space.text[[text_rows[row] for row in captioned]].mean(axis=0)
     wanted = AUDIO_PART * (audio - audio.mean(axis=0)) + middle
     for place, row in enumerate(rows):
         if row in text_rows:
@@ -46,7 +46,7 @@ def belongs(space: ForeignSpace) -> tuple[NDArray[np.int64], Vectors]:
 
 
 def english_versions(pairs: Sequence[PairedCaption]) -> Mapping[int, int]:
-    """Row of the table -> row of the space's vector of its English version: the caption of the same number of the same clip."""
+    """Row of the table -> row of the space's vector of its English version, the caption of the same number and clip."""
     counts: dict[tuple[int, str], int] = {}
     sentences = []
     for pair in pairs:
@@ -62,15 +62,15 @@ def english_versions(pairs: Sequence[PairedCaption]) -> Mapping[int, int]:
 
 
 def most_words(W: int, D: int) -> int:
-    """The words that a projection from `WithWords` has room for."""
+    """The largest number of words of a projection from `WithWords`."""
     return max(0, min(MOST_WORDS, MOST_BYTES // (2 * D) - (2 * W + 1)))
 
 
 def fit_projection(tower: WithWords, vectors: Vectors, captions: Sequence[str], wanted: Vectors) -> nn.Linear:
-    """The linear map of the tower's vectors by which captions point where they belong [M, D]: two ridge regressions.
+    """The linear map from the tower's vectors to the target vectors `wanted` [M, D], by two ridge regressions.
 
-    One is on the encoder's vectors [M, W] alone, for texts of unknown words; the other on these and on which words a caption has.
-    Weights are rounded to 16 bits, in which they are written.
+    One is on the encoder's vectors [M, W] alone, for texts of unknown words; the other on these and on the words of a caption.
+    Weights are rounded to the 16 bits of the file.
     """
     (M, W), V, D = vectors.shape, len(tower.words), wanted.shape[1]
     gram, product = np.zeros((1 + W + V, 1 + W + V)), np.zeros((1 + W + V, D))

@@ -1,7 +1,7 @@
-"""A pack from its inputs: a data set of vectors, the project's own training, the tower put back, and what it is worth.
+"""Makes a pack: a data set of vectors, training with this package, the text tower added again, and retrieval before and after.
 
-A pack is a saved retriever. Its audio side passes vectors of the space on, so that an index of them is made and asked with it
-like any other; its text side is the frozen encoder with the projection that was trained.
+A pack is a saved retriever. Its audio side returns vectors of the space unchanged, so that it can index and search them like any
+other retriever; its text side is the frozen encoder with the trained projection.
 
 Shapes: N clips, M captions, W width of the text encoder, D width of the space.
 """
@@ -31,7 +31,7 @@ from ray_atr.common.storage import atomic_folder, locate, write_json
 from ray_atr.data.caption_vectors import clip_width
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.deploy.index.fingerprint import PACK_FILE
-from ray_atr.deploy.pack.fitting import belongs, fit_projection, most_words
+from ray_atr.deploy.pack.fitting import fit_projection, most_words, target_vectors
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
 from ray_atr.deploy.pack.text_side import TextSide, encode_table
@@ -61,7 +61,7 @@ TABLE_COLUMNS = ("audio_row", "text_row", "caption", "language", "split", "clip_
 
 @dataclass(frozen=True)
 class PackScores:
-    """Retrieval by one text side on the held-out clips: every metric, and the queries' scores behind them."""
+    """Retrieval by one text side on the held-out clips: every metric, and the scores of the queries."""
 
     metrics: dict[Metric, float]
     samples: Samples = field(default_factory=dict)
@@ -69,13 +69,13 @@ class PackScores:
 
 @dataclass(frozen=True)
 class Pack:
-    """A finished pack: where it is, and what the space's own text tower (none without its vectors) and the pack find."""
+    """A finished pack: its folder, and the scores of the space's own text tower (None without its vectors) and of the pack."""
 
     folder: Path
     before: PackScores | None
     after: PackScores
     seconds: float
-    """from the read inputs to the trained projection"""
+    """Time from the read inputs to the trained projection."""
     projection_bytes: int
 
 
@@ -91,14 +91,14 @@ def make_pack(
     split: str = "test",
     say: Say = print,
 ) -> Pack:
-    """Train a pack and write it to a new folder, whole or not at all.
+    """Train a pack and write it atomically to a new folder.
 
     space       audio vectors [N, D], a file (.npy, .safetensors, .parquet::COLUMN) or an index folder.
     captions    table: audio_row, caption[, language, split, clip_id, label, text_row].
     text        the frozen multilingual encoder, as `encode_table` takes it.
     space_text  the space's own vectors of the captions, or of those in English.
-    settings    further ones of the experiment by their paths (`train.epochs`), and of the encoder (`model.text.*`).
-    split       on which clips before and after are measured.
+    settings    further settings of the experiment by their paths (`train.epochs`), and of the encoder (`model.text.*`).
+    split       split of the clips on which retrieval is measured.
 
     ValueError for inputs that do not fit; then nothing is written.
     """
@@ -121,7 +121,7 @@ def make_pack(
         fit = _fit if options.method == "both" else _train
         retriever = fit(experiment, home, say, foreign, side)
         seconds = time.monotonic() - started
-        # What `m2m` knows of a language is what the text tower knows.
+        # `m2m` learns no language itself: its text tower may have learned any.
         retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
         asked = read_eval_split(manifest, split, relevance=experiment.evaluation.relevance)
         audio = torch.from_numpy(_audio_of(foreign, asked.clip_ids))
@@ -150,7 +150,7 @@ def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str,
 
 
 def _check(space: ForeignSpace, method: str, split: str) -> None:
-    """ValueError if the pairs lack a split, or what the method learns from."""
+    """ValueError if the pairs lack a split or the vectors that the method needs."""
     there = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
         if name not in there:
@@ -165,9 +165,9 @@ def _is_own_text(pair: PairedCaption) -> bool:
 
 
 def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vectors, Vectors, list[PairedCaption]]:
-    """What a method trains on: clips' vectors [N, D], captions' [M, W], and their pairs, whose `text_row` is among the latter.
+    """Training data of a method: clips' vectors [N, D], captions' [M, W], and pairs, whose `text_row` is an index of the latter.
 
-    Under `m2m` the space's vector of an English caption stands in the place of a clip, with that caption.
+    For `m2m` the space's vector of an English caption replaces the clip's, with that caption.
     """
     pairs = [replace(pair, text_row=row, split=pair.split or "train") for row, pair in enumerate(space.pairs)]
     if method != "m2m":
@@ -216,8 +216,8 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
 
 
 def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
-    """The retriever whose texts were brought to where they belong in the space, by the encoder's vectors and by their words."""
-    rows, wanted = belongs(space)
+    """The retriever whose texts are fitted to their target vectors, from the encoder's vectors and the words."""
+    rows, wanted = target_vectors(space)
     captions = [space.pairs[row].caption for row in rows]
     words = frequent_words(captions, most_words(side.vectors.shape[1], space.audio.shape[1]))
     say(f"fitting {len(rows):,} captions and {len(words):,} words")
@@ -226,7 +226,7 @@ def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side
 
 
 def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
-    """The retriever of the best validation epoch, by the loop that trains every experiment."""
+    """The retriever of the best validation epoch, by the usual training."""
     chosen_by = experiment.evaluation.select_by
 
     def report(row: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, si
 
 
 def _packed(model: ModelSettings, tower: TextTower, text: TextSettings, projection: nn.Module) -> Retriever:
-    """The projection behind the text tower itself."""
+    """A retriever of the text tower followed by the projection."""
     D = model.embedding_width
     audio = AudioVectors(width=D)
     settings = replace(model, audio=audio, text=text)
@@ -258,7 +258,7 @@ def _audio_of(space: ForeignSpace, clip_ids: Sequence[str]) -> Vectors:
 def _placed(
     retriever: Retriever, pairs: Sequence[PairedCaption], vectors: Vectors, split: str
 ) -> dict[tuple[str, str], Vectors]:
-    """Where the pack puts each caption and language of a split, by the encoder's vectors [M, W] of all pairs."""
+    """The pack's vector of each caption and language of a split, from the encoder's vectors [M, W] of all pairs."""
     asked = {(pair.caption, pair.language): row for row, pair in enumerate(pairs) if (pair.split or "train") == split}
     texts = [caption for caption, _ in asked]
     given: Any = torch.from_numpy(vectors[list(asked.values())])
@@ -268,7 +268,7 @@ def _placed(
 
 
 def _scores(audio: Tensor, captions: AlignedCaptions, vectors: Mapping[tuple[str, str], Vectors]) -> PackScores | None:
-    """Retrieval by the captions' vectors, in the languages of which there are all; None if there is no such language."""
+    """Retrieval by the captions' vectors, in the languages that have all of them; None if there is no such language."""
     text, present = {}, {}
     for language, sentences in captions.sentences.items():
         rows = np.flatnonzero(captions.present[language])
@@ -301,7 +301,7 @@ class ProjectionGraph(nn.Module):
 
 
 class WordsGraph(nn.Module):
-    """The same of vectors [M, W] and words [M, V + 1] as `WithWords.bag` has them; its weights have 16 bits."""
+    """The same from vectors [M, W] and words [M, V + 1] as returned by `WithWords.bag`; its weights have 16 bits."""
 
     def __init__(self, projection: nn.Linear) -> None:
         super().__init__()

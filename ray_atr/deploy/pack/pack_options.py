@@ -1,4 +1,4 @@
-"""What a language pack can be told, and how each method trains. Nothing heavy is imported here: the command's help reads it."""
+"""The settings of a language pack and of its methods. Imports no heavy library, since the command's help reads it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "audio": ROBUST,
     "both": {**COMMON, "model.projection": "linear"},
 }
-"""Method -> its settings by their paths. `both` is solved, not trained. `m2m` has the released settings but for the rate's decay,
-a cosine instead of a line."""
+"""Method -> its settings by their paths. `both` is solved, not trained. `m2m` has the released settings, except that the rate
+decays by a cosine instead of linearly."""
 
 
 @dataclass(frozen=True, kw_only=True)

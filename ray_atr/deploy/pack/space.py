@@ -1,4 +1,4 @@
-"""What a pack is made of: the space's audio vectors, captions of them, and the space's own vectors of these captions.
+"""Inputs of a pack: the space's audio vectors, captions of them, and the space's own vectors of these captions.
 
 Shapes: N clips, M captions (rows of the table), D width of the space.
 """
@@ -23,12 +23,12 @@ from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 SHARES = {"val": 0.1, "test": 0.1}
-"""Shares of the clips that validate and test where a table has no column split."""
+"""Shares of the clips for validation and test if a table has no column split."""
 
 
 @dataclass(frozen=True)
 class PairedCaption:
-    """A row of the table: a caption in a language, the clip that it is of, and its row among the space's text vectors."""
+    """A row of the table: a caption in a language, its clip, and its row among the space's text vectors."""
 
     audio_row: int
     caption: str
@@ -41,7 +41,7 @@ class PairedCaption:
 
 @dataclass(frozen=True)
 class ForeignSpace:
-    """Audio vectors [N, D] and text vectors [.., D] of unit norm, and the captions of the audio; `model` of an index's space."""
+    """Audio vectors [N, D] and text vectors [.., D] of unit norm, and the captions of the audio; `model`: index fingerprint."""
 
     audio: Vectors
     pairs: list[PairedCaption]
@@ -50,11 +50,11 @@ class ForeignSpace:
 
     @property
     def languages(self) -> list[str]:
-        """Those of the captions, English first."""
+        """Languages of the captions, English first."""
         return sorted({pair.language for pair in self.pairs}, key=lambda code: (code != ENGLISH, code))
 
     def text_of(self) -> dict[tuple[str, str], Vectors]:
-        """The space's own vector of each caption and language that it has one of."""
+        """(caption, language) -> the space's own vector of it, if it has one."""
         if self.text is None:
             return {}
         return {(one.caption, one.language): self.text[one.text_row] for one in self.pairs if one.text_row is not None}
@@ -63,7 +63,7 @@ class ForeignSpace:
 def read_space(
     space: str, captions: str, space_text: str | None = None, *, language: str = ENGLISH, seed: int = 0
 ) -> ForeignSpace:
-    """The space and its pairs. ValueError names the file, and the row, of what is wrong."""
+    """The space and its pairs. ValueError names the file and the row that are wrong."""
     audio, model = _audio_of(space)
     pairs = _pairs(captions, len(audio), require_language(language).code)
     if not any(pair.split for pair in pairs):
@@ -77,7 +77,7 @@ def read_space(
 
 
 def unit_rows(vectors: Vectors, place: str) -> Vectors:
-    """The rows brought to unit norm, by which cosine compares. ValueError for a row of zeros."""
+    """The rows divided by their norms. ValueError for a row of zeros."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if len(bad := np.flatnonzero(norms[:, 0] == 0)):
         raise refuse(f"{place}, row {bad[0]}", "zeros", "a vector that has a direction")
@@ -131,7 +131,7 @@ def _number(value: Any, count: int | None, at: str) -> int:
 
 
 def place_text_rows(pairs: Sequence[PairedCaption], count: int) -> list[PairedCaption]:
-    """The pairs with their rows among `count` text vectors: the column text_row, else one a row, or one a row in English."""
+    """The pairs with their rows among `count` text vectors: by the column text_row, else one per row, or per English row."""
     if any(pair.text_row is not None for pair in pairs):
         for pair in pairs:
             if pair.text_row is not None and pair.text_row >= count:
@@ -148,7 +148,7 @@ def place_text_rows(pairs: Sequence[PairedCaption], count: int) -> list[PairedCa
 
 
 def _drawn_splits(pairs: Sequence[PairedCaption], seed: int) -> list[PairedCaption]:
-    """Splits drawn by clip: a tenth each validates and tests."""
+    """The pairs with splits drawn by clip: a tenth each for validation and test."""
     ids = list(dict.fromkeys(pair.clip_id for pair in pairs))
     drawn = dict(zip(ids, sampling.uniform(ids, seed, "pack splits"), strict=True))
 

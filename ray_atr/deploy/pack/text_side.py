@@ -1,4 +1,4 @@
-"""The text encoder of a pack: a frozen tower of this package, that of a saved retriever, or vectors that somebody encoded."""
+"""The text encoder of a pack: a frozen tower of this package, that of a saved retriever, or a file of vectors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TextSide:
 def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[str, str] | None = None) -> TextSide:
     """The captions' vectors by the text encoder at a place: NAME, NAME:CHECKPOINT, a saved retriever, or a file of vectors.
 
-    `settings` are those of the tower by their paths (`model.text.num_layers`). Vectors of a file are the table's rows in order,
-    and such a pack takes vectors instead of texts.
+    `settings` are those of the tower by their paths (`model.text.num_layers`). A file of vectors has one per row of the table, in
+    order; such a pack takes vectors instead of texts.
     """
     file = place.partition("::")[0]
     if Path(file).suffix in SUFFIXES:
@@ -52,7 +52,7 @@ def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[s
 
 
 def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
-    """The vectors with one for each caption: another batch changes the last digits. ValueError for more."""
+    """The vectors with one vector per caption text, since batches change the last digits. ValueError if they differ by more."""
     first: dict[tuple[str, str], int] = {}
     places = np.array([first.setdefault((pair.caption, pair.language), row) for row, pair in enumerate(pairs)])
     same = np.isclose(vectors, vectors[places], rtol=1e-3, atol=1e-3).all(axis=1)
@@ -63,7 +63,7 @@ def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
 
 
 def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextTower]:
-    """A text tower in evaluation mode, and its settings as those of a frozen one."""
+    """The settings of a text tower, as a frozen one, and the tower in evaluation mode."""
     name, _, checkpoint = place.partition(":")
     if name not in TEXT_TOWERS or name == "vectors":
         if not Path(place).exists() and "://" not in place:

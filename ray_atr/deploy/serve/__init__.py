@@ -1,1 +1,1 @@
-"""An index behind HTTP: one ASGI app with a page, for a laptop or under Ray Serve."""
+"""An HTTP server of an index: one ASGI app with a page, for a laptop or Ray Serve."""

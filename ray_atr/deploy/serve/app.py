@@ -3,8 +3,7 @@
     from ray_atr.deploy.serve.app import create_app
     app = create_app(Index.open("birds.index"))     # then any ASGI server; `on_ray` has Ray Serve
 
-A mistake is answered 4xx with `{"error": "top: got 0; allowed 1 to 1,000"}`, the form that the command line has too; a server
-that has too much to do answers 503.
+A mistake gives 4xx with `{"error": "top: got 0; allowed 1 to 1,000"}`, in the form of the command line; a busy server gives 503.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 MOST_LABELS = 256
 MOST_LISTENING = 4
-"""Sounds that are decoded and encoded at a time; the others wait."""
+"""Number of sounds that are decoded and encoded at the same time; others wait."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -67,7 +66,7 @@ def create_app(
     limits: ServerLimits | None = None,
 ) -> Starlette:
     """The app of an open index. With a token, every answer but the page and `/health` needs `Authorization: Bearer TOKEN`.
-    `hosts` are the names by which it may be called: another site cannot reach it by a name of its own.
+    `hosts` are the allowed values of the header Host, so that another site cannot use the server by a name of its own.
     """
     limits = limits or ServerLimits()
     served = _Served(index, limits)
@@ -159,7 +158,7 @@ class _Served:
                 matches = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
                 answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, matches, strict=True))
             except ValueError:
-                # One that the model cannot take fails alone.
+                # A text that the model refuses fails alone.
                 answers.update((number, self._answer(questions[number])) for number in numbers)
         return [answers[number] for number in range(len(questions))]
 
@@ -200,7 +199,7 @@ class _Served:
         path, start = asked.get("path", ""), _number(asked, "start", float, 0.0)
         content = await self._listen(lambda: stretch(self.index.sound(path), path, start, self.limits.heard_seconds))
         size, headers = len(content), {**HEADERS, "Accept-Ranges": "bytes"}
-        # No validator is sent, so one that is asked for is another's: then all is sent.
+        # The server sends no validators, so `If-Range` cannot match: all is sent.
         asked_for = None if "if-range" in request.headers else request.headers.get("range")
         try:
             part = asked_part(asked_for, size)
@@ -212,7 +211,7 @@ class _Served:
         return Response(content[part[0] : part[1] + 1], 206, media_type="audio/wav", headers=headers)
 
     async def _listen(self, work: Callable[[], Any]) -> Any:
-        """Work with a sound, in a thread, a few at a time. BusyError if too many wait."""
+        """The result of `work` on a sound, done in a thread, a few at the same time. BusyError if too many wait."""
         if self.num_listening >= self.limits.most_waiting:
             raise BusyError
         self.num_listening += 1
@@ -275,13 +274,13 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    # What went wrong inside is the log's, not the caller's.
+    # Details of an internal error go to the log, not to the client.
     logger.error("a request failed", exc_info=error)
     return _error(500, "the server failed; its log has more")
 
 
 def _only(request: Request, *names: str) -> dict[str, str]:
-    """The request's parameters. ValueError for one that there is not, or that is given twice."""
+    """The request's parameters. ValueError for an unknown one, or one that is given twice."""
     given = request.query_params
     for name in given:
         if name not in names:
@@ -312,7 +311,7 @@ def _number(asked: dict[str, str], name: str, kind: type, default: Any) -> Any:
 
 
 def _is_called(request: Request, hosts: Sequence[str]) -> bool:
-    """Whether a request calls the server by a name of its own."""
+    """Whether a request's header Host is among the allowed ones."""
     host = request.headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return "*" in hosts or name.lower() in hosts

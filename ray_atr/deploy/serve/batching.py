@@ -1,4 +1,4 @@
-"""Requests that wait at the same time are answered together: the encoder takes many texts in little more than the time of one."""
+"""Batches of waiting requests: the encoder needs little more time for many texts than for one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Answer = TypeVar("Answer")
 
 
 class BusyError(Exception):
-    """More requests wait than are allowed to."""
+    """Too many requests wait."""
 
 
 class Batcher(Generic[Request, Answer]):
-    """Answers in batches, in a thread of its own. `answer_all` has an answer, or an exception, for each that is asked."""
+    """Answers in batches, in a thread of its own. `answer_all` returns an answer, or an exception, for each request."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Batcher(Generic[Request, Answer]):
             batch = [await self._waiting.get()]
             while len(batch) < self.most_together and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
-            # Whoever has gone away meanwhile is not answered.
+            # Requests that were cancelled meanwhile are skipped.
             batch = [(asked, waiting) for asked, waiting in batch if not waiting.done()]
             if not batch:
                 continue

@@ -1,5 +1,5 @@
-"""Connections to uvicorn that are closed if a request's head does not arrive in time: uvicorn itself waits for ever, and clients
-that send a byte now and then would use up its connections.
+"""Connections to uvicorn that close if a request's head does not arrive in time: uvicorn itself waits for ever, so that clients
+which send a byte from time to time would use up its connections.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HEAD_SECONDS = 20.0
 
 
 class TimedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """One client's connection. Bodies have a limit of their own, and idle connections uvicorn's `timeout_keep_alive`."""
+    """One client's connection. The app limits bodies, and uvicorn's `timeout_keep_alive` idle connections."""
 
     _given_up: asyncio.TimerHandle | None = None
 
@@ -44,6 +44,6 @@ class TimedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def server_of(app: Any) -> uvicorn.Server:
-    """The server of an ASGI app, to be run on a socket that listens."""
+    """The server of an ASGI app, to run on a listening socket."""
     config = uvicorn.Config(app, http=TimedConnection, log_level="warning", access_log=False, timeout_keep_alive=5)
     return uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""What a request may cost. Nothing heavy is imported here: the command's help reads it."""
+"""Limits of a request. Imports no heavy library, since the command's help reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray_atr.common.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits(Settings):
-    """What one request may cost."""
+    """Limits of one request."""
 
     most_megabytes: float = setting(25.0, "largest body of a request (MB)", above=0, at_most=1024)
     most_seconds: float = setting(300.0, "longest sound in a request (s)", above=0)

@@ -1,7 +1,7 @@
 """The app under Ray Serve: replicas of it on the nodes of a cluster, and of each shard of the index if there are several.
 
-The app is the one that uvicorn serves; each of its replicas has the retriever. It opens the index itself, or asks the shards, of
-which each has a deployment of its own.
+The app is the one that uvicorn serves; each of its replicas has the retriever. It opens the index itself, or queries the shards,
+each of which has its own deployment.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ray_atr.deploy.serve.limits import ServerLimits
 
 NAME = "ray_atr"
 AT_A_TIME = 64
-"""Requests that a replica works on at a time: its batches are as large at most."""
+"""Concurrent requests of a replica, and so its largest batch."""
 SHARD_SECONDS = 60.0
-"""How long a shard's answer is waited for."""
+"""Time limit for a shard's answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayServer:
-    """What is served, where and by how many."""
+    """What is served, at which address, and by how many replicas."""
 
     indexes: Sequence[str]
     checkpoint: str | None = None
@@ -44,26 +44,26 @@ class RayServer:
     host: str = "127.0.0.1"
     port: int = 8080
     replicas: int = 1
-    """of the app, and of each shard"""
+    """Replicas of the app, and of each shard."""
     cpus: float = 1.0
-    """that a replica reserves"""
+    """CPUs that a replica reserves."""
     token: str | None = None
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]")
     limits: ServerLimits = field(default_factory=ServerLimits)
 
     @property
     def shards(self) -> Sequence[str]:
-        """The indexes that replicas of their own have open; none if there is but one index."""
+        """The indexes that have their own replicas; none if there is only one index."""
         return self.indexes if len(self.indexes) > 1 else ()
 
     @property
     def processes(self) -> int:
-        """The replicas of the app and of the shards."""
+        """Number of replicas of the app and of the shards."""
         return self.replicas * (1 + len(self.shards))
 
 
 class RemoteShard:
-    """A shard that replicas have open."""
+    """A shard that is open in replicas of its own."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
@@ -94,7 +94,7 @@ class ShardReplica:
         self.index = Index.open(place, audio=audio)
 
     async def answer(self, name: str, given: Sequence[Any]) -> tuple[Any, str]:
-        """What the index answers, or a mistake: Serve would wrap an exception in its own."""
+        """The index's answer, or the message of a mistake, since Serve would wrap an exception in its own."""
         try:
             return await asyncio.to_thread(getattr(self.index, name), *given), ""
         except ValueError as error:
@@ -103,7 +103,7 @@ class ShardReplica:
 
 @serve.ingress()
 class AppReplica:
-    """The app with its retriever, and with the index, or what asks the shards."""
+    """The app with its retriever, and with the index or its remote shards."""
 
     def __init__(self, server: RayServer, *shards: DeploymentHandle) -> None:
         index: Search
@@ -119,24 +119,24 @@ class AppReplica:
 
 
 def start_serving(server: RayServer) -> None:
-    """Deploy the app on the Ray that this process is told of, or on one of its own; returns when every replica is ready.
+    """Deploy the app on the cluster of RAY_ADDRESS, or else on a local Ray; returns when every replica is ready.
 
-    `limits.most_waiting` requests wait for a replica; more are answered 503. Each replica of the app has a GPU if there are as
-    many. ValueError if the cluster runs Ray Serve already, whose address would be taken instead of the one given here.
+    `limits.most_waiting` requests wait for a replica; more are answered 503. Each replica of the app has a GPU if there are
+    enough. ValueError if the cluster runs Ray Serve already, which would use its own address instead of the given one.
     """
     import ray
 
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
-    # A mistake is said here, in one line, before anything starts.
+    # Raises mistakes in one line, before anything starts.
     _ = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).retriever
     needed = server.processes * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
-    # Serve takes the address of whoever started it, and only warns of another one.
+    # A running Serve keeps its own address, and only warns about another one.
     if serve.status().proxies:
         raise refuse("--ray", "a cluster on which Ray Serve runs already", "one without it: `serve shutdown` ends it")
     gpus = 1 if ray.cluster_resources().get("GPU", 0) >= server.replicas else 0
-    # The host is always given: Serve's own default depends on how it was set up (RAY_SERVE_ENABLE_HA_PROXY).
+    # The host is always given, since Serve's default depends on RAY_SERVE_ENABLE_HA_PROXY.
     serve.start(proxy_location="HeadOnly", http_options={"host": server.host, "port": server.port})
     both: dict[str, Any] = {"num_replicas": server.replicas, "max_ongoing_requests": AT_A_TIME}
     on_cpu, on_gpu = {"num_cpus": server.cpus}, {"num_cpus": server.cpus, "num_gpus": gpus}
@@ -152,7 +152,7 @@ def start_serving(server: RayServer) -> None:
 
 
 def serve_on_ray(server: RayServer, is_ready: Callable[[], None]) -> None:
-    """`start_serving`, until it is interrupted; then Serve is ended."""
+    """`start_serving`, then wait until interrupted, and shut Serve down."""
     start_serving(server)
     is_ready()
     try:

@@ -1,4 +1,4 @@
-"""Sounds that come and go over HTTP: an upload is decoded within limits, a stretch of a found sound is sent as a WAV file."""
+"""Sounds over HTTP: an upload is decoded within limits, and part of a matching sound is sent as a WAV file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ray_atr.deploy.serve.limits import ServerLimits
 
 
 def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:
-    """The samples [S] of an uploaded sound, and its rate (Hz). ValueError beyond the limits, or if it is no sound."""
+    """The samples [S] of an uploaded sound, and its rate (Hz). ValueError beyond the limits, or if it is not audio."""
     deadline = time.monotonic() + limits.decode_seconds
     sound = open_sound(data, "body", AudioBounds(longest_seconds=limits.most_seconds))
     blocks, number = list[Waveform](), 0
     for block in sound.blocks():
         blocks.append(block)
         number += len(block)
-        # A header may promise less than there is.
+        # A header may state less than the file holds.
         if number > limits.most_seconds * sound.sample_rate:
             raise refuse("body, length", f"more than {limits.most_seconds:g} s", f"at most {limits.most_seconds:g} s")
         if time.monotonic() > deadline:
@@ -31,7 +31,7 @@ def decode_upload(data: bytes, limits: ServerLimits) -> tuple[Waveform, int]:
 
 
 def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
-    """A WAV file of a sound from a second on. ValueError if it is no sound, or ends before."""
+    """A WAV file of `seconds` of a sound from `start` (s). ValueError if it is not audio, or ends before."""
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             rate = file.samplerate
@@ -49,10 +49,10 @@ def stretch(data: bytes, name: str, start: float, seconds: float) -> bytes:
 
 
 def asked_part(asked: str | None, size: int) -> tuple[int, int] | None:
-    """First and last byte of what a `Range` header asks for; None where all is to be sent: no header, one that is not
-    understood, or several ranges, which a server may leave alone (RFC 9110, 14.2). ValueError where there is no such part.
+    """First and last byte that a `Range` header requests; None for all: no header, one that is not understood, or several
+    ranges, which a server may ignore (RFC 9110, 14.2). ValueError if there is no such part.
 
-    Starlette does this for files alone, and a stretch of a sound is none.
+    Starlette does this only for files, and a part of a sound is not one.
 
     >>> asked_part("bytes=2-", 10), asked_part("bytes=-3", 10), asked_part("bytes=0-1,4-5", 10)
     ((2, 9), (7, 9), None)

@@ -1,4 +1,4 @@
-"""One audit of a data set's split: encode, cross-fit, judge, and write a folder with the pages and the table."""
+"""One audit of a data set's split: encode, cross-fit, compute posteriors, and write a folder with the pages and the table."""
 
 from __future__ import annotations
 

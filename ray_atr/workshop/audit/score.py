@@ -1,4 +1,4 @@
-"""Every pair of a data set judged by regressions that never saw its clip, what they would rather see, and shifted blocks."""
+"""Scores of all pairs by regressions that were not fitted to the pair's clip, preferred captions, and shifted blocks."""
 
 from __future__ import annotations
 

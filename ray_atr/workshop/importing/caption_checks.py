@@ -1,5 +1,5 @@
-"""What slips through an import although every row can be read: captions that are no captions, or another clip's, or in
-another language than the table says. Each check names suspects for a person to look at; none is proof.
+"""Checks of readable captions: texts that are no captions, captions of another clip, and captions in another language than
+the table says. Each check lists suspects for a person to look at; none is proof.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("bytes of another encoding", re.compile("\ufffd|[ÃÂ][\u0080-\u00bf]|â€|ã[\u0080-\u00bf]|[¼½¾°±³µ·¹]{2}")),
     ("a word for nothing", re.compile(r"^\W*(?:nan|none|null|n/?a|unknown|todo|test|untitled)?\W*$", re.IGNORECASE)),
 )
-"""What a caption looks like, and how that is seen."""
+"""What a suspect text looks like, and the pattern that finds it."""
 
 LEAST_CHARACTERS = 12
 MARGIN = 12.0
@@ -31,11 +31,11 @@ MARGIN = 12.0
 
 MANY_CLIPS = 10
 WINDOW = 24
-"""Clips in a row in which a shift is looked for."""
+"""Consecutive clips that are compared at once to find a shift."""
 
 
 def looks_like(text: str) -> list[str]:
-    """What a caption looks like that a caption should not."""
+    """The kinds of suspect text that a caption matches."""
     return [kind for kind, pattern in PATTERNS if pattern.search(text)]
 
 
@@ -56,9 +56,9 @@ def _identifier() -> Any:
 
 @dataclass
 class RowOrder:
-    """What tells whether the captions of a split, in its order, belong to the rows they are in. A block of a column
-    that was moved by one row fits the rows before or after it better than its own: its captions hold words of their
-    neighbours' ids and labels, or are as long as their neighbours' captions in another language.
+    """Finds blocks of captions that were moved by one row, in the order of a split. Such a block fits the rows before or
+    after it better than its own: its captions hold words of the neighbours' ids and labels, or their lengths follow those of
+    the neighbours' captions in another language.
     """
 
     names: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class RowOrder:
     captions: list[Mapping[str, str]] = field(default_factory=list)
 
     def add(self, clip_id: str, labels: Iterable[str], captions: Mapping[str, Sequence[str]]) -> None:
-        """One more clip, in the order of the rows; the first caption in each language counts."""
+        """Add the next clip of the split; only its first caption in each language is used."""
         self.names.append(clip_id)
         words = re.split(r"[\W\d_]+", " ".join([clip_id, *labels]).casefold())
         self.words.append(frozenset(word for word in words if len(word) >= 3))
@@ -116,8 +116,8 @@ def _correlations(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.
 
 
 def _blocks(fits: NDArray[np.float64], lead: float, least: float = 0.0) -> Iterator[tuple[int, int]]:
-    """First and last row of each run of windows in which a neighbouring row fits better than the own one by `lead`. The
-    neighbour's fit must be `least` itself: of thousands of windows, some fit a neighbour better by chance.
+    """First and last row of each run of windows in which a neighbouring row fits better than its own by `lead`. The
+    neighbour's fit must also be `least` or more: of thousands of windows, some fit a neighbour better by chance.
     """
     if not len(fits):
         return

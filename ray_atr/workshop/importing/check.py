@@ -1,4 +1,4 @@
-"""What is right and wrong with a data set on disk: files, schema, ids, audio, languages, leaks between splits; one page.
+"""Check of a data set on disk: files, schema, ids, audio, languages, leaks between splits; a report of one page.
 
 A *problem* makes the set unfit (a changed file, a repeated id, audio in two splits); a *remark* is for a person to judge
 (silent clips, a language that some clips lack, a caption text in two splits).
@@ -31,10 +31,10 @@ from ray_atr.workshop.importing.sources.source import UNUSUAL_SPLIT, unusual_spl
 
 EXAMPLES = 3
 OTHER_LANGUAGE, MOSTLY = "{} caption is in another language", 0.5
-"""What is said of a caption, and the share of a language's captions of which it is a problem."""
+"""The remark, and the share of a language's captions above which it becomes a problem."""
 TRAIN = SPLITS[0]
 ROWS_TOGETHER = 1024
-"""Rows of a split whose order is looked at together."""
+"""Rows of a split whose order is checked together."""
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -63,8 +63,8 @@ class Report:
     with_language: Counter[tuple[str, str]] = field(default_factory=Counter)
     shared_text: dict[tuple[str, str], int] = field(default_factory=dict)
     """Clips of a (split, language) that share a caption text with another clip of the same split."""
-    looked_at: Counter[str] = field(default_factory=Counter)
-    """Captions of each language whose language was looked at."""
+    num_identified: Counter[str] = field(default_factory=Counter)
+    """Number of captions of each language whose language was identified."""
     seconds: float = 0.0
     long_clips: int = 0
     seconds_cut: float = 0.0
@@ -87,8 +87,8 @@ class Report:
 
 
 def check_data_set(folder: str, options: Check | None = None, progress: CountProgress = silent) -> Report:
-    """Read a whole data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
-    bytes a caption: hashes of ids, audio and texts, never the audio.
+    """Read all of a data set and report what is wrong. ValueError only if there is no data set. Memory grows by about 30
+    bytes per caption, for hashes of ids, audio and texts.
     """
     options = options or Check()
     manifest = read_manifest(folder)
@@ -103,7 +103,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: CountPro
         progress(number, len(manifest.shards))
     for split, order in orders.items():
         _remark_shifts(order, split, report)
-    for language, number in report.looked_at.items():
+    for language, number in report.num_identified.items():
         kind = OTHER_LANGUAGE.format(language)
         if number >= MANY_CLIPS and report.remarks.get(kind, Finding()).count > MOSTLY * number:
             report.problems[f"most {kind}"] = report.remarks.pop(kind)
@@ -112,7 +112,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: CountPro
 
 
 def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
-    """Remark what looks moved by a row; returns the last rows, with which the next ones are looked at."""
+    """Add remarks on blocks that look moved by one row; returns the last rows, which are checked again with the next ones."""
     for language, clips in order.shifted():
         report.remarks[f"captions look moved by one row ({language})"].add(f"{clips} ({split})")
     return RowOrder(order.names[-WINDOW:], order.words[-WINDOW:], order.captions[-WINDOW:])
@@ -187,7 +187,7 @@ def _check_texts(clip: Clip, name: str, options: Check, report: Report) -> None:
                     f"{language} caption is longer than {options.caption_characters} characters, more than towers read"
                 )
                 report.remarks[kind].add(f"{name}: {len(text):,}: {shortened(text, 40)}")
-            report.looked_at[language] += is_looked_at
+            report.num_identified[language] += is_looked_at
             if is_looked_at and (other := other_language(text, language)):
                 kind = OTHER_LANGUAGE.format(language)
                 report.remarks[kind].add(f"{name}: {other}: {shortened(text, 80)}")
@@ -229,7 +229,7 @@ def _check_vector(clip: Clip, name: str, options: Check, report: Report) -> None
 
 
 class _Memory:
-    """Hashes of what must not repeat, and in which clip, by its number, each was seen first."""
+    """Hashes of what must not repeat, each with the number of the first clip that has it."""
 
     def __init__(self) -> None:
         self.clips: list[tuple[str, str]] = []
@@ -296,7 +296,7 @@ def widespread(hashes: np.ndarray, clips: np.ndarray) -> list[tuple[int, int]]:
 
 
 def hours_of(manifest: Manifest) -> str:
-    """How long the clips of a data set are together, to follow their number; nothing of vectors, which last no time."""
+    """The total length of the clips, as text to follow their number; empty for a data set of vectors."""
     return f", {manifest.seconds / 3600:.2f} hours" if manifest.seconds else ""
 
 
@@ -336,7 +336,7 @@ def page(report: Report) -> list[str]:
 
 
 def _languages(report: Report) -> list[str]:
-    """Captions and clips by language; a table a split where the terminal has no room for all of them in one."""
+    """Captions and clips by language; one table per split if the terminal is too narrow for a single table."""
     manifest = report.manifest
     for parts in ([tuple(report.clips)], [(split,) for split in report.clips]):
         tables = []
@@ -370,7 +370,7 @@ def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
     """
     kinds: dict[str, list[tuple[str, str]]] = {}
     for entry in manifest.skipped:
-        # A reason may begin with the file it speaks of and quote what was found there; a quote has no names of files.
+        # A reason may begin with a file's name and quote its content; the quote holds no file names.
         begins, _, reason = entry.reason.split("; allowed")[0].rpartition(": ")
         reason = reason if begins else re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
         kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))

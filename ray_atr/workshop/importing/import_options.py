@@ -1,4 +1,4 @@
-"""How a data set is imported, checked and translated. Nothing heavy is imported here: the command's help reads it."""
+"""How a data set is imported, checked and translated. Imports no heavy library, since the command's help reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Import(Settings):
     """How a data set is imported."""
 
     name: str = setting("", "name of the data set; unset: the kind of source, and pages call it by its folder")
-    licence: str = setting("", "its licence; unset: what is known of the kind of source")
+    licence: str = setting("", "its licence; unset: the usual one of this kind of source")
     max_unreadable: float = setting(0.01, "share of clips that may be unreadable and left out", at_least=0, at_most=1)
     min_seconds: float = setting(
         0.04, "shorter clips count as unreadable (s); one analysis window of the default front end", at_least=0
@@ -41,7 +41,7 @@ class Import(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Settings):
-    """What a check looks at and where it draws the line."""
+    """What a check reads, and its thresholds."""
 
     audio_share: float = setting(1.0, "share of clips whose audio is decoded, drawn by id", at_least=0, at_most=1)
     silent_peak: float = setting(1e-3, "a clip is silent when no sample exceeds this (full scale is 1)", above=0)
@@ -51,7 +51,7 @@ class Check(Settings):
     audio: AudioBounds = setting(default_factory=AudioBounds, help="files beyond these bounds are problems")
     clip_seconds: float = setting(10.0, "length of the front end's window (s); longer clips are named", above=0)
     language_share: float = setting(
-        1.0, "share of clips whose captions' language is looked at, drawn by id", at_least=0, at_most=1
+        1.0, "share of clips whose captions' language is identified, drawn by id", at_least=0, at_most=1
     )
     caption_characters: int = setting(300, "longer captions are named: most text towers read 64 tokens", at_least=1)
 
@@ -75,7 +75,7 @@ class Join(Settings):
     leaks: str = setting(
         "leave-out",
         "a recording in two splits, of one set or of two: leave-out, the copy in the less important split (test before val "
-        "before others); keep, both, and say so",
+        "before others); keep, both, with a note",
         choices=("leave-out", "keep"),
     )
     name: str = setting("", "name of the joined data set; unset: the names of its sets")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,17 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
 from ray_atr.data.noise import part_of
 from ray_atr.data.schema import SPLITS, captions_by_language
-from ray_atr.data.shards import Manifest, Part, Shard, Skipped, new_data_set, read_manifest, read_shard, write_manifest
+from ray_atr.data.shards import (
+    ClipCounts,
+    Manifest,
+    Part,
+    Shard,
+    Skipped,
+    new_data_set,
+    read_manifest,
+    read_shard,
+    write_manifest,
+)
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.plan import uses_ray
@@ -47,12 +57,12 @@ class Member(NamedTuple):
 
 
 def join_data_sets(options: Join, out: str | Path, progress: CountProgress = silent) -> Manifest:
-    """Write the joined data set to a new folder. ValueError names what cannot be joined, and leaves nothing behind."""
+    """Write the joined data set to a new folder. ValueError names what cannot be joined; then nothing is written."""
     sets = read_sets(options.sets)
     listed, notes = left_out_by_lists(options.leave_out, sets)
-    members, found = _hear(sets, listed, options, progress)
-    shared, said = shared_recordings(members, found)
-    notes += said
+    members, found = _recording_keys(sets, listed, options, progress)
+    shared, recording_notes = shared_recordings(members, found)
+    notes += recording_notes
     left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
     shards = [
@@ -120,8 +130,8 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
             raise refuse("leave_out", entry, f"NAME=FILE with one of {', '.join(sets)}")
         ids = set(map(stem, chain.from_iterable(read_id_lists(file).values())))
         rows = (read_shard(sets[name], shard, ["clip_id"]) for shard in sets[name].shards)
-        known = (clip_id for batch in chain.from_iterable(rows) for clip_id in batch["clip_id"].to_pylist())
-        own = [f"{name}/{clip_id}" for clip_id in known if stem(clip_id) in ids]
+        all_ids = (clip_id for batch in chain.from_iterable(rows) for clip_id in batch["clip_id"].to_pylist())
+        own = [f"{name}/{clip_id}" for clip_id in all_ids if stem(clip_id) in ids]
         if not own:
             raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
         found |= dict.fromkeys(own, f"named by {Path(file).name}")
@@ -129,8 +139,8 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return found, notes
 
 
-def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
-    """The clips of one shard, by the folder of its data set and its file: job of `run_jobs`."""
+def recording_keys_of_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
+    """The id and recording key of each clip of a shard, given as (folder of its data set, file); a job of `run_jobs`."""
     folder, file = shard
     manifest = read_manifest(folder)
     rows = read_shard(manifest, manifest.shard_at(file), ["clip_id", "audio"])
@@ -141,13 +151,13 @@ def hear_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, R
     ]
 
 
-def _hear(
+def _recording_keys(
     sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress
 ) -> tuple[list[Member], list[RecordingKey]]:
-    """Every clip that is not left out, in the order of the sets, and what it is known again by."""
+    """All clips that are not left out, in the order of the sets, and their recording keys."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     jobs = [(manifest.folder, shard.file) for _, manifest, shard in places]
-    worker = partial(hear_shard, is_decoded=options.recordings == "sound")
+    worker = partial(recording_keys_of_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
     for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
@@ -165,7 +175,7 @@ def _hear(
 
 def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
-    twice within one split are noted alone: they leak nothing.
+    twice within one split only get a note: they leak nothing.
     """
     pairs = set(same_bytes([one.digest for one in found]))
     prints = [one.fingerprint for one in found]
@@ -176,15 +186,15 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
     within: Counter[str] = Counter()
     for group in groups_of(sorted(pairs)):
         best = min(group, key=lambda number: (importance(members[number].split), number))
-        kept = members[best]
+        original = members[best]
         for number in group:
             own = members[number]
-            if own.split == kept.split:
+            if own.split == original.split:
                 within[own.split] += number != best
                 continue
-            left_out[own.clip_id] = f"the recording of {kept.clip_id} ({kept.split})"
-            sides = (part_of(own.clip_id), own.split, part_of(kept.clip_id), kept.split)
-            leaks[sides].append(f"{own.clip_id} = {kept.clip_id}")
+            left_out[own.clip_id] = f"the recording of {original.clip_id} ({original.split})"
+            sides = (part_of(own.clip_id), own.split, part_of(original.clip_id), original.split)
+            leaks[sides].append(f"{own.clip_id} = {original.clip_id}")
     notes = [
         f"{counted(len(examples), 'recording')} of {part} ({split}) also in {other} ({other_split}): "
         + "; ".join(examples[:EXAMPLES])
@@ -200,7 +210,7 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
 
 
 def importance(split: str) -> int:
-    """The place of a split among those whose copy of a recording stays; the lower, the more important."""
+    """Rank of a split when a recording is in several splits: the copy in the split of the lowest rank stays."""
     return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
 
 
@@ -215,28 +225,11 @@ def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 def recounted(manifest: Manifest, name: str, shard: Shard, left_out: Mapping[str, str]) -> Shard:
     """A shard as the joined set lists it: under its part's name, counted without the clips that are left out."""
-    rows: list[dict[str, Any]] = []
-    is_whole = True
+    counts, is_unchanged = ClipCounts(), True
     for batch in read_shard(manifest, shard, ["clip_id", "seconds", "captions", "translated"]):
         for row in batch.to_pylist():
             if f"{name}/{row['clip_id']}" in left_out:
-                is_whole = False
+                is_unchanged = False
             else:
-                rows.append(row)
-    if is_whole:
-        return replace(shard, part=name)
-    captions, translated = Counter[str](), Counter[str]()
-    for row in rows:
-        for code, texts in captions_by_language(row["captions"]).items():
-            captions[code] += len(texts)
-            translated[code] += len(texts) if code in row["translated"] else 0
-    seconds = [row["seconds"] for row in rows]
-    return replace(
-        shard,
-        part=name,
-        num_rows=len(rows),
-        seconds=round(sum(seconds), 3),
-        longest_seconds=round(max(seconds, default=0.0), 3),
-        captions=dict(sorted(captions.items())),
-        translated=dict(sorted((+translated).items())),
-    )
+                counts.add(row["seconds"], captions_by_language(row["captions"]), row["translated"])
+    return replace(shard, part=name, **({} if is_unchanged else counts.entries()))

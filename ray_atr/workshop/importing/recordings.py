@@ -21,25 +21,25 @@ from ray_atr.data.decoding import IMPORTED
 
 FRONT_END = FrontEnd()
 FRAMES, HOP = 15, 5
-"""Frames of the front end (20 ms each) in a moment, and from one moment to the next."""
+"""Frames of the front end (20 ms each) in one moment, and between the starts of two moments."""
 MELS, BANDS = 48, 24
-"""Mel bands that count, up to about 4 kHz, which most files hold; and the bands that they are summed to."""
+"""Mel bands used (up to about 4 kHz, which most files hold), and the number of bands that they are summed to."""
 SECONDS = 8.0
-"""What is looked at of a clip."""
+"""Length of the beginning of a clip that is compared."""
 SAME = 0.5
 """Agreement (1: all signs, 0: half of them) from which two clips are one recording (measured in docs/results.md)."""
 ROWS = 2048
 
 
 class RecordingKey(NamedTuple):
-    """What is kept of a clip: a hash of its bytes, and its fingerprint, int8 [n] of -1, 0 and 1, if it was decoded."""
+    """A hash of a clip's bytes and, if it was decoded, its fingerprint, int8 [n] of -1, 0 and 1."""
 
     digest: int
     fingerprint: NDArray[np.int8] | None
 
 
 def recording_key(audio: bytes, clip_id: str, *, is_decoded: bool) -> RecordingKey:
-    """What a clip is known again by. ValueError names a clip that cannot be decoded."""
+    """The key by which copies of a clip are found. ValueError names a clip that cannot be decoded."""
     digest = number_of(audio)
     return RecordingKey(digest, fingerprint(audio, clip_id) if is_decoded else None)
 
@@ -69,16 +69,16 @@ def same_bytes(digests: Sequence[int]) -> Iterator[tuple[int, int]]:
 def same_sound(fingerprints: NDArray[np.int8], at_least: float = SAME) -> Iterator[tuple[int, int]]:
     """Pairs (i, j), i < j, of clips [N, n] whose fingerprints agree. Time grows with N^2: about ten seconds for 50,000 clips."""
     lengths = np.sqrt(np.count_nonzero(fingerprints, axis=1).astype(np.float32))
-    known = np.flatnonzero(lengths)
-    signs, lengths = fingerprints[known], lengths[known]
+    decoded = np.flatnonzero(lengths)
+    signs, lengths = fingerprints[decoded], lengths[decoded]
 
     def block(start: int) -> torch.Tensor:
         rows = slice(start, start + ROWS)
         return torch.from_numpy(signs[rows].astype(np.float32) / lengths[rows, None])
 
-    for start in range(0, len(known), ROWS):
+    for start in range(0, len(decoded), ROWS):
         rows = block(start)
-        for other in range(start, len(known), ROWS):
+        for other in range(start, len(decoded), ROWS):
             for i, j in (rows @ block(other).T >= at_least).nonzero().tolist():
                 if start + i < other + j:
-                    yield int(known[start + i]), int(known[other + j])
+                    yield int(decoded[start + i]), int(decoded[other + j])

@@ -34,8 +34,8 @@ class Unfinished:
     target: storage.Location
 
     def already_made(self, origin: str, *keep: str) -> shards.Manifest | None:
-        """The data set at the destination when it came from the same origin. ValueError when it holds another. If there
-        is none, the work of an earlier attempt at the same origin is kept, that of another removed, but for the files
+        """The data set at the destination if it has the same origin; None if there is none. ValueError if the destination
+        holds another one. Work of an earlier attempt stays if its origin is the same; else it is removed, except the files
         `keep`.
         """
         if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
@@ -68,7 +68,7 @@ class Unfinished:
             yield waiting[number][0], note
 
     def finish(self, manifest: shards.Manifest) -> shards.Manifest:
-        """Write the manifest and make the destination whole."""
+        """Write the manifest and move the data set to the destination."""
         shards.write_manifest(self.target, manifest)
         if storage.is_local(self.destination):
             keep = {shards.MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
@@ -90,7 +90,7 @@ def note_file(shard_file: str) -> str:
 
 
 def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) -> None:
-    """Say that a shard is whole and what is in it; written after the shard."""
+    """Write the note of a complete shard: what is in it. Written after the shard."""
     storage.write_bytes(work / note_file(shard_file), json.dumps(note).encode())
 
 

@@ -1,4 +1,4 @@
-"""Filling missing languages by machine, and checking translations by translating them back.
+"""Filling missing languages by machine translation, and checking translations by translating them back.
 
 A sequence-to-sequence model of many languages (NLLB or M2M100, by folder or hub id) translates the English captions of every
 clip that lacks a language. The new data set says in each row, and in the manifest, which languages a machine made.
@@ -94,13 +94,13 @@ def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
 
 
 def language_tokens(tokenizer: Any, options: Translation) -> dict[str, tuple[str, int]]:
-    """What a tokeniser calls each language, and the token that begins a text in it. ValueError for one unknown."""
+    """The tokeniser's name of each language, and the id of the token that begins a text in it. ValueError for an unknown one."""
     tokens: dict[str, tuple[str, int]] = {}
     for code in {*options.languages, options.source_language}:
         language = require_language(code)
         if hasattr(tokenizer, "get_lang_id"):  # M2M100
-            known, token_of = tokenizer.lang_code_to_id, tokenizer.get_lang_id
-            name = next((name for name in (language.iso_639_1, language.code) if name in known), None)
+            ids, token_of = tokenizer.lang_code_to_id, tokenizer.get_lang_id
+            name = next((name for name in (language.iso_639_1, language.code) if name in ids), None)
         else:
             name, token_of = tag_among(code, tokenizer.get_vocab()), tokenizer.convert_tokens_to_ids
         if name is None:
@@ -136,7 +136,7 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
 def _shard_translator(
     data: str, work: str, target: str, options: Translation, translate: Translate | None
 ) -> Callable[[int], dict[str, Any]]:
-    """What writes a shard, by its position in the manifest, with its missing languages filled, and returns its note.
+    """A function that writes the shard at a position in the manifest, with missing languages filled, and returns its note.
     One model and one batch of rows are in memory.
     """
     manifest, translate = read_manifest(data), translate or Translator(options)

@@ -1,4 +1,4 @@
-"""Vectors that a user has already, of clips and of captions, made into a data set that trains like any other.
+"""Import of the user's own vectors of clips and captions, as a data set that trains like any other.
 
     --audio X.npy   [N, W]       a clip's vector a row
     --text T.npy    [M, V]       a caption's vector a row
@@ -45,7 +45,7 @@ from ray_atr.workshop.importing.sources.source import ListedClip, blank_splits, 
 
 
 def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
-    """Write the data set to a new folder. ValueError names the file and the row of what is wrong, and leaves nothing behind."""
+    """Write the data set to a new folder. ValueError names the file and the row that is wrong; then nothing is written."""
     if not is_local(locate(out)):
         raise refuse("out", str(out), "a folder on this machine; copy the finished data set to a store")
     audio, text = read_vectors(settings.audio, "audio"), read_vectors(settings.text, "text")
@@ -155,7 +155,7 @@ def _read_pairs(
 
 
 def _clip_of_row(found: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
-    """The clip that a row speaks of, new or known. ValueError if an earlier row says otherwise of it or of its id."""
+    """The clip of a row, new or from an earlier row. ValueError if an earlier row contradicts it."""
     place, at, given = found.place, found.at, found.given_id
     clip = clips.setdefault(place, replace(found, given_id=given or f"clip-{place:08d}"))
     if clip.split != found.split:
@@ -184,7 +184,7 @@ def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -
     for clip in clips:
         captions = {language: tuple(texts) for language, texts in clip.captions.items()}
         words: dict[str, Any] = {"captions": captions, "labels": tuple(clip.labels), "split": clip.split}
-        # The schema asks for a rate and a duration; nothing reads them of a vector.
+        # The schema requires a rate and a duration; neither is read for vectors.
         words |= {"sample_rate": 1, "seconds": 1.0, "source": source}
         yield Clip(clip_id=clip.given_id, audio=array_bytes(audio[clip.place]), **words)
 

@@ -38,7 +38,7 @@ def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[st
     if set(classes) <= set(ESC50_CLASSES):
         return {code: [own.class_sentence(name) for name in classes] for code, own in grammars.items()}
     if set(classes) <= column("sounds.csv", ENGLISH).keys():
-        said = [[Said(name)] for name in classes]
-        return {code: [own.sentence("single", "sound", one, None) for one in said] for code, own in grammars.items()}
+        sounds = [[Said(name)] for name in classes]
+        return {code: [own.sentence("single", "sound", one, None) for one in sounds] for code, own in grammars.items()}
     of_labels = [f"{label_sentence(name)}." for name in classes]
     return {ENGLISH: of_labels} if ENGLISH in languages else {}

@@ -1,1 +1,1 @@
-"""What is copied into an export as `load.py`: how to embed with it. None of them imports this package."""
+"""Scripts that are copied into an export as `load.py`; they embed with it, without this package."""

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 
 FOLDER = Path(__file__).resolve().parent
 TEXT = "text.onnx"
-"""`text.int8.onnx` is the smaller one, where it was exported."""
+"""`text.int8.onnx` is smaller, if it was exported."""
 
 
 @cache
 def settings() -> Any:
-    """What export.json says: rate, window, how texts are tokenised."""
+    """The content of export.json: rate, window, how texts are tokenised."""
     return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
 
 

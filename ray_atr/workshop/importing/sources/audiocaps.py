@@ -24,7 +24,7 @@ WITH_TIMES = re.compile(r"Y?(?P<id>[\w-]{11})_[\d._-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class AudioCaps(source.Source):
-    """AudioCaps, original tables or retrieval split, with whatever audio is there."""
+    """AudioCaps, original tables or retrieval split, with the audio that is present."""
 
     name: ClassVar[str] = "audiocaps"
     licence: ClassVar[str] = "captions: MIT (AudioCaps); audio: the uploaders' of each YouTube video"
@@ -102,12 +102,12 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
             raise ValueError(f"{at}: file {row['file_name']} occurs twice")
         clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, source.cell_of(row, "start_time")))
         if clip.start != source.cell_of(row, "start_time"):
-            # Its captions would be put on the other segment's audio.
+            # Else its captions would be paired with another segment of the video.
             raise refuse(f"{at}, start_time", row["start_time"], f"{clip.start}, as the row of {clip_id} before has it")
         clip.captions += captions
         if number := source.cell_of(row, "audiocap_id"):
             if number in rows:
-                # Annotators do say the same of a clip, but each caption has its own number.
+                # Two captions of a clip may be equal, but each has its own number.
                 raise ValueError(f"{at}: audiocap_id {number} occurs twice")
             rows.add(number)
             clip.audiocap_ids.append(number)

@@ -157,11 +157,11 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
 
 
 def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: list[str]) -> Iterator[dict[str, Any]]:
-    known = _has_bytes(parquet.metadata.row_group(group), column)
+    have_audio = _has_bytes(parquet.metadata.row_group(group), column)
     # The file's statistics mostly tell which rows hold audio; where they do not, the audio itself must be read.
-    columns = [f"{column}.path" if known is not None else column, *others]
+    columns = [f"{column}.path" if have_audio is not None else column, *others]
     for batch in parquet.iter_batches(batch_size=32, row_groups=[group], columns=columns):
-        yield from _values(batch, column, known)
+        yield from _values(batch, column, have_audio)
 
 
 def _has_bytes(group: Any, column: str) -> bool | None:
@@ -176,11 +176,11 @@ def _has_bytes(group: Any, column: str) -> bool | None:
     return None
 
 
-def _values(batch: pa.RecordBatch, audio_column: str, known: bool | None = None) -> Iterator[dict[str, Any]]:
-    """The rows, with the path of their audio and whether they hold it, if that is not known."""
+def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:
+    """The rows, with the path of their audio and whether they hold it: `have_audio`, or each row's own value if None."""
     audio = batch.column(audio_column)
     paths = audio.field("path").to_pylist()
-    has_bytes = [known] * batch.num_rows if known is not None else audio.field("bytes").is_valid().to_pylist()
+    has_bytes = [have_audio] * batch.num_rows if have_audio is not None else audio.field("bytes").is_valid().to_pylist()
     rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
     for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
         yield {**row, "has bytes": is_there, "audio path": path}

@@ -34,7 +34,7 @@ csv.field_size_limit(2**24)
 
 @dataclass
 class Reading:
-    """How tables are read, and what came up: columns' delimiter and text encoding (empty: found), bad rows dropped or not."""
+    """How tables are read (delimiter and encoding, empty: detected; whether bad rows are dropped), and notes on what was read."""
 
     delimiter: str = ""
     encoding: str = ""
@@ -57,7 +57,7 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
     another length or a line that is no JSON object.
     """
     reading = reading or Reading()
-    suffix = next((known for known in TABLE_SUFFIXES if file.lower().endswith(known)), None)
+    suffix = next((one for one in TABLE_SUFFIXES if file.lower().endswith(one)), None)
     if suffix is None:
         raise ValueError(f"{file}: not a table of captions; allowed {', '.join(TABLE_SUFFIXES)}")
     if suffix == ".parquet":
@@ -151,10 +151,10 @@ def _encoding_of(file: Location, given: str) -> str:
     """
     if given:
         try:
-            known = codecs.lookup(given).name
+            name = codecs.lookup(given).name
         except LookupError:
             raise refuse("encoding", given, "an encoding that Python knows, such as utf-8, cp1252, shift_jis") from None
-        return "utf-8-sig" if known == "utf-8" else known
+        return "utf-8-sig" if name == "utf-8" else name
     content = read_bytes(file)
     for mark, encoding in MARKS.items():
         if content.startswith(mark):
@@ -184,10 +184,10 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
         raise ValueError(f"{file}: the file is empty")
     if "\r" in first[1].rstrip("\r\n"):
         raise ValueError(f"{file}: lines end with a carriage return alone; save the file with line feeds")
-    said = re.fullmatch(r'"?sep=(.)"?\s*', first[1])
-    if said is None:
+    match = re.fullmatch(r'"?sep=(.)"?\s*', first[1])
+    if match is None:
         lines = itertools.chain([first], lines)
-    delimiter = _delimiter(reading.delimiter or (said[1] if said else ""), first[1], required, usual)
+    delimiter = _delimiter(reading.delimiter or (match[1] if match else ""), first[1], required, usual)
     rows = csv.reader(text(), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     is_empty = True
@@ -197,7 +197,7 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             row = next(rows, None)
         except csv.Error as error:
             if "unexpected end" in str(error):
-                # Nobody knows where the field should have ended, so no single row can be dropped for it.
+                # The end of the field is unknown, so that no single row can be dropped for it.
                 raise ValueError(f"{file}, line {start}: a quote that opens here is not closed by the end") from None
             reading.refuse_row(f"{file}, line {number}", f"not a CSV row ({error})")
             continue

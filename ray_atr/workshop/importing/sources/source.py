@@ -1,4 +1,4 @@
-"""What every source yields: entries, clips of which the words and the place of the audio are known, the audio unread."""
+"""What every source yields: entries, which are clips with captions and the location of their audio, not yet read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Absent:
-    """A clip that the source's tables name but whose audio is not there. `is_normal`: as happens with the data set."""
+    """A clip of the source's tables without audio. `is_normal`: in this data set some are always missing."""
 
     clip_id: str
     split: str
@@ -68,7 +68,7 @@ def entry_of(
     labels: Sequence[str] = (),
     absent: str = "",
 ) -> Entry | Absent:
-    """A clip whose audio is there, or was not found: then for the reason `absent`, or as happens with the data set."""
+    """An `Entry` if the audio was found; else an `Absent` with the reason `absent`, normal if no reason is given."""
     if place is not None:
         return Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
     return Absent(clip_id, split, absent or "its audio is absent", is_normal=not absent)
@@ -84,14 +84,14 @@ UNUSUAL_SPLIT = "split that training looks for only if --data.train_split or the
 
 
 def unusual_splits(splits: Iterable[str]) -> list[str]:
-    """Those that training does not look for by default, each with the one that may be meant."""
+    """The splits whose names training does not use by default, each with the name that may be meant."""
     unusual = [split for split in splits if split not in SPLITS]
     close = {split: difflib.get_close_matches(split, SPLIT_OF, n=1, cutoff=0.5) for split in unusual}
     return [split + "".join(f" (did you mean {SPLIT_OF[name]}?)" for name in names) for split, names in close.items()]
 
 
 def blank_splits(count: int, split: str) -> str:
-    """What to say of rows whose cell in a column of splits is blank."""
+    """The note on rows with a blank cell in the column of splits."""
     return f"blank splits: {counted(count, 'row')}, taken to be in {split} (--split)"
 
 
@@ -108,8 +108,8 @@ class Source(Settings):
     source: str = setting(help="folder or URL of the data set", path="always")
 
     def entries(self) -> Iterator[Entry | Absent | Remark | Skipped]:
-        """The clips, with the words read and the audio found but unread; rows of tables that were dropped are skipped.
-        ValueError on a layout that is another's.
+        """The clips, with captions read and audio located but not read; dropped rows of tables are `Skipped`.
+        ValueError if the layout is not that of this source.
         """
         raise NotImplementedError
 

@@ -121,7 +121,7 @@ class TableSource(source.Source):
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
             drawn = _draw_splits(clips)
-            # How many stay in train is not said: what cannot be read is left out later.
+            # The number of training clips is not given: unreadable clips are left out later.
             reading.notes.append(
                 f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
                 f"{drawn['test']:,} for test; --split train takes all to train"
@@ -192,17 +192,17 @@ class TableSource(source.Source):
             raise ValueError(f"{error}" + (f" (did you mean {meant}?)" if meant else "")) from None
 
     def _unread(self, columns: Collection[str]) -> list[str]:
-        """The columns of a table that mean nothing to this source, each with the one that may be meant."""
+        """The columns of a table that this source does not read, each with the one that may be meant."""
         options = {
             self.split_column: "--split-column",
             self.language_column: "--language-column",
             self.id_column: "--id-column",
         }
-        known = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
+        read = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
         if not self.caption_column:
-            known |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
+            read |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
         absent = [column for column in (*options, "label", "caption") if column not in columns]
-        return [column + nearest(column, absent, 0.7) for column in columns if column and column not in known]
+        return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.

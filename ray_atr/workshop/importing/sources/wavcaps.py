@@ -75,7 +75,7 @@ class WavCaps(source.Source):
 
 
 def _subset(path: str) -> str:
-    """The subset that a path or a name speaks of, empty if it is none; the innermost part counts."""
+    """The subset that a path or a name refers to, empty if none; the innermost part decides."""
     parts = reversed(path.lower().split("/"))
     return next((subset for part in parts for subset in SUBSETS if subset in part), "")
 

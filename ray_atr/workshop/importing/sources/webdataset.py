@@ -68,7 +68,7 @@ class WebDataset(source.Source):
                     captions, labels = self._words(texts, f"{tar}, {key}")
                     yield source.Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
         except tarfile.TarError as error:
-            raise ValueError(f"{tar}: not a whole tar file ({error})") from None
+            raise ValueError(f"{tar}: not a complete tar file ({error})") from None
 
     def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
         """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
@@ -95,7 +95,7 @@ def _read_members(
     key: str, of_clip: Iterable[tarfile.TarInfo], members: tarfile.TarFile, tar: str
 ) -> tuple[source.AudioLocation | None, dict[str, bytes]]:
     """Where a clip's audio is, and its files of text by their suffix. ValueError for a second audio file, a text that
-    is too long, or a name that leads away.
+    is too long, or a path outside the tar's folder.
     """
     place, texts = None, dict[str, bytes]()
     for member in of_clip:
