@@ -13,9 +13,9 @@ __all__ = ["main"]
 
 
 def main(*command: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a command. `command` is what a script stands for (`"sweep", "noise"`), before what was typed behind its name."""
+    """Run a command. `command` holds the first words of a script (`"sweep", "noise"`), which precede the command line's."""
     try:
-        # Here, since Ctrl-C may come while it is imported.
+        # Imported inside `try`, since Ctrl-C may come meanwhile.
         from ray_atr.cli.commands import run_command
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`ray-atr audit`: which pairs of a data set are wrong, a page to decide on, and the data set that the decisions make."""
+"""`ray-atr audit`: finds wrong pairs of a data set, with a page to decide on them, and writes the corrected data set."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def print_applied(applied: Applied, console: Console) -> None:
 
 
 def audit_lines(folder: Path) -> list[str]:
-    """What an audit found, in a few lines."""
+    """The findings of an audit in a few lines."""
     facts = read_json(folder / "audit.json")
     called = f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
     if not facts["called_wrong"]:

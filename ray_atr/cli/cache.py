@@ -1,4 +1,4 @@
-"""`ray-atr cache`: what is cached under data/, with its size and last use; `--prune` removes what was not used for long."""
+"""`ray-atr cache`: lists the caches under data/ with size and last use; `--prune` removes those unused for long."""
 
 from __future__ import annotations
 

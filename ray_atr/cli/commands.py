@@ -1,4 +1,4 @@
-"""`ray-atr COMMAND ...`: picks the command and imports only what it needs, so that help is printed at once."""
+"""`ray-atr COMMAND ...`: selects the command and imports only its module, so that help is fast."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ COMMANDS = {
     "report": "Write the report of run folders.",
     "cache": "List what is cached under data/, with its size and last use, and remove what is not needed.",
 }
-"""Command -> what it does; the module of the same name in this package runs it."""
+"""Command -> its description; the module of the same name in this package runs it."""
 
 
 def run_command(words: Sequence[str]) -> None:
-    """Run a command by its words; the process ends with one line where it cannot, or is interrupted."""
+    """Run a command by its words; a mistake or an interrupt ends the process with one line."""
     run_script(lambda: _run(list(words)))
 
 

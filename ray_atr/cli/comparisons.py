@@ -1,4 +1,4 @@
-"""The papers' comparisons, sweeps that differ in their grid. Nothing heavy is imported here: help reads this alone."""
+"""The papers' comparisons: sweeps with different grids. Imports no heavy library, since the help needs only this."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ask(**settings: Any) -> Point:
 
 
 TABLES: dict[str, list[Point]] = {
-    # One row without knowledge, one with all of ASK, one without each part.
+    # Without knowledge, with all of ASK, and without each of its parts.
     "ablation": [
         *(NOTHING, ask()),
         *(ask(**{part: False}) for part in ("fine", "coarse", "injection", "transport", "reliability")),
@@ -102,7 +102,7 @@ FIGURES: dict[str, list[Point]] = {
     "injection": [ask(injection_ratio=ratio) for ratio in (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)],
     "prototypes": [ask(prototypes=count) for count in (16, 64, 256, 512)],
     "modulation": [ask(lambda_fine=weight, lambda_coarse=weight) for weight in (0.0, 0.1, 0.2, 0.3, 0.4)],
-    # The paper's Figure 5 has the baseline and a base that is never refreshed besides the periods.
+    # The paper's Figure 5: the baseline, a base that is never refreshed, and the periods.
     "refresh": [NOTHING, *(ask(refresh_every_epochs=epochs) for epochs in (0, 1, 2, 5, 10))],
     "lag": [ask(refresh_lag=steps) for steps in (0, 4, 8, 16)],
 }
@@ -127,11 +127,11 @@ class KnowledgeSweep(ComparisonSweep):
     def points(self) -> list[Point]:
         if self.table is not None and self.figure is not None:
             raise refuse("--figure", self.figure, "only without --table")
-        for name, chosen, known in (("--table", self.table, TABLES), ("--figure", self.figure, FIGURES)):
+        for name, chosen, named in (("--table", self.table, TABLES), ("--figure", self.figure, FIGURES)):
             if chosen is not None:
-                require_known(name, chosen, known)
-                return known[chosen]
-        # All but the table and the figure are settings of ASK.
+                require_known(name, chosen, named)
+                return named[chosen]
+        # All options except the table and the figure are settings of ASK.
         given = {name: values for name, values in self.own.items() if values}
         return [NOTHING, *(ask(**point) for point in combinations(given))]
 
@@ -139,4 +139,4 @@ class KnowledgeSweep(ComparisonSweep):
 COMPARISONS: dict[str, type[ComparisonSweep]] = {
     one.name: one for one in (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep, CorrespondenceSweep)
 }
-"""The comparisons by their names on the command line."""
+"""Name on the command line -> comparison."""

@@ -1,4 +1,4 @@
-"""`ray-atr evaluate`: saved retrievers on a data set's split, in every language, and the comparison of two."""
+"""`ray-atr evaluate`: evaluates saved retrievers on a data set's split, in every language, and compares two."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def run(arguments: Sequence[str], program: str) -> None:
     if given.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
 
-        # Before anything is encoded: a name may be wrong, or the extra not there.
+        # Before any encoding, to report a wrong name or a missing extra at once.
         tasks = find_tasks(given.mteb, given.evaluation, find_checkpoint(given.checkpoint[0]))
-    # Into a file, rows stay whole.
+    # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
     with counting("clips and captions", console) as count:
         evaluated = evaluate(
@@ -120,7 +120,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
     page = evaluated.page
     console.rule(page.title)
-    # The page has the intervals of all numbers; at a terminal they would break the rows, so none are announced.
+    # A terminal is too narrow for the intervals, which the page has, so the note on them is left out.
     for notes, style in ((page.warnings, "bold"), (page.reading_without_brackets, "dim")):
         for note in notes:
             console.print(note, markup=False, highlight=False, style=style)
@@ -135,7 +135,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
 
 def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
-    """Print by language how well the calibration holds for clips that it was not fitted on, and where it is."""
+    """Print by language how well the calibration fits held-out clips, and its file."""
     from ray_atr.metrics.calibration import CALIBRATION_FILE
 
     console.rule("calibration, measured on other clips than it was fitted on")
@@ -147,7 +147,7 @@ def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluat
 
 
 def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Console) -> None:
-    """Print MTEB's scores of each task by language, and where its results are."""
+    """Print MTEB's scores of each task by language, and the folder of its results."""
     from ray_atr.metrics.measures import RECALL_AT
 
     console.rule("MTEB")

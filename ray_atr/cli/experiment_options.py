@@ -1,5 +1,5 @@
-"""The options of commands that run experiments: one, a search, and comparisons, sweeps that differ in their grid. Nothing
-heavy is imported here: help reads this alone.
+"""The options of commands that run experiments: training, a search, and comparisons, which are sweeps with different grids.
+Imports no heavy library, since the help needs only this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOISE_HELP = "noise ratios, each in [0, 1)"
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """Which experiment, and where its run folder is."""
+    """The options that select an experiment and its run folder."""
 
     recipe: str | None = option(
         None,
@@ -50,18 +50,18 @@ class ExperimentOptions:
 
     @cached_property
     def config_values(self) -> Mapping[str, Any]:
-        """The settings of the configuration file, by path; it is read once, so that it may be a named pipe."""
+        """The settings of the configuration file, by path; read only once, since it may be a named pipe."""
         return {} if self.config is None else read_config(self.config)
 
     @property
     def write(self) -> Say:
-        """Where lines of the progress go."""
+        """The function that prints a line of progress."""
         return silent if self.quiet else print
 
 
 @dataclass(frozen=True)
 class SweepOptions(ExperimentOptions):
-    """The options that every sweep has besides what it varies."""
+    """The options of every sweep, besides the settings that it varies."""
 
     seeds: tuple[int, ...] = option((0,), "seeds, averaged in the report", "INT ...")
     concurrency: int | None = option(None, "trials at a time", "INT", "as many as fit")
@@ -115,30 +115,30 @@ class ComparisonSweep(SweepOptions, ABC):
 
     @abstractmethod
     def points(self) -> list[Point]:
-        """What is compared, the seeds left out. ValueError for an unknown table or figure."""
+        """The points to compare, without seeds. ValueError for an unknown table or figure."""
 
     def references(self) -> list[Point]:
-        """What a race leaves whole: points that have these settings are what the others are read against."""
+        """Settings of the points with which the others are compared; a race never stops these."""
         return []
 
     def before(self, settings: Mapping[str, str]) -> ComparisonSweep:
-        """What is done before the points are made, given the command line's settings; the comparison that it leads to."""
+        """Work before the points are made, given the command line's settings; returns the comparison to run."""
         return self
 
     def require_values(self) -> None:
-        """ValueError for an option that is given without a value: nothing would be compared."""
+        """ValueError for an option without a value, for which nothing would be compared."""
         for one in fields(self):
             if isinstance(one.default, tuple) and one.default and not getattr(self, one.name):
                 raise refuse(f"--{one.name.replace('_', '-')}", "nothing", "one value or more")
 
     @property
     def own(self) -> dict[str, Any]:
-        """The options that other sweeps do not have."""
+        """The options that only this comparison has."""
         shared = {one.name for one in fields(SweepOptions)}
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
 
     @property
     def varies_anything(self) -> bool:
-        """Whether an option of the comparison's own, or the seeds, is another than its default."""
+        """Whether an option of this comparison, or the seeds, differs from its default."""
         deciding = {**self.own, "seeds": self.seeds}
         return any(deciding[one.name] != one.default for one in fields(self) if one.name in deciding)

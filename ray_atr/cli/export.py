@@ -1,4 +1,4 @@
-"""`ray-atr export`: a saved retriever in another library's format, compared with it before it is kept."""
+"""`ray-atr export`: writes a saved retriever in another library's format, after comparing both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ExportCommand:
     """Export a saved retriever.
 
     The result is loaded in a fresh process that never imports ray_atr, and compared with the retriever on a split's clips and
-    captions; nothing is kept of one that differs. `load.py` in it shows how to embed with it.
+    captions; if it differs, nothing is written. `load.py` in it shows how to embed with it.
     """
 
     retriever: tyro.conf.Positional[str] = option(

@@ -1,4 +1,4 @@
-"""`ray-atr index`: build an index of an archive of sounds, bring it up to date, and ask it."""
+"""`ray-atr index`: builds, updates and queries an index of an archive of sounds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class BuildIndex:
     """Index an archive: a folder of audio files, a prepared data set, or vectors (.npy) of the model's own space.
 
-    Long sounds are indexed window by window, with the time at which each begins. A build that was interrupted goes on with the
-    same command. Files that cannot be read are named and left out.
+    Long sounds are indexed window by window, with the time at which each begins. The same command continues an interrupted
+    build. Files that cannot be read are named and left out.
     """
 
     checkpoint: str = option(help="saved retriever: its folder, its trial's, or its run's", metavar="FOLDER")
@@ -43,7 +43,7 @@ class BuildIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateIndex:
-    """Bring an index up to date: new and changed sounds are encoded, those that are gone are left out."""
+    """Update an index: new and changed sounds are encoded, removed ones are left out."""
 
     index: tyro.conf.Positional[str] = option(help="folder of the index", metavar="INDEX")
     checkpoint: str | None = option(None, "where its retriever has moved to", "FOLDER", "where it was")
@@ -53,7 +53,7 @@ class UpdateIndex:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryIndex:
-    """Ask an index by text, in any language that its retriever learned, or by a sound."""
+    """Query an index by text, in any language that its retriever learned, or by a sound."""
 
     index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
     text: tyro.conf.Positional[str] = option("", "what to hear", "TEXT", "with --like or --from: none")
@@ -132,7 +132,7 @@ def _query(given: QueryIndex) -> None:
     else:
         with warnings.catch_warnings():
             if given.language is not None:
-                # The note has said it, without a line of the package.
+                # The note says the same, without a line of code.
                 warnings.filterwarnings("ignore", "no captions in")
             asked = texts
             found = index.search_many(
@@ -175,5 +175,5 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
 
 
 def printable(name: str) -> str:
-    """A name as a terminal may be shown it: a line feed or an escape sequence in it is written out."""
+    """A name that is safe for a terminal: line feeds and escape sequences are escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)

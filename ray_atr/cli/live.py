@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a sweep: one table of the trials that run and the last that ended, and the time left."""
+"""The terminal's display of a sweep: one table of running and recently ended trials, and the remaining time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ray_atr.sweep.recording import ConsoleProgress, numbers_of
 from ray_atr.training.run_folder import TrialFolder
 
 ENDED_SHOWN = 5
-"""Trials that ended last which the table shows."""
+"""Number of ended trials in the table."""
 COLUMNS = ("trial", "epoch", "loss", "text>audio R@1", "audio>text R@1")
 NOTHING = ("", "", "")
 
 
 @dataclass
 class LiveTable(ConsoleProgress):
-    """Rows that change in place. A trial that failed gets a line of its own above, which stays."""
+    """A table that changes in place. A failed trial gets a permanent line above it."""
 
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Trial id -> its row."""
@@ -46,8 +46,8 @@ class LiveTable(ConsoleProgress):
         of_all = f" of {self.num_trials}" if self.num_trials is not None else ""
         ended = f"{self.num_ended_before + self.num_ended}{of_all} trials ended"
         words = f"{ended}, {counted(len(self.running), 'trial')} running; {self.clock()}"
-        # Above the table: of one that is higher than the terminal the end is not seen. Below it an empty line, where a terminal
-        # writes ^C: at the end of a full line that would go on in the next, and rich would find its table a line too low.
+        # Above the table, since the end of a table that is higher than the terminal is cut off. The empty line is for the ^C of
+        # a terminal: after a full line it would begin a new one, and rich would redraw the table one line too low.
         return Group(Text(words, style="bold"), table, Text())
 
     def trial_started(self, trial: TrialFolder) -> None:
@@ -58,7 +58,7 @@ class LiveTable(ConsoleProgress):
         self.time_epoch(trial)
         epoch = f"{metrics['epoch']}/{self.epochs_per_trial}"
         _, _, *before = self.running.get(trial.trial_id, ("", "", *NOTHING))
-        # An epoch without a validation keeps the numbers of the last one that had it.
+        # An epoch without validation shows the last validated one's numbers.
         numbers = [new or old for new, old in zip(numbers_of(metrics), before, strict=True)]
         self.running[trial.trial_id] = (self._head(trial), epoch, *numbers)
 
@@ -86,8 +86,8 @@ class LiveTable(ConsoleProgress):
 def shown_progress(
     epochs_per_trial: int, say: Say, console: Console | None = None, *, is_quiet: bool = False
 ) -> Iterator[ConsoleProgress]:
-    """What shows a sweep's progress: a table in a terminal; a line an epoch to `say` where the output is none, such as a
-    file, or where no table is wanted.
+    """The progress display of a sweep: a table in a terminal; one line per epoch to `say` if the output is not a terminal,
+    or with `is_quiet`.
     """
     console = console or Console()
     if is_quiet or not console.is_terminal:
@@ -96,7 +96,7 @@ def shown_progress(
     table = LiveTable(epochs_per_trial, say)
     DISPLAYED.set()
     try:
-        # What is printed meanwhile goes above it.
+        # Other output goes above the table.
         with Live(table, console=console, refresh_per_second=2):
             yield table
     finally:

@@ -1,4 +1,4 @@
-"""`ray-atr pack`: an index whose vectors come from elsewhere learns languages."""
+"""`ray-atr pack`: adds languages to an index with another model's vectors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PackCommand:
-    """Fit a multilingual text encoder to a space of audio vectors that exists; the vectors stay as they are.
+    """Fit a multilingual text encoder to an existing space of audio vectors, which do not change.
 
-    The result is a saved retriever: build an index of such vectors with it, or ask the index that was given as --space.
+    The result is a saved retriever: build an index of such vectors with it, or query the index that was given as --space.
     """
 
     space: str = option(help="clips' vectors (.npy, .safetensors, .parquet::COLUMN), or an index", metavar="VECTORS")

@@ -1,7 +1,7 @@
-"""What every command shares: parse, run, show progress, and end with one clear line when the user made a mistake.
+"""Shared by all commands: parsing, running, progress, and one clear line on a user's mistake.
 
-A command's own options are a small dataclass of `option`s that tyro parses; everything it does not know is taken as
-`--dotted.path value` (or `--dotted.path=value`) and goes through `override`, like a sweep's or a test's settings.
+A command's own options are a small dataclass of `option`s that tyro parses; all other options are read as
+`--dotted.path value` (or `--dotted.path=value`) and passed to `override`, like the settings of a sweep or a test.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from ray_atr.training.recipes import RECIPES
 
 Options = TypeVar("Options")
 
-# 74 is sysexits.h's: an input or output failed.
+# 74 is EX_IOERR of sysexits.h.
 EXIT_BAD_INPUT, EXIT_IO, EXIT_INTERRUPTED, EXIT_PIPE, EXIT_TERMINATED = 2, 74, 130, 141, 143
 MISTAKEN_PATHS = (FileNotFoundError, PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError)
-MAX_MESSAGE = 480  # characters of an error that are printed: what it repeats of the input may be long
-SECONDS = 10.0  # the longest silence
+MAX_MESSAGE = 480  # characters of an error that are printed, since it may quote a long input
+SECONDS = 10.0  # longest time without output
 DISPLAYED = threading.Event()
-"""Set while a display that changes in place shows that the command lives."""
+"""Set while a live display shows progress, so that no lines are needed."""
 
 HELP_SETTINGS = "--help-settings"
 ABOUT_SETTINGS = (
@@ -60,7 +60,7 @@ ABOUT_SETTINGS = (
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", metavar: str = "", unset: str = "") -> Any:
-    """A field of a command's options: its default, its help, what stands for its value, and what happens without it."""
+    """A field of a command's options: default, help, placeholder of its value, and what happens without a value."""
     return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar, "unset": unset})
 
 
@@ -80,7 +80,7 @@ def _read_fields(info: constructors.StructTypeInfo) -> constructors.StructConstr
 
 
 def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> constructors.StructFieldSpec:
-    """A field as tyro shows it. No empty default is shown: the help says what happens without a value."""
+    """The tyro specification of a field. Empty defaults are hidden, as the help says what happens without a value."""
     default = constructors.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
@@ -104,32 +104,32 @@ RANGE = re.compile(r"(\d+)(?:\.\.+|-)(\d+)")
 
 @contextlib.contextmanager
 def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
-    """Raises a ValueError for a value that tyro refuses under a name of its own, or a range where numbers are wanted."""
+    """Replaces tyro's message on a refused value, or on a range instead of numbers, by a ValueError in our form."""
     seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
     for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
         if found := RANGE.fullmatch(word):
             first, last = map(int, found.groups())
             numbers = " ".join(map(str, range(first, min(last, first + 3) + 1))) + " ..." * (last > first + 3)
             raise ValueError(f"--seeds: got {word}; allowed numbers with spaces between them: --seeds {numbers}")
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), OPTIONS_AND_SETTINGS:
+        with contextlib.redirect_stderr(output), OPTIONS_AND_SETTINGS:
             yield
     except SystemExit:
-        if words := _of_box(said.getvalue()):
-            said = io.StringIO()
+        if words := _of_box(output.getvalue()):
+            output = io.StringIO()
             raise ValueError(words) from None
         raise
     finally:
-        sys.stderr.write(said.getvalue())
+        sys.stderr.write(output.getvalue())
 
 
 def _of_box(box: str) -> str:
-    """In our words, the value that tyro refuses in a box of lines; nothing for another mistake, whose box is plain enough."""
-    # The box has ASCII's dashes where the terminal has no others.
+    """Our message on a value that tyro refuses in a box of lines; empty for other mistakes, whose boxes are clear."""
+    # The box has ASCII dashes in a terminal without line characters.
     text = " ".join(" ".join(line.strip("│╭╮╰╯ ") for line in box.splitlines()).split())
-    said = RULE.split(text.partition(" For full helptext")[0])
-    message = " ".join(part.strip() for part in said if part.strip())
+    parts = RULE.split(text.partition(" For full helptext")[0])
+    message = " ".join(part.strip() for part in parts if part.strip())
     if found := CHOICE.search(message):
         return f"{found[2]}: got {found[1]}; allowed one of {found[3].replace(chr(39), '')}"
     if found := UNREADABLE.search(message):
@@ -147,8 +147,8 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
 def parse_with_settings(
     options: type[Options], arguments: Sequence[str], program: str, others: Mapping[str, str] | None = None
 ) -> tuple[Options, dict[str, str]]:
-    """A command's options, and the settings to override by dotted path, from the command line. `others` are options of
-    other commands with what these are called. ValueError for one of them, or a misspelt option.
+    """A command's options, and the settings to override by dotted path, from the command line. `others` maps options of
+    other commands to these commands. ValueError for one of them, or a misspelt option.
     """
     if HELP_SETTINGS in arguments:
         print_settings()
@@ -166,18 +166,18 @@ def parse_with_settings(
 
 
 def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> None:
-    """ValueError for an option or setting that no code declares, named before what takes seconds to import. `own` are the options
-    of the command, `others` those of other commands with what these are called.
+    """ValueError for an option or setting that no code declares, before slow imports. `own` are the options of the command,
+    `others` maps options of other commands to these commands.
     """
-    names, whole = declared_settings()
-    if not whole or path in whole:
+    names, top_level = declared_settings()
+    if not top_level or path in top_level:
         return
     elsewhere, unknown = others.get(path), [part for part in path.split(".") if part not in names]
     if not unknown and not elsewhere:
         return
     if "." in path:
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
-    hint = nearest(path, [*own, *whole], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
+    hint = nearest(path, [*own, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
     if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
         allowed = ", ".join("--" + one for one in own).replace("_", "-")
         raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
@@ -188,8 +188,8 @@ DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)
 
 @cache
 def declared_settings() -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names of all fields that settings classes declare, and of those that the whole experiment has, from the source: to
-    make an experiment takes seconds, as it imports torch. Nothing where the source cannot be read.
+    """The names of all fields of settings classes, and of the fields of `Experiment`, read from the source, since importing
+    torch for an experiment takes seconds. Empty if the source cannot be read.
     """
     package = Path(ray_atr.__file__).parent
     try:
@@ -255,7 +255,7 @@ class _OnceLoader(yaml.SafeLoader):
     """PyYAML's safe loader, which refuses a repeated key."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # As it is written, before `<<` is merged: a key beside it takes the merged one's place.
+        # Checked before `<<` is merged, as a key beside it may replace a merged one.
         node = super().compose_mapping_node(anchor)
         each_once((key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         return node
@@ -289,7 +289,7 @@ def print_settings() -> None:
 
 @contextlib.contextmanager
 def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
-    """A callback (what, done, total) that keeps a bar for each `what`, and the time gone and left; for `begun` at once."""
+    """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once."""
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
@@ -303,14 +303,14 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
         try:
             yield count
         except ValueError:
-            # A mistake is told by one line, and not by a bar that has counted nothing.
+            # On a mistake the empty bar is removed, and only its line remains.
             bar.live.transient = True
             raise
 
 
 @contextlib.contextmanager
 def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Iterator[Say]:
-    """A `say` that prints `what` at once and, whenever it has said nothing for `seconds`, a line with the time gone."""
+    """A `say` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
     started = last = time.monotonic()
     lock, stop = threading.Lock(), threading.Event()
 
@@ -337,19 +337,19 @@ def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
 
 
 def print_plain(console: Console, lines: Sequence[str]) -> None:
-    """Lines as they are: no markup, no colours, no wrapping."""
+    """Print lines without markup, colours or wrapping."""
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (what was written whole is
-    kept: the same command continues, a sweep with --resume), 130 with what to do next on Ctrl-C, 143 on SIGTERM.
+    """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (complete files stay: the same
+    command continues, a sweep with --resume), 130 with advice on Ctrl-C, 143 on SIGTERM.
     """
     terminate_like_interrupt()
     _end_an_import_at_once()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Who reads a pipe, a file or a job's log sees each line when it is printed, as in a terminal.
+        # Readers of a pipe, a file or a job's log get each line at once, as in a terminal.
         sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
@@ -357,7 +357,7 @@ def run_script(main: Callable[[], None]) -> None:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
     except BrokenPipeError:
-        # Whoever read the output has seen enough, as `| head` has. What is still unwritten goes nowhere.
+        # The reader closed the pipe, as `| head` does; the remaining output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_PIPE) from None
     except OSError as error:
@@ -367,15 +367,15 @@ def run_script(main: Callable[[], None]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         advice = advice_of(interrupt)
         print(f"\ninterrupted{': ' + advice if advice else ''}", file=sys.stderr, flush=True)
-        # One more ends the process at once, without a traceback of whatever is still being closed.
+        # Another Ctrl-C ends the process at once, without a traceback from cleaning up.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise SystemExit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED) from None
 
 
 def _end_an_import_at_once() -> None:
-    """From now on Ctrl-C ends the process at once while torch is imported, with the line and code of any other interrupt.
+    """Make Ctrl-C end the process at once while torch is imported, with the usual line and exit code.
 
-    An exception that reaches torch's C++ code meanwhile aborts the process, with words of its own. Nothing is open then.
+    An exception in torch's C++ code would abort the process with its own message. No files are open then.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -384,7 +384,7 @@ def _end_an_import_at_once() -> None:
             os._exit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED)
         signal.default_int_handler(number, frame)
 
-    # Ignored, as by what a shell starts in the background, it stays so.
+    # A SIGINT that is ignored, as in a shell's background jobs, stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
 

@@ -46,7 +46,7 @@ class ImportCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorsCommand:
-    """Import vectors that you have already: of clips, of captions, and a table that pairs them."""
+    """Import your own vectors of clips and captions, and a table that pairs them."""
 
     data: tyro.conf.OmitArgPrefixes[VectorImport]
     out: str = option(help="folder to write; must be new or empty", metavar="FOLDER")
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def summary(manifest: Manifest) -> list[str]:
-    """What was imported and what was left out, in lines."""
+    """The numbers of imported and left out clips, in lines."""
     splits = ", ".join(f"{split} {manifest.num_rows_of(split):,}" for split in manifest.splits)
     lines = [
         f"{manifest.name}: {counted(manifest.num_rows, 'clip')} ({splits}){hours_of(manifest)}",

@@ -39,11 +39,11 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def report_script(options: ReportCommand) -> None:
-    """Write a report, print its tables and where it is. ValueError without anything to read, or where MLflow is away."""
+    """Write a report, print its tables and its path. ValueError if there is no run folder, or MLflow does not answer."""
     from ray_atr.evaluation.report import write_report
 
     if options.register is not None and (not options.register.strip() or set(options.register) & set("/:")):
-        # As MLflow says it, after a minute's work.
+        # MLflow would refuse the name only after a minute.
         raise refuse("--register", options.register, "a name without / and :")
     try:
         folders = _folders(options)

@@ -1,4 +1,4 @@
-"""From the command line to its end: the plan that options describe, the run folder, the run, the report."""
+"""Running a command line: the plan that options describe, the run folder, the run, the report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
 
 EXIT_FAILED_TRIALS = 1
 MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]
-"""The plan for an experiment, and for the run folder that it continues, if any."""
+"""Makes the plan for an experiment, and for the run folder that it continues, if any."""
 
 
 def run_plan(
@@ -54,7 +54,7 @@ def run_plan(
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
-    # A single trial that has failed is what there is to run again.
+    # A failed single trial is always run again.
     how = (
         options
         if isinstance(options, SweepOptions)
@@ -66,14 +66,14 @@ def run_plan(
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
         raise refuse("--out", options.out, f"nothing but {options.resume} with --resume: the run goes on in its folder")
-    kept = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
-    experiment, plan = planned(options, settings, make_plan, varied, kept)
+    resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
+    experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:
         print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
         return
-    run = kept or _create(name, experiment, plan, options.out, recipe_of(options, settings))
+    run = resumed or _create(name, experiment, plan, options.out, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
-        _run(run, experiment, plan, how, is_new=kept is None, say=say)
+        _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
 
 def planned(
@@ -81,10 +81,10 @@ def planned(
     settings: Mapping[str, str],
     make_plan: MakePlan,
     varied: Varied,
-    kept: RunFolder | None = None,
+    resumed: RunFolder | None = None,
 ) -> tuple[Experiment, SweepPlan]:
     """The experiment and the plan of a command line, checked; ValueError for a mistake. Nothing is written."""
-    if kept is None:
+    if resumed is None:
         start = start_of(options, settings)
         own, explicit = split_settings(settings, varied)
         experiment = with_languages(override(start, own))
@@ -93,13 +93,13 @@ def planned(
         if options.config is not None:
             raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
         # Folders of before do not say it: their settings may be the recipe's or another's.
-        if options.recipe is not None and options.recipe != (was := kept.info.get("recipe")):
+        if options.recipe is not None and options.recipe != (was := resumed.info.get("recipe")):
             allowed = f"{was} with --resume" if was else "nothing with --resume"
-            raise refuse("--recipe", options.recipe, f"{allowed}: {kept.path} holds its settings")
-        own, explicit = split_settings(settings, varied_in(kept))
-        experiment = resumed_experiment(kept, own)
-        fixed = resumed_settings(kept, explicit)
-    plan = replace(make_plan(experiment, kept), fixed=fixed)
+            raise refuse("--recipe", options.recipe, f"{allowed}: {resumed.path} holds its settings")
+        own, explicit = split_settings(settings, varied_in(resumed))
+        experiment = resumed_experiment(resumed, own)
+        fixed = resumed_settings(resumed, explicit)
+    plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)
     if options.ray == "never":
         require_no_ray(options, plan)
@@ -130,7 +130,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
             result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != "never", say=say, **choices)
     except RayStartError:
         if is_new:
-            # Nothing has run: the same command finds its place free again.
+            # Nothing has run, so the folder is removed for the next attempt.
             run.remove()
         raise
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
-    """The recipe of the options with what their configuration file changes. ValueError names the file or the recipe."""
+    """The recipe of the options, changed by their configuration file. ValueError names the file or the recipe."""
     recipe = recipe_of(options, settings)
     if recipe not in RECIPES:
         raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
@@ -152,16 +152,16 @@ def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = No
 
 
 def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> str:
-    """The recipe that is named, else the one that the data ask for.
+    """The named recipe, else the one for the data.
 
-    The quickstart's towers know synthetic sounds alone: other data gets towers that learn from it.
+    The quickstart's towers are trained on synthetic sounds only; other data get a recipe whose towers are trained.
     """
     is_synthetic = {**options.config_values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
 
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
-    """ValueError for what Ray Tune alone does."""
+    """ValueError for options that need Ray Tune."""
     if plan.scheduler == ASHA:
         raise refuse("--scheduler", plan.scheduler, "none or race with --ray never")
     if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
@@ -169,7 +169,7 @@ def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
 
 
 def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experiment:
-    """The experiment trained in this process. ValueError for workers, or streams, that were asked for."""
+    """The experiment trained in this process. ValueError if workers or streams were requested."""
     for path, wanted in (("scaling.workers", "0"), ("scaling.ray_data", "false")):
         if settings.get(path, wanted).lower() not in (wanted, AUTO):
             raise refuse(path, settings[path], f"{wanted} with --ray never")
@@ -187,7 +187,7 @@ class Tracking(SweepListener):
 
 
 def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
-    """Send what MLflow lacks and say that the sweep has ended; where MLflow is away, print how to send it later.
+    """Send what MLflow lacks and mark the sweep as ended; if MLflow does not answer, print how to send it later.
     Returns whether MLflow has everything.
     """
     if tracker.finish_sweep(is_complete=is_complete):
@@ -198,7 +198,7 @@ def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
 
 
 def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
-    """The run folder to resume. ValueError for one of another script, and of other code where that is to be refused."""
+    """The run folder to resume. ValueError if it is of another script, or, with `same_code`, of other code."""
     run = RunFolder.open(place)
     if run.info["name"] != name:
         raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
@@ -222,31 +222,31 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
 
 
 def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experiment:
-    """The experiment of a run folder; `settings` may change what it runs on (`scaling.*`), else they must agree with it."""
+    """The experiment of a run folder; `settings` may change its resources (`scaling.*`); all others must agree with it."""
     experiment = override(run.experiment, settings)
-    kept, wanted = flatten(run.experiment), flatten(experiment)
-    different = sorted(path for path in wanted if kept.get(path) != wanted[path] and not path.startswith("scaling."))
+    stored, wanted = flatten(run.experiment), flatten(experiment)
+    different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
-        was = f"{path} is {kept.get(path)!r} there and {wanted[path]!r} here{more}"
+        was = f"{path} is {stored.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
     return experiment
 
 
 def varied_in(run: RunFolder) -> Varied:
-    """What a run folder's sweep varies."""
+    """The paths and values that a run folder's sweep varies."""
     space, varied = run.info.get("space") or {}, run.info.get("varied", ())
     return {path: space[path] if isinstance(space.get(path), list) else () for path in varied}
 
 
 def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that hold in every point of a run folder. ValueError for one that is given now and was not the same then."""
-    kept: dict[str, Any] = dict(run.info.get("fixed", {}))
+    """The settings that all points of a run folder share. ValueError if a given one differs."""
+    fixed: dict[str, Any] = dict(run.info.get("fixed", {}))
     for path, value in settings.items():
-        if str(kept.get(path)) != str(value):
-            was = repr(kept[path]) if path in kept else "not set"
+        if str(fixed.get(path)) != str(value):
+            was = repr(fixed[path]) if path in fixed else "not set"
             raise ValueError(f"{run.path}: the run of another experiment; {path} is {was} there and {value!r} here")
-    return kept
+    return fixed
 
 
 def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None, recipe: str) -> RunFolder:
@@ -261,7 +261,7 @@ def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None,
 def _finish(
     run: RunFolder, plan: SweepPlan, result: SweepResult, seconds: float, tracker: Tracker | None, *, figures: bool
 ) -> None:
-    """Report, then say where everything is; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
+    """Write the report, then print all paths; exit with 1 if a trial failed. KeyboardInterrupt if trials are left to do."""
     if result.finished:
         print(f"\n{write_report(run.path, figures=figures).summary}")
     is_tracked = tracker is not None and end_tracking(tracker, is_complete=not result.num_left)
@@ -294,20 +294,20 @@ def _finish(
         raise SystemExit(EXIT_FAILED_TRIALS)
 
 
-def plan_points(options: ComparisonSweep, kept: RunFolder | None) -> SweepPlan:
+def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed, after those of the run folder that it resumes. ValueError if an option has
-    no value, or the run folder does not say what its points are.
+    no value, or the run folder has no list of points.
     """
     options.require_values()
-    points = [] if kept is None else planned_points(kept)
-    if kept is None or options.varies_anything:
+    points = [] if resumed is None else planned_points(resumed)
+    if resumed is None or options.varies_anything:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
     distinct = {point_key(point): point for point in points}
-    info: Mapping[str, Any] = kept.info if kept is not None else {}
+    info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(
         FixedPoints(list(distinct.values())),
         hours=options.hours,
-        scheduler=_kept_or_given(info, "scheduler", options.scheduler, NONE, (NONE, RACE)),
+        scheduler=_resumed_or_given(info, "scheduler", options.scheduler, NONE, (NONE, RACE)),
         spends_spared=_spends_spared(options, info),
         references=tuple(options.references()),
     )
@@ -324,26 +324,26 @@ def planned_points(run: RunFolder) -> list[Point]:
 
 
 def values_of(options: ComparisonSweep) -> dict[str, list[Any]]:
-    """What a comparison varies: path -> values."""
+    """The values that a comparison varies: path -> values."""
     return values_by_path([*options.points(), *({"seed": seed} for seed in options.seeds)])
 
 
 def varied_by(options: SpaceOptions) -> dict[str, tuple[Any, ...]]:
-    """The paths that a space varies. A seed is given with --seeds, so a setting would not be used."""
+    """The paths that a space varies, with `seed`: seeds are given by --seeds, so a setting would have no effect."""
     return dict.fromkeys((*(path_of(entry) for entry in options.space), "seed"), ())
 
 
-def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder | None = None) -> SweepPlan:
-    """The plan for an experiment; what is not given is as in the run folder that it resumes. Trials, hours and seeds
+def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolder | None = None) -> SweepPlan:
+    """The plan for an experiment; options that are not given are those of the run folder that it resumes. Trials, hours and seeds
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
     anything else that differs from the folder's.
     """
-    info: Mapping[str, Any] = kept.info if kept is not None else {}
+    info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
-    method = _kept_or_given(info, "search", options.search, "grid", SEARCHES)
-    scheduler = _kept_or_given(info, "scheduler", options.scheduler, NONE, SCHEDULERS)
-    seed = _kept_or_given(info, "search_seed", options.search_seed, 0)
-    # Those given are added to the run folder's; the default does not ask for seed 0.
+    method = _resumed_or_given(info, "search", options.search, "grid", SEARCHES)
+    scheduler = _resumed_or_given(info, "scheduler", options.scheduler, NONE, SCHEDULERS)
+    seed = _resumed_or_given(info, "search_seed", options.search_seed, 0)
+    # Given seeds are added to the run folder's; the default does not add seed 0.
     seeds = info.get("seeds", ())
     if not seeds or options.seeds != SweepOptions.seeds:
         seeds = {*seeds, *options.seeds}
@@ -360,12 +360,12 @@ def plan_search(options: SpaceOptions, experiment: Experiment, kept: RunFolder |
         raise refuse("--trials", None, f"a number of points, or --hours, with --search {method}")
     if plan.num_points is not None and plan.num_points < 1:
         raise refuse("--trials", plan.num_points, "at least 1")
-    # Before the goals: several are refused as such, whatever they are.
+    # Before the goals, so that several goals are refused first.
     check_scheduler(plan, experiment)
     for goal in goals:
         if is_measured(goal.metric):
-            known = with_languages(experiment)
-            check_metric(goal.metric, "--maximize/--minimize", known.data.languages, known.trained_languages)
+            complete = with_languages(experiment)
+            check_metric(goal.metric, "--maximize/--minimize", complete.data.languages, complete.trained_languages)
     return plan
 
 
@@ -381,8 +381,8 @@ def _space(options: SpaceOptions, experiment: Experiment, info: Mapping[str, Any
         raise refuse("--space", None, "PATH=DIMENSION ..., e.g. 'data.noise.ratio=grid(0,0.2,0.4)'")
     space = Space.parse(entries, experiment)
     if info and space.describe() != info.get("space"):
-        kept = f"the one of the run folder with --resume: {info.get('space')}"
-        raise refuse("--space", " ".join(options.space), kept)
+        allowed = f"the one of the run folder with --resume: {info.get('space')}"
+        raise refuse("--space", " ".join(options.space), allowed)
     return space
 
 
@@ -410,18 +410,20 @@ def _earlier(
         learning = " or ".join(name for name, search in SEARCHES.items() if search.is_adaptive)
         allowed = f"--search {learning} only; other searches learn nothing from points"
         raise refuse("--warm-start", options.warm_start, allowed)
-    known, num_points = read_earlier(RunFolder.open(options.warm_start), space, goals)
-    found = f"{len(known)} of the {num_points} finished points of {options.warm_start} are in the space"
+    earlier, num_points = read_earlier(RunFolder.open(options.warm_start), space, goals)
+    found = f"{len(earlier)} of the {num_points} finished points of {options.warm_start} are in the space"
     print(f"warm start: {found}")
-    return known
+    return earlier
 
 
-def _kept_or_given(info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()) -> Any:
-    """An option as it is given, else as the run folder has it. ValueError if they differ, or it is not allowed."""
+def _resumed_or_given(
+    info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()
+) -> Any:
+    """An option as given, else as in the run folder. ValueError if they differ, or it is not allowed."""
     option = "--" + name.replace("_", "-")
     if allowed and given is not None:
         require_known(option, given, allowed)
-    kept = info.get(name, default)
-    if info and given is not None and given != kept:
-        raise refuse(option, given, f"{kept} with --resume, as in the run folder")
-    return kept if given is None else given
+    stored = info.get(name, default)
+    if info and given is not None and given != stored:
+        raise refuse(option, given, f"{stored} with --resume, as in the run folder")
+    return stored if given is None else given

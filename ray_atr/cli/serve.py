@@ -1,4 +1,4 @@
-"""`ray-atr serve`: an index behind HTTP, with a page to search and listen."""
+"""`ray-atr serve`: serves an index over HTTP, with a page to search and listen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServeCommand:
     """Serve an index: a page to search and listen, and the same by HTTP (/search, /similar, /tag, /audio, /health).
 
     It listens on this machine alone. Beyond it, the environment variable RAY_ATR_TOKEN must hold a secret, which every request
-    then brings as `Authorization: Bearer SECRET`, and the page as `#token=SECRET` at the end of its address.
+    must send as `Authorization: Bearer SECRET`; the page takes it from `#token=SECRET` at the end of its address.
     """
 
     index: tyro.conf.Positional[tuple[str, ...]] = option(
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address. ValueError if it cannot be had."""
+    """A socket that listens at an address. ValueError if it is not available."""
     try:
         opened = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -93,14 +93,14 @@ def listening(host: str, port: int) -> socket.socket:
         raise refuse(
             "--host, --port", f"{host}:{port}", f"an address of this machine that is free ({reason})"
         ) from None
-    # asyncio sets this itself only where the socket names its protocol, which create_server's does not; without it the body
-    # of an answer waits some 40 ms for the client to acknowledge its headers.
+    # asyncio sets this only for sockets that name their protocol, unlike create_server's; without it the body of an answer
+    # waits about 40 ms for the client to acknowledge the headers.
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return opened
 
 
 def required_token(host: str) -> str | None:
-    """The secret of the environment. ValueError if it listens beyond this machine and there is none, or a short one."""
+    """The secret in the environment. ValueError if it is missing or short and the address is not of this machine only."""
     token = os.environ.get(TOKEN) or None
     if token is None and not is_loopback(host):
         raise refuse("--host", host, f"127.0.0.1, or any address once {TOKEN} holds a secret")
@@ -110,7 +110,7 @@ def required_token(host: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

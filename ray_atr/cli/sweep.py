@@ -1,4 +1,4 @@
-"""`ray-atr sweep`: a search over any space of settings; `ray-atr sweep noise` and the like: a paper's comparison."""
+"""`ray-atr sweep`: searches any space of settings; `ray-atr sweep noise` and similar run a paper's comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND_OF = {
 """Option -> a command that has it."""
 
 SPACE = "space"
-"""What shell completion calls a sweep of any space; the word may be left out."""
+"""Name of a sweep of any space in shell completion; the word is optional."""
 
 OPTIONS: Any = Union[
     (
@@ -29,7 +29,7 @@ OPTIONS: Any = Union[
         *(Annotated[one, tyro.conf.subcommand(name)] for name, one in COMPARISONS.items()),
     )
 ]
-"""What shell completion knows."""
+"""Commands for shell completion."""
 
 
 class SearchOptions(SpaceOptions):
@@ -65,4 +65,4 @@ def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program
         options = options.before(settings)
         varied = values_of(options)
         name = f"sweep_{options.name}"
-        run_plan(name, options, settings, lambda _, kept: plan_points(options, kept), varied, say=say)
+        run_plan(name, options, settings, lambda _, resumed: plan_points(options, resumed), varied, say=say)

@@ -1,4 +1,4 @@
-"""`ray-atr translate`: fill missing languages of a data set with a local model, or check translations by going back."""
+"""`ray-atr translate`: fills missing languages of a data set with a local model, or checks translations by back-translation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who is a true pair: the reality check of correspondence, each method first tuned with the same budget. That budget is
-some trials by Optuna, on the validation split, before anything is compared.
+"""The reality check of correspondence, with each method tuned first by the same budget: some trials by Optuna, on the
+validation split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OWN: dict[str, dict[str, str]] = {
     "learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
     "partial_learning_to_match": {EPSILON: "loguniform(0.02,0.3)"},
 }
-"""What is tuned of a pair loss, besides the rate."""
+"""Pair loss -> the setting that is tuned, besides the rate."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CorrespondenceSweep(ComparisonSweep):
     tuned: str | None = option(None, "settings by method, as an earlier --tune left them", "FILE", "none")
 
     def known_methods(self) -> dict[str, Point]:
-        """What is compared, by name. ValueError for an unknown one."""
+        """The methods to compare, by name. ValueError for an unknown one."""
         for method in self.methods:
             require_known("--methods", method, METHODS)
         return {method: METHODS[method] for method in self.methods}
@@ -56,7 +56,7 @@ class CorrespondenceSweep(ComparisonSweep):
         chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(locate(self.tuned))
         points = []
         for method, settings in self.known_methods().items():
-            # No kind differs without noise, and without noise there is no truth to know.
+            # Without noise all kinds are equal, and the oracle has nothing to leave out.
             ratios = [float(ratio) for ratio in self.noise if ratio > 0 or method != "oracle"]
             for point in combinations({"data.noise.kind": self.kinds, "data.noise.ratio": ratios}):
                 if point["data.noise.ratio"] > 0 or point["data.noise.kind"] == self.kinds[0]:
@@ -67,21 +67,21 @@ class CorrespondenceSweep(ComparisonSweep):
         return [dict(METHODS[method]) for method in (FLOOR, CEILING)]
 
     def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
-        """The comparison with every method tuned, with --resume as they were tuned then; as it is without --tune."""
+        """The comparison with every method tuned (with --resume, by the earlier tuning); unchanged without --tune."""
         if not self.tune or self.tuned is not None:
             return self
         if self.tune_noise in self.noise:
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
         if self.resume is None:
             return replace(self, tuned=str(tune_methods(self, settings)))
-        kept = tuning_folder(self.resume) / TUNED_FILE
-        if not file_exists(kept):
-            raise refuse("--tune", self.tune, f"with --resume only if {kept} is there; give --tuned FILE instead")
-        return replace(self, tuned=str(kept))
+        earlier = tuning_folder(self.resume) / TUNED_FILE
+        if not file_exists(earlier):
+            raise refuse("--tune", self.tune, f"with --resume only if {earlier} exists; give --tuned FILE instead")
+        return replace(self, tuned=str(earlier))
 
 
 def space_of(method: str) -> dict[str, str]:
-    """What is tuned of a method: the rate, the pair loss's own setting, and the length of the warm-up if it has one."""
+    """The search space of a method: the rate, a setting of the pair loss, and the length of the warm-up if it has one."""
     from ray_atr.objectives import CORRESPONDENCES
 
     fixed: Mapping[str, Any] = METHODS[method]
@@ -91,8 +91,8 @@ def space_of(method: str) -> dict[str, str]:
 
 
 def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
-    """Tune each method by as many trials as asked for, and return the file of what was best, by method. One run folder
-    a method, below `OUT-tuning`; what is there already is continued. ValueError if no trial of a method finished, and,
+    """Tune each method with --tune trials, and return the file of the best settings by method. Each method has a run
+    folder below `OUT-tuning`; an existing one is continued. ValueError if no trial of a method finished, and,
     before anything is tuned, for what the comparison itself refuses.
     """
     from ray_atr.cli.live import shown_progress
@@ -107,7 +107,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
 
     methods = options.known_methods()
     if options.out is None:
-        raise refuse("--out", None, "a folder, with --tune: the tuning is kept beside it")
+        raise refuse("--out", None, "a folder, with --tune: the tuning is written beside it")
     planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
@@ -143,7 +143,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
 
 
 def tuning_folder(run_folder: str) -> Location:
-    """Where the tuning of a sweep is kept, beside its run folder."""
+    """The folder of a sweep's tuning, beside its run folder."""
     return locate(f"{run_folder.rstrip('/')}-tuning")
 
 
