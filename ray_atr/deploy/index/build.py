@@ -144,18 +144,18 @@ def bring_up_to_date(
             raise refuse(
                 "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
             )
-        files, encoded = (None, {}) if before is None else _indexed(folder, before)
+        files, earlier = (None, {}) if before is None else _indexed(folder, before)
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
         taken_up = parts.read()
         if taken_up:
             say(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
-        encoded.update({one.sound.path: one for one in taken_up})
+        earlier.update({one.sound.path: one for one in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
         with advising("the same command goes on where it stopped"):
             try:
-                for result in _encode(retriever, archive, encoded, order, reused, str(checkpoint), encoding, say):
+                for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, say):
                     done[result.sound.path] = result
                     parts.add(result)
                     progress("sounds", len(done) + len(reused), total)
@@ -210,7 +210,7 @@ def _made(folder: Path) -> Iterator[None]:
 def _encode(
     retriever: Retriever,
     archive: Archive,
-    encoded: Mapping[str, EncodedSound],
+    earlier: Mapping[str, EncodedSound],
     order: list[ArchivedSound],
     reused: dict[str, EncodedSound],
     checkpoint: str,
@@ -220,7 +220,7 @@ def _encode(
     """The encoded new sounds; adds all sounds to `order`, and those that need no encoding to `reused`."""
 
     by_size: dict[int, dict[str, EncodedSound]] = {}
-    for one in encoded.values():
+    for one in earlier.values():
         if one.sound.modified_ns:
             by_size.setdefault(one.sound.size, {})[one.digest] = one
 
@@ -231,7 +231,7 @@ def _encode(
                 say(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
             order.append(entry)
-            older = encoded.get(sound.path)
+            older = earlier.get(sound.path)
             if older is None and sound.size in by_size:
                 # A moved or copied file.
                 older = by_size[sound.size].get(_digest(sound, archive))
@@ -289,13 +289,13 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     rows = np.array(rows) if manifest.is_exact else rows
     del index
     starts, ends = layout.numbers_of(windows["start"]), layout.numbers_of(windows["end"])
-    encoded = {}
+    earlier = {}
     for row in files.to_pylist():
         if not row["error"]:
             own = slice(row["first"], row["first"] + row["count"])
             times = tuple(starts[own].tolist()), tuple(ends[own].tolist())
-            encoded[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
-    return files, encoded
+            earlier[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
+    return files, earlier
 
 
 def _sound(row: Mapping[str, Any]) -> ArchivedSound:
