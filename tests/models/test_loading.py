@@ -138,7 +138,7 @@ def test_half_a_file_is_refused(name: str, share: float, tmp_path: Path) -> None
         save_file(weights, tmp_path / name)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ValueError, match=r"ced.*whole"):
+    with pytest.raises(ValueError, match=r"ced.*complete"):
         Ced(**TINY_CED, checkpoint=str(tmp_path / name)).build()
 
 
@@ -234,7 +234,7 @@ def test_a_broken_tokeniser_is_refused(tmp_path: Path) -> None:
     tiny.bert(tmp_path)
     text = (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").write_text(text[: len(text) // 2])
-    with pytest.raises(ValueError, match="whole tokeniser"):
+    with pytest.raises(ValueError, match="complete tokeniser"):
         Bert(checkpoint=str(tmp_path)).build()
 
 
@@ -253,7 +253,7 @@ def test_half_a_transformers_checkpoint_is_refused(name: str, tmp_path: Path) ->
     make(tmp_path)
     data = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match="a whole checkpoint"):
+    with pytest.raises(ValueError, match="a complete checkpoint"):
         settings(checkpoint=str(tmp_path)).build()
 
 

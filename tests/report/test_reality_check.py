@@ -64,7 +64,7 @@ def test_the_oracle_has_no_point_without_noise_and_no_kind_differs_there() -> No
 def test_a_resumed_sweep_takes_the_settings_that_were_tuned_for_it(tmp_path: Path) -> None:
     options = CorrespondenceSweep(methods=("small_loss",), noise=(0.4,), tune=8, resume=f"{tmp_path}/run/")
     with pytest.raises(
-        ValueError, match=r"--tune: got 8; allowed with --resume only if .*run-tuning/tuned.json is there"
+        ValueError, match=r"--tune: got 8; allowed with --resume only if .*run-tuning/tuned.json exists"
     ):
         options.before({})
     (tmp_path / "run-tuning").mkdir()
