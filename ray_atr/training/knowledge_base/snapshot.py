@@ -197,13 +197,9 @@ def load(folder: Path) -> Snapshot:
     # Plain arrays over the mapped files: a memmap would be copied where it is sent elsewhere.
     mapped = ((name, np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS)
     arrays = {name: np.asarray(rows) for name, rows in mapped}
-    if arrays["ids"].dtype.kind == "U":
-        # As bases of format 2 have them.
-        arrays["ids"] = in_utf8(arrays["ids"])
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
-    # Versions of before a base could have parts do not say it.
-    part = BasePart(*content.get("part", WHOLE))
+    part = BasePart(*content["part"])
     return Snapshot(version=content["version"], step=content["step"], text_index=indices, part=part, **arrays)
 
 
