@@ -64,7 +64,7 @@ class Ask(KnowledgeBaseObjective):
     )
     transport_iterations: int = setting(5, "iterations of the realignment's solver", at_least=1)
     transport_form: str = setting("weighted", "how the plan enters the similarity", choices=FORMS)
-    reliability: bool = setting(True, "weight a sample's loss by its neighbours' reliability: the more reliable, the less")
+    reliability: bool = setting(True, "weight a sample's loss: the less, the more reliable its neighbours are")
     lambda_fine: float = setting(0.2, "weight of the single clips' reliability", at_least=0)
     lambda_coarse: float = setting(0.2, "weight of the prototypes' reliability", at_least=0)
     modulation_scope: str = setting(
