@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from ray_atr.cli.tuned_methods import CorrespondenceSweep
-from ray_atr.common.formats import FORMATS, require_format
+from ray_atr.common.formats import FORMATS
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.models.weights import read_settings, write_settings
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.checkpoint import STATE_FILE, resume, save_checkpoint
 from ray_atr.training.experiment import Experiment
@@ -88,33 +87,6 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / LAST, {"experiment": "{}", "weights": torch.zeros(2)})
     with pytest.raises(ValueError, match=rf"{STATE_FILE}: format: got None; allowed {FORMATS['checkpoint']}"):
         resume(None, Experiment(), tmp_path, WorkerGroup())
-
-
-def test_a_checkpoint_of_format_1_is_read_with_its_tables_under_their_names_of_today() -> None:
-    pairs = TrainingPairs(["a", "b"])
-    estimator = CORRESPONDENCES["small_loss"]().estimator(pairs)
-    state = estimator.state_dict()
-    former = {"clean_probabilities": "beliefs", "epoch_probabilities": "judged", "ranking_scores": "standing"}
-    tables = {former.get(name, name): torch.full_like(table, 0.25) for name, table in state["tables"].items()}
-    assert set(former.values()) < set(tables)
-    old = {"format": 1, "correspondence": {**state, "tables": tables}, "progress": {}}
-    estimator.load_state_dict(require_format("checkpoint", old, STATE_FILE)["correspondence"])
-    assert set(estimator.tables) == set(state["tables"])
-    assert all(bool((table == 0.25).all()) for table in estimator.tables.values())
-
-
-def test_a_knowledge_base_of_format_2_is_read_with_its_ids_in_utf8(tmp_path: Path) -> None:
-    names = ["ä", "b", "狗", "d"]
-    rows = np.eye(4, 3, dtype=np.float32) + 1
-    save(build(Entries(rows, rows, names), SnapshotSettings(prototypes=2)), tmp_path / "v1")
-    (tmp_path / "v1" / "digests.json").unlink()
-    (tmp_path / "v1" / "ids.npy").unlink()
-    manifest = tmp_path / "v1" / "manifest.json"
-    np.save(tmp_path / "v1" / "ids.npy", np.array(names))
-    manifest.write_text(json.dumps({**read_json(manifest), "format": 2}))
-    before = load(tmp_path / "v1")
-    assert before.names == names
-    assert before.ids.dtype == np.dtype("S3")
 
 
 def test_a_removed_method_is_named_with_what_takes_its_place(tmp_path: Path) -> None:

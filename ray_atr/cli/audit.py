@@ -93,7 +93,8 @@ def run_keep(given: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.decisions import keep_certified
 
     assert given.keep is not None
-    print_applied(keep_certified(Path(given.data), given.keep, given.out), console)
+    promise = f"of the audited captions that are kept at most {given.keep:.1%} are wrong, in 95% of such sets"
+    print_applied(keep_certified(Path(given.data), given.keep, given.out), console, promise)
 
 
 def run_estimate(given: AuditCommand, console: Console) -> None:
@@ -107,8 +108,8 @@ def run_estimate(given: AuditCommand, console: Console) -> None:
     )
 
 
-def print_applied(applied: Applied, console: Console) -> None:
-    found = f"{counted(applied.dropped, 'caption')} dropped, {applied.fixed:,} fixed"
+def print_applied(applied: Applied, console: Console, promise: str = "") -> None:
+    found = f"{counted(applied.dropped, 'caption')} dropped, {promise or f'{applied.fixed:,} fixed'}"
     left_out = (
         f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
     )

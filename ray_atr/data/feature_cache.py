@@ -246,8 +246,9 @@ def _compute(work: Work, use_ray: bool, say: Say) -> None:
     waiting = [position for position in positions if not file_exists(place / files[position])]
     total = sum(manifest.shards[position].num_rows for position in positions)
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
-    # Half a CPU each, since this may run beside a training.
-    for number, sent in run_jobs(waiting, lambda: work.do, ray=Resources(cpus=0.5) if use_ray else None):
+    # Half a CPU each, since this may run beside a training. One thread each, whatever OMP_NUM_THREADS says.
+    processes = Resources(cpus=0.5, threads=1)
+    for number, sent in run_jobs(waiting, lambda: work.do, ray=processes if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
         what = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")

@@ -80,8 +80,8 @@ class ModelSettings(Settings):
     )
     audio_projection: str = setting(
         "same",
-        "same: the audio side's is as the text side's; none: the audio tower's vectors stay as they are, brought to unit norm, "
-        "so that texts are fitted to a space that exists (the tower's width is embedding_width)",
+        "same: the audio side has the text side's kind of projection; none: the audio tower's vectors are only brought to unit "
+        "norm, so texts are fitted to an existing space (the tower's width is embedding_width)",
         choices=("same", "none"),
     )
     interaction: str = setting(

@@ -328,7 +328,8 @@ def random_state() -> dict[str, Any]:
         "python": [version, list(words), gauss],
         "numpy": [name, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(cached)],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        # Of this process's GPU alone: where it goes on there may be fewer.
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
     }
 
 
@@ -340,4 +341,4 @@ def restore_random_state(state: dict[str, Any]) -> None:
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"].cpu())
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([rng.cpu() for rng in state["cuda"]])
+        torch.cuda.set_rng_state(state["cuda"][0].cpu())

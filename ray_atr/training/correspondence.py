@@ -33,7 +33,7 @@ from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_i
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.run_folder import saved_retriever
+from ray_atr.training.run_folder import data_trained_on, saved_retriever
 
 logger = logging.getLogger(__name__)
 CLIPS = 64
@@ -135,31 +135,73 @@ def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence
 
 
 def read_first(
-    estimator: Estimator, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment, group: WorkerGroup
+    estimator: Estimator,
+    retriever: Retriever,
+    captions: TrainingCaptions,
+    experiment: Experiment,
+    group: WorkerGroup,
+    data_hash: str = "",
 ) -> None:
     """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
     all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
+
+    data_hash  the manifest hash of the data set, by which weights are told that have trained on its pairs before.
     """
     shares = estimator.clean_shares
-    if shares is not None and not shares.is_known:
+    is_share_read = shares is not None and not shares.is_known
+    if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
+        return
+    reads = what_is_read(experiment, data_hash, captions.features.holds_frames, group)
+    if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
-                estimate_clean_shares(shares, retriever, captions, experiment)
+                estimate_clean_shares(shares, retriever, captions, experiment, reads)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
     if isinstance(estimator, LeaveOneOutEstimator):
-        read_pairs(estimator, retriever, captions, experiment.trained_languages, group)
+        read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads)
+
+
+def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool, group: WorkerGroup) -> str:
+    """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
+    have trained on these very pairs, as such towers take the wrong ones for right. A warning says so.
+    """
+    reads, start = _setting_of_reads(experiment), experiment.train.start_from
+    is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
+    if start is None or reads == "recordings" or is_frozen:
+        return reads
+    if data_hash not in data_trained_on(saved_retriever(start, "train.start_from")):
+        return reads
+    if reads == "auto" and holds_frames:
+        reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+    else:
+        what = "so few wrong ones will be found; start from weights that were trained on other data"
+    if group.is_first:
+        logger.warning(
+            "train.start_from: %s was trained on this data set and takes its pairs for right, %s", start, what
+        )
+    return reads
+
+
+def _setting_of_reads(experiment: Experiment) -> str:
+    chosen = experiment.objective.correspondence
+    return chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
 
 
 @torch.no_grad()
 def estimate_clean_shares(
-    shares: CleanShares, retriever: Retriever, captions: TrainingCaptions, experiment: Experiment
+    shares: CleanShares,
+    retriever: Retriever,
+    captions: TrainingCaptions,
+    experiment: Experiment,
+    reads: str | None = None,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips."""
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, which the
+    setting `reads` says if it is None.
+    """
+    reads = _setting_of_reads(experiment) if reads is None else reads
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     rows = np.sort(order[:SAMPLE])
-    chosen = experiment.objective.correspondence
-    reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 
 
@@ -170,13 +212,14 @@ def read_pairs(
     captions: TrainingCaptions,
     trained: Sequence[str],
     group: WorkerGroup,
+    reads: str | None = None,
 ) -> None:
     """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():
         found = (
-            estimator.estimate_from(*_readings(estimator.settings.reads, retriever, captions, trained))
+            estimator.estimate_from(*_readings(reads or estimator.settings.reads, retriever, captions, trained))
             if group.is_first
             else {}
         )

@@ -51,7 +51,7 @@ class DataSettings(Settings):
     wrong_share: float | str = setting(
         "auto",
         "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate, leave_one_out): auto, "
-        "estimated before the first epochs; a number; the folder of an audit, by language, or the file that its --estimate "
+        "estimated before the first epoch; a number; the folder of an audit, by language, or the file that its --estimate "
         "wrote, of the captions that are trained: others are refused",
         at_least=0,
         below=1,
@@ -71,9 +71,9 @@ class DataSettings(Settings):
     )
     order: str = setting(
         "exact",
-        "order of an epoch's clips: exact, a permutation of all of them, read from features that are kept; shards, mixed "
-        "within some row groups of the shards, from which each clip is read and decoded once an epoch: for sets whose "
-        "features fit nowhere",
+        "order of an epoch's clips: exact, a permutation of all of them, read from stored features; shards, mixed within some "
+        "row groups of the shards, from which each clip is read and decoded once per epoch: for sets whose features fit "
+        "nowhere",
         choices=ORDERS,
     )
     order_parts: int = setting(
@@ -87,7 +87,7 @@ class DataSettings(Settings):
     weights: tuple[str, ...] = setting(
         (),
         "of a joined data set, PART=WEIGHT,...: how often an epoch has each clip of a part, on average (0: never, .1: a tenth of "
-        "its clips, others each time; 2: each clip twice); parts that are not named: 1",
+        "its clips, others each time; 2: each clip twice); parts that are not listed: 1",
     )
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("val", "split that chooses the best epoch")

@@ -432,6 +432,18 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     )
 
 
+def data_trained_on(retriever: Location) -> set[str]:
+    """The manifest hashes of the data sets that the run of a trial's retriever (RUN/trials/TRIAL/best) trains on; none for a
+    retriever that is in no run.
+    """
+    trial = retriever.parent
+    run = trial.parent.parent
+    is_trials = retriever.name == BEST and storage.file_exists(trial / "trial.json")
+    if not is_trials or not storage.file_exists(run / "sweep.json"):
+        return set()
+    return set(hashes_of(RunFolder.open(run).info).values())
+
+
 def _object(file: Location) -> dict[str, Any]:
     content = storage.read_json(file)
     if not isinstance(content, dict):

@@ -275,7 +275,7 @@ def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": str((n + 1) / len(rows))} for n, row in enumerate(rows))
-    with pytest.raises(ValueError, match=r"keep: got 0\.05; allowed a larger share"):
+    with pytest.raises(ValueError, match=r"--keep: got 0\.05; allowed a larger share"):
         keep_certified(audit, 0.05, tmp_path / "none")
 
 

@@ -257,11 +257,10 @@ def _load(own: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _set_random_states(states: Sequence[Tensor]) -> None:
-    for state in states:
-        if isinstance(state, PretendTensor):
-            raise TypeError("RNG state must be a torch.ByteTensor")
-        torch.set_rng_state(state)
+def _set_random_state(state: Tensor, device: object = None) -> None:
+    if isinstance(state, PretendTensor):
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    torch.set_rng_state(state)
 
 
 def _answers() -> dict[str, Any]:
@@ -280,9 +279,7 @@ def _answers() -> dict[str, Any]:
         "max_memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()],
-        "set_rng_state": lambda state, device=None: _set_random_states([state]),
-        "set_rng_state_all": _set_random_states,
+        "set_rng_state": _set_random_state,
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,
     }

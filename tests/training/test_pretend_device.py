@@ -29,6 +29,7 @@ from tests.support.tiny import make_data, prepared_for, tiny
 from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="pretends a GPU, and there is a real one")
 NEAR = 2e-7
 """Of losses. All of it is computed in float64: torch chooses other kernels by device, which round float32 otherwise, and
 some losses and judges make up to 2e-6 of it.

@@ -34,6 +34,7 @@ from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="pretends a GPU, and there is a real one")
 NEAR = 2e-7
 """Of losses in float64, since torch chooses kernels by device, which round float32 otherwise."""
 WORKERS = 2

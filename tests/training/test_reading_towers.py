@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from ray_atr.common.formats import FORMATS
+from ray_atr.common.storage import write_json
 from ray_atr.objectives.correspondence import noise_rate
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
@@ -18,7 +21,7 @@ from ray_atr.training import correspondence
 from ray_atr.training.batch import TrainingData
 from ray_atr.training.correspondence import _readings, check_correspondence
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.loop import train_trial
+from ray_atr.training.loop import begin_epoch, train_trial
 from ray_atr.training.setup import first_state
 from tests.support.tiny import NOTES, make_data, prepared_for, tiny
 
@@ -201,3 +204,49 @@ def test_one_worker_reads_and_the_others_take_what_it_found(home: Path, tmp_path
     for name, table in first.estimator.tables.items():
         torch.testing.assert_close(second.estimator.tables[name], table, rtol=0, atol=0, equal_nan=True)
     assert not bool(second.estimator.left_out.isnan().any())  # type: ignore[attr-defined]
+
+
+def test_weights_that_have_trained_on_the_pairs_are_not_asked_which_are_wrong(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = tmp_path / "run" / "trials" / "one" / "best"
+    best.mkdir(parents=True)
+    (best / "retriever.json").write_text("{}")
+    (best.parent / "trial.json").write_text(json.dumps({"overrides": {}, "status": "finished", "name": "one"}))
+    info = {"data": {"name": "tones", "hash": "these"}}
+    write_json(tmp_path / "run" / "sweep.json", {"format": FORMATS["run"], **info})
+    write_json(tmp_path / "run" / "experiment.json", {})
+
+    def read(data_hash: str, holds_frames: bool = True, start: Path | None = best, **changes: Any) -> tuple[str, str]:
+        caplog.clear()
+        chosen = experiment(home, train__start_from=None if start is None else str(start), **changes)
+        found = correspondence.what_is_read(chosen, data_hash, holds_frames, WorkerGroup())
+        return found, caplog.text
+
+    frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+    assert read("others") == read("these", start=None) == read("these", **frozen) == ("auto", "")
+    for start in (best, tmp_path / "run"):
+        found, warned = read("these", start=start)
+        assert found == "recordings"
+        assert "was trained on this data set and takes its pairs for right, so wrong ones are told by" in warned
+    for found, warned in (read("these", False), read("these", objective__correspondence__reads="towers")):
+        assert found in ("auto", "towers")
+        assert "so few wrong ones will be found" in warned
+
+
+def test_what_is_read_is_decided_by_the_data_of_the_run(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = experiment(home)
+    data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
+    state = first_state(data, tmp_path)
+    asked: list[Any] = []
+
+    def what_is_read(*arguments: Any) -> str:
+        asked.append(arguments[1])
+        return "recordings"
+
+    monkeypatch.setattr(correspondence, "what_is_read", what_is_read)
+    monkeypatch.setattr(correspondence, "_tower_clips", lambda *of: pytest.fail("towers are not read"))
+    begin_epoch(state, data, 0)
+    assert asked == [data.prepared.data_hash]

@@ -39,8 +39,8 @@ class SmallLoss(Correspondence):
     warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
     prior: str = setting(
         "mixture",
-        "share of the low component: mixture, as the mixture fits it (as published); estimate, the estimated share of true "
-        "pairs of the language, if it is founded",
+        "share of the low component: mixture, as the mixture fits it (as published); estimate, the language's estimated share "
+        "of true pairs, if at least half of these are found",
         choices=("mixture", "estimate"),
     )
     temperature: float = setting(

@@ -55,7 +55,7 @@ class Teacher(Correspondence):
         (), "folders of saved retrievers, or of finished trials, whose similarities are averaged", path="always"
     )
     temperature: float = setting(0.05, "divides the teachers' mean similarity", above=0)
-    share: float = setting(1.0, "share of the teachers in the target; the rest is the own partner", above=0, at_most=1)
+    share: float = setting(1.0, "share of the teachers in the target; the rest is the own caption", above=0, at_most=1)
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_teachers(pairs.teacher_embeddings)

@@ -55,7 +55,7 @@ class Ask(KnowledgeBaseObjective):
     injection: bool = setting(True, "enhance embeddings with their neighbours")
     injection_ratio: float = setting(0.2, "share of the neighbours in an enhanced embedding", at_least=0, at_most=1)
     renormalise: bool = setting(
-        True, "normalise enhanced embeddings; the paper's derivative after Eq. 10 is of a form that does not"
+        True, "normalise enhanced embeddings; the paper's derivative after Eq. 10 implies that it does not"
     )
     transport: bool = setting(True, "realign similarities with the batch's transport plan")
     beta: float = setting(0.2, "share of the plan in a realigned similarity", at_least=0, at_most=1)
@@ -64,7 +64,7 @@ class Ask(KnowledgeBaseObjective):
     )
     transport_iterations: int = setting(5, "iterations of the realignment's solver", at_least=1)
     transport_form: str = setting("weighted", "how the plan enters the similarity", choices=FORMS)
-    reliability: bool = setting(True, "count a sample's loss the less, the more its neighbours can be relied on")
+    reliability: bool = setting(True, "weight a sample's loss: the less, the more reliable its neighbours are")
     lambda_fine: float = setting(0.2, "weight of the single clips' reliability", at_least=0)
     lambda_coarse: float = setting(0.2, "weight of the prototypes' reliability", at_least=0)
     modulation_scope: str = setting(

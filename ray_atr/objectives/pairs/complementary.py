@@ -40,7 +40,7 @@ class Complementary(PairLoss):
 
     name: ClassVar[str] = "complementary"
     takes_extra_negatives: ClassVar[bool] = True
-    temperature: float = setting(0.05, "divides the similarities (tau); a learned one takes its place", above=0)
+    temperature: float = setting(0.05, "divides the similarities (tau); a learned temperature replaces it", above=0)
     form: str = setting("log", "what a negative's probability costs: -log(1 - p), tan p, or gce with q", choices=FORMS)
     q: float = setting(0.5, "exponent of gce: towards 0 it is -log(1 - p), at 1 it is p", above=0, at_most=1)
 

@@ -44,7 +44,7 @@ class Contrastive(PairLoss):
     takes_extra_negatives: ClassVar[bool] = True
     shared_from: ClassVar[int] = 1024
     goes_around: ClassVar[bool] = True
-    temperature: float = setting(0.07, "divides the similarities (tau); a learned one takes its place", above=0)
+    temperature: float = setting(0.07, "divides the similarities (tau); a learned temperature replaces it", above=0)
 
     def learns(self) -> LearnedSettings:
         """Nothing by itself; a temperature that the model is told to learn starts from this one."""

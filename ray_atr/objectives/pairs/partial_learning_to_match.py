@@ -43,8 +43,8 @@ class PartialLearningToMatch(LearningToMatch):
     short_name: ClassVar[str] = "pot"
     transport_mass: float | Literal["auto"] = setting(
         0.95,
-        "share of the mass that is transported; auto: the share of true pairs as estimated in the first epochs or given by "
-        "data.wrong_share, and closer to 1 the less can be told yet",
+        "share of the mass that is transported; auto: the share of true pairs, estimated before the first epoch or given by "
+        "data.wrong_share; closer to 1 if less than half of the true pairs are found",
         above=0,
         at_most=1,
     )

@@ -115,10 +115,8 @@ class Queue:
         """Continue from a checkpoint. ValueError if it is of another size."""
         if state["text"].shape != self.text.shape:
             raise ValueError(f"queue: got {tuple(state['text'].shape)}; allowed {tuple(self.text.shape)}, as set")
-        for name in ("audio", "text", "mask"):
+        for name in ("audio", "text", "mask", "is_clean"):
             getattr(self, name).copy_(state[name])
-        # Older checkpoints lack it.
-        self.is_clean.copy_(state.get("is_clean", torch.ones_like(self.is_clean)))
         for name, numbers in self.identity._asdict().items():
             numbers.copy_(state[name])
         self.next, self.filled = int(state["next"]), int(state["filled"])

@@ -195,13 +195,9 @@ def load(folder: Path) -> Snapshot:
     # Plain arrays over the mapped files: Ray would copy a memmap when it sends it.
     mapped = ((name, np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in _ARRAYS)
     arrays = {name: np.asarray(rows) for name, rows in mapped}
-    if arrays["ids"].dtype.kind == "U":
-        # Format 2.
-        arrays["ids"] = in_utf8(arrays["ids"])
     files = (folder / f"text_index-{position}.npy" for position in range(content["text_languages"]))
     indices = tuple(np.load(file, allow_pickle=False) for file in files)
-    # Older versions have no parts.
-    part = BasePart(*content.get("part", WHOLE))
+    part = BasePart(*content["part"])
     return Snapshot(version=content["version"], step=content["step"], text_index=indices, part=part, **arrays)
 
 

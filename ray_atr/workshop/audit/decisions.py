@@ -118,7 +118,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     estimate = wrong_share(p_value, clip)
     is_certified = certified(p_value, rate, estimate)
     if not is_certified.any():
-        raise refuse("keep", rate, "a larger share: of no set of pairs can so little be promised")
+        raise refuse("--keep", rate, "a larger share: of no set of pairs can so little be promised")
     dropped = [row for row, is_kept in zip(rows, is_certified, strict=True) if not is_kept]
     wanted = {(row["clip_id"], row["language"], int(row["caption_number"])): Decision("drop") for row in dropped}
     return _apply(manifest, facts, wanted, audit / TABLE_FILE, out, "kept")
