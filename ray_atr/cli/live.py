@@ -86,9 +86,7 @@ class LiveTable(ConsoleProgress):
 def shown_progress(
     epochs_per_trial: int, say: Say, console: Console | None = None, *, is_quiet: bool = False
 ) -> Iterator[ConsoleProgress]:
-    """The progress display of a sweep: a table in a terminal; one line per epoch to `say` if the output is not a terminal,
-    or with `is_quiet`.
-    """
+    """The progress display of a sweep: a table in a terminal; one line per epoch to `say` elsewhere, or with `is_quiet`."""
     console = console or Console()
     if is_quiet or not console.is_terminal:
         yield ConsoleProgress(epochs_per_trial, say)

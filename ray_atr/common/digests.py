@@ -108,9 +108,7 @@ def is_sealed(text: bytes) -> bool:
 
 
 def missing_digest(file: Location, *, is_lines: bool = False) -> str | None:
-    """A message if a record, or a line of a file of records, has no digest: it was edited and cannot be checked. None if all
-    have one.
-    """
+    """A message if a record, or a line of a file of records, has no digest and so cannot be checked; None if all have one."""
     content = read_bytes(file)
     # Text after the last line break is an interrupted write.
     parts = content.rpartition(b"\n")[0].splitlines() if is_lines else [content]

@@ -103,9 +103,7 @@ class _Process:
 
 
 def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:
-    """The processes asked for, or as many as fit into `has`; ValueError if they do not fit, unless the cluster grows: Ray
-    would wait for them for ever.
-    """
+    """The processes asked for, or as many as fit into `has`. ValueError if they never fit: Ray would wait for ever."""
     fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
     if resources.gpus:
         fit = min(fit, has.get("GPU", 0.0) / resources.gpus)

@@ -48,9 +48,7 @@ class Ranks:
 
     @classmethod
     def sharing(cls) -> Ranks:
-        """The processes that share a loss in this context; outside of `share` only this one, so that a loss depends on its pairs
-        alone.
-        """
+        """The processes that share a loss in this context; outside of `share` only this one."""
         return _SHARING.get()[0]
 
     @classmethod

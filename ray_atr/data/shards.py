@@ -431,9 +431,7 @@ def _manifest_type() -> TypeAdapter[Manifest]:
 def read_shard(
     manifest: Manifest, shard: Shard, columns: Sequence[str] | None = None, batch_size: int = ROW_GROUP_CLIPS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one shard as record batches of at most `batch_size`, of the given columns or all of them; `audio` is the
-    encoded files.
-    """
+    """The rows of a shard as record batches of at most `batch_size`, with the given columns or all; `audio` has encoded files."""
     path = manifest.file_of(shard)
     if not storage.file_exists(path):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")

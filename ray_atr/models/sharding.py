@@ -64,9 +64,7 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Full copies of the tensors on the CPU of the first worker; empty on others, which must all call it. The device holds one
-    full tensor at a time.
-    """
+    """Full copies of the tensors on the first worker's CPU, made one at a time; empty on others, which must all call it."""
     is_first, found = dist.get_rank() == 0, {}
     for name, value in state.items():
         tensor = full(value)

@@ -59,9 +59,7 @@ class AudioTower(nn.Module):
         return block(*inputs)
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode. Batch norms keep their statistics, so that an embedding does not depend on its batch, unless
-        `trains_batch_norms`.
-        """
+        """Training mode. Unless `trains_batch_norms`, batch norms keep their statistics: embeddings do not depend on the batch."""
         super().train(mode)
         if self.trains_batch_norms:
             return self

@@ -70,9 +70,7 @@ class Hits(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodTrials:
-    """The finished trials of one method under one noise: hits [seeds, queries], the clip of each query [queries], the seeds,
-    and what the trials recorded.
-    """
+    """A method's finished trials under one noise: hits [seeds, queries], the queries' clips, the seeds, and what was recorded."""
 
     hits: NDArray[np.float64]
     clip: NDArray[np.int64]

@@ -176,9 +176,7 @@ def frozen_garbage() -> Iterator[None]:
 def _run_in_process(
     queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
 ) -> str | None:
-    """Train the queue's trials until there are no more, the deadline is past, or every trial so far failed for one reason, which
-    is returned.
-    """
+    """Train the queue's trials until none is left, the deadline, or all have failed for one reason, which is returned."""
     failure = CommonFailure()
     recording = Recording(listeners, failure)
     while failure.reason is None and (deadline is None or time.monotonic() < deadline):

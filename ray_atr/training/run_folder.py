@@ -433,9 +433,7 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
 
 
 def data_trained_on(retriever: Location) -> set[str]:
-    """The manifest hashes of the data sets that the run of a trial's retriever (RUN/trials/TRIAL/best) trains on; none for a
-    retriever that is in no run.
-    """
+    """Manifest hashes of the training data sets of a trial's retriever (RUN/trials/TRIAL/best); none for one in no run."""
     trial = retriever.parent
     run = trial.parent.parent
     is_trials = retriever.name == BEST and storage.file_exists(trial / "trial.json")

@@ -35,9 +35,7 @@ class OpenShard(Protocol):
 
 
 class ShardedIndex(Search):
-    """Shards, queried in parallel. The answers are those of one index of all their windows, as scores are exact; for equal scores
-    the earlier path comes first.
-    """
+    """Shards, queried in parallel, with the answers of one index of all windows; equal scores are in the order of paths."""
 
     def __init__(
         self, shards: Sequence[OpenShard], manifests: Sequence[IndexManifest], *, checkpoint: str | None = None

@@ -110,9 +110,7 @@ def _runs_on_gpu() -> bool:
 
 
 def kmeans(rows: NDArray[np.float32], count: int, start: NDArray[np.float32] | None, **settings: Any) -> Any:
-    """FAISS's k-means object, trained on rows [N, D], with `count` clusters from centroids `start` [count, D]; on a GPU if
-    FAISS can use one.
-    """
+    """FAISS's k-means trained on rows [N, D], with `count` clusters from centroids `start` [count, D]; on a GPU if FAISS can."""
     import faiss
 
     # One GPU is enough for a base, and others may belong to other workers.

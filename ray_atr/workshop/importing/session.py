@@ -96,9 +96,7 @@ def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) ->
 
 @contextlib.contextmanager
 def unfinished(out: str | Path) -> Iterator[Unfinished]:
-    """Work on the data set `out`, alone. Bad input (ValueError) removes the work; any other stop leaves it for the next
-    attempt, and Ctrl-C says so.
-    """
+    """Work alone on the data set `out`. A ValueError removes the work; any other stop leaves it for the next attempt."""
     destination = storage.locate(out, keeps_links=True)
     if storage.is_local(destination):
         shards.require_writable(destination)
