@@ -59,7 +59,7 @@ class AudioTower(nn.Module):
         return block(*inputs)
 
     def train(self, mode: bool = True) -> Self:
-        """Training mode. Unless `trains_batch_norms`, batch norms keep their statistics: embeddings do not depend on the batch."""
+        """Training mode. Unless `trains_batch_norms`, batch norms keep their statistics: an embedding ignores the batch."""
         super().train(mode)
         if self.trains_batch_norms:
             return self
