@@ -49,7 +49,7 @@ class CoarseRows:
             self.longest = max(self.longest, float(part.norm(dim=1).max()))
 
     def nearest(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(inner products, positions), both [M, k], of the k <= N largest rows, best first; equal ones in row order."""
+        """(inner products, positions), both [M, k], of the k <= N largest inner products, best first; equal ones in row order."""
         parts = [self._nearest(queries[first : first + TOGETHER], k) for first in range(0, len(queries), TOGETHER)]
         scores, positions = zip(*parts, strict=True)
         return np.concatenate(scores), np.concatenate(positions)
