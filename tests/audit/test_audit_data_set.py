@@ -20,14 +20,14 @@ from rich.console import Console
 from ray_atr.cli.audit import audit_lines, print_applied
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import read_given
-from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.schema import Clip, aligned_captions, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
 from ray_atr.training.checks import check_experiment
 from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate
-from ray_atr.workshop.audit.decisions import _aligned, apply_decisions, check_of, keep_certified, read_decisions
+from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -339,11 +339,11 @@ def of_languages(**texts: str) -> dict[str, dict[int, str]]:
 
 
 def test_a_dropped_caption_keeps_the_others_aligned() -> None:
-    assert _aligned(of_languages(eng="a c", fra="ABC")) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}
-    assert _aligned(of_languages(eng="a ", fra=" B")) == {"eng": ["a"]}
+    assert aligned_captions(of_languages(eng="a c", fra="ABC")) == {"eng": ("a", "c"), "fra": ("A", "C", "B")}
+    assert aligned_captions(of_languages(eng="a ", fra=" B")) == {"eng": ("a",)}
     # Those that still have all slots go on, though another language would have a gap.
     three = of_languages(eng="a cd", fra=" BCD", deu="A CD")
-    assert _aligned(three) == {"eng": ["c", "d", "a"], "fra": ["C", "D"], "deu": ["C", "D", "A"]}
+    assert aligned_captions(three) == {"eng": ("c", "d", "a"), "fra": ("C", "D"), "deu": ("C", "D", "A")}
 
 
 def clip_of(clip_id: str, split: str, **captions: str) -> Clip:
