@@ -47,6 +47,10 @@ def test_values_of_one_setting_have_commas_between_them() -> None:
     with pytest.raises(ValueError, match=r"are joined: --data.languages 9+ … 9+,9$") as error:
         settings_from(["--data.languages", "9" * 5000, "9"])
     assert len(str(error.value)) < 400
+    with pytest.raises(
+        ValueError, match=r"b: not understood here; .*made one by ray-atr prepare join --sets a b \.\.\.$"
+    ):
+        settings_from(["--data.source", "a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,11 @@ def settings_from(arguments: Sequence[str]) -> dict[str, str]:
             hint = f"settings are written --dotted.path VALUE (see {HELP_SETTINGS})"
             if values and not token.startswith("-"):
                 last = next(reversed(values))
-                hint += "; values of one setting are joined: " + shortened(f"--{last} {values[last]},{token}")
+                several = "values of one setting are joined: " + shortened(f"--{last} {values[last]},{token}")
+                if last == "data.source":
+                    sets = shortened(f"{values[last]} {token}")
+                    several = f"several data sets are made one by ray-atr prepare join --sets {sets} ..."
+                hint += f"; {several}"
             raise ValueError(f"{token}: not understood here; {hint}")
         path, equals, value = token[2:].partition("=")
         if not equals:

@@ -140,6 +140,26 @@ def captions_by_language(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[st
     return {row["language"]: row["texts"] for row in rows}
 
 
+def aligned_captions(captions: Mapping[str, Mapping[int, str]]) -> dict[str, tuple[str, ...]]:
+    """Captions by language, of their slots (which sentence each is), so that caption j is one sentence in every language.
+
+    The next slot is the one that most of the languages have that have all slots so far; a language that lacks it has no
+    further captions, as there would be a gap.
+    """
+    slots = sorted({slot for texts in captions.values() for slot in texts})
+    if all(len(texts) == len(slots) for texts in captions.values()):
+        return {language: tuple(texts[slot] for slot in slots) for language, texts in captions.items() if texts}
+    result: dict[str, list[str]] = {language: [] for language in captions}
+    whole = list(captions)
+    while slots and whole:
+        slot = max(slots, key=lambda one: sum(one in captions[language] for language in whole))
+        whole = [language for language in whole if slot in captions[language]]
+        for language in whole:
+            result[language].append(captions[language][slot])
+        slots.remove(slot)
+    return {language: tuple(texts) for language, texts in result.items() if texts}
+
+
 def with_audio_bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the encoded files themselves as its column `audio`, if it has one; nothing is copied."""
     place = batch.schema.get_field_index("audio")

@@ -7,6 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+ONLY_VECTORS = (
+    "the model compares frames with tokens (model.interaction late), and here its pooled vectors alone are compared: what it "
+    "is worth so, `ray-atr evaluate --ranking cosine` says"
+)
+"""What is to be said where a model of late interaction is reduced to a vector for each clip and text."""
+
 
 def late_interaction(
     audio_tokens: Tensor, audio_mask: Tensor, text_tokens: Tensor, text_mask: Tensor, *, chunk: int = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.common.sampling import IN_SHARDS
+from ray_atr.common.sampling import IN_SHARDS, num_weighted
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.captions import read_caption_file
@@ -114,20 +115,31 @@ def check_parts_named(experiment: Experiment) -> None:
     asked["data.noise.parts"] = list(data.noise.parts)
     if not any(asked.values()):
         return
-    parts = [] if data.source == "soundscapes" else [part.name for part in read_manifest(data.source).parts]
+    manifest = None if data.source == "soundscapes" else read_manifest(data.source)
+    is_joined = manifest is not None and bool(manifest.parts)
+    parts = Counter[str]()
+    for shard in manifest.shards_of(data.train_split) if manifest is not None and is_joined else ():
+        parts[shard.part] += shard.num_rows
     for path, names in asked.items():
         for name in names:
             if name not in parts:
-                allowed = (
-                    f"one of its parts, {', '.join(parts)}"
-                    if parts
-                    else "unset: the data set was not joined of several"
-                )
+                # A part whose clips are all left out, or in other splits, has none to weigh or to make wrong.
+                has = f"one of its parts with clips in {data.train_split}: {', '.join(parts)}"
+                allowed = has if is_joined else "unset: the data set was not joined of several"
                 raise refuse(path, name, allowed, nearest(name, parts))
     if asked["data.weights"] and data.order == IN_SHARDS:
         raise refuse(
             "data.weights", data.weights, f"unset with data.order={data.order}, which goes through whole shards"
         )
+    if asked["data.weights"] and data.captions_per_epoch == "one":
+        weights = parse_weights(data.weights)
+        of_parts = np.array([weights.get(part, 1.0) for part in parts])
+        drawn = num_weighted(np.repeat(np.arange(len(parts)), list(parts.values())), of_parts)
+        if drawn < experiment.train.batch_size:
+            allowed = (
+                f"weights that give an epoch a batch of train.batch_size = {experiment.train.batch_size} clips or more"
+            )
+            raise refuse("data.weights", data.weights, f"{allowed}; these give it {drawn}")
     if data.noise.parts and data.noise.kind in BLOCKS:
         allowed = f"unset with data.noise.kind={data.noise.kind}, which takes consecutive clips"
         raise refuse("data.noise.parts", data.noise.parts, allowed)

@@ -98,9 +98,15 @@ class AuditedShare(NamedTuple):
         if "interval_95" in self.facts:
             # Files of before say no languages.
             is_known = language in self.facts.get("caption_digests", (language,))
-            return float(self.facts["wrong_share"]) if is_known else None
-        found = self.facts["wrong_share_by_language"].get(language)
-        return None if found is None else float(found["share"])
+            return self._checked(self.facts.get("wrong_share")) if is_known else None
+        audited = self.facts["wrong_share_by_language"]
+        found = audited.get(language) if isinstance(audited, dict) else {}
+        return None if found is None else self._checked(found.get("share") if isinstance(found, dict) else found)
+
+    def _checked(self, share: Any) -> float:
+        if not isinstance(share, float | int) or not 0 <= share <= 1:
+            raise refuse(f"data.wrong_share: {self.file}", share, "the share that an audit wrote, from 0 to 1")
+        return float(share)
 
     def shares(self, languages: Sequence[str], trained: Sequence[str]) -> list[float]:
         """The share of each language, NaN where it was not audited. ValueError, naming the file, if a trained one was not."""

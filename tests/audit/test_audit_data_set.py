@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import errno
 import json
+import re
 import shutil
 import subprocess
 from importlib import resources
@@ -18,16 +19,16 @@ import pytest
 from rich.console import Console
 
 from ray_atr.cli.audit import audit_lines, print_applied
-from ray_atr.common.storage import DamagedFileError
+from ray_atr.common.storage import DamagedFileError, read_json
 from ray_atr.data.caption_vectors import read_given
-from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.schema import Clip, aligned_captions, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
 from ray_atr.training.checks import check_experiment
 from ray_atr.workshop.audit import run
-from ray_atr.workshop.audit.answers import estimate
-from ray_atr.workshop.audit.decisions import _aligned, apply_decisions, check_of, keep_certified, read_decisions
+from ray_atr.workshop.audit.answers import estimate, read_facts
+from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -194,19 +195,29 @@ def test_a_training_takes_the_share_of_an_audit_of_its_own_captions_alone(
             with pytest.raises(ValueError, match=rf"data\.wrong_share: .*\.json: .*{words}"):
                 check_experiment(tiny(source, data__wrong_share=str(share), **changes))
     # A file of before digests were written is known by the whole data set.
-    facts = json.loads((audit / "audit.json").read_text())
+    facts = read_json(audit / "audit.json")
     (tmp_path / "before").mkdir()
     (tmp_path / "before" / "audit.json").write_text(json.dumps({**facts, "caption_digests": {}}))
     check_experiment(tiny(data, data__wrong_share=str(tmp_path / "before")))
     with pytest.raises(ValueError, match="an audit of other captions"):
         check_experiment(tiny(tmp_path / "more", data__wrong_share=str(tmp_path / "before")))
+    # One digit of what an audit wrote.
+    text = (audit / "audit.json").read_text()
+    (tmp_path / "flipped").mkdir()
+    (tmp_path / "flipped" / "audit.json").write_text(re.sub(r'("share": 0\.)\d', r"\g<1>9", text, count=1))
+    for read in (
+        lambda: estimate(tmp_path / "flipped", answers, tmp_path / "again.json"),
+        lambda: read_facts(tmp_path / "flipped"),
+    ):
+        with pytest.raises(DamagedFileError, match=r"audit\.json: damaged"):
+            read()
 
 
 def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(
     audited: tuple[Path, Path, set[str]], tmp_path: Path
 ) -> None:
     """It said that 0 were called wrong, at most 10% of these right, of 120 wrong ones."""
-    facts = json.loads((audited[1] / "audit.json").read_text())
+    facts = read_json(audited[1] / "audit.json")
     none = {"called_wrong": 0, "wrong_share": 0.2, "wrong_share_at_most": 0.3, "wrong_but_not_called": 64, "rate": 0.1}
     (tmp_path / "audit.json").write_text(json.dumps({**facts, **none}))
     said = audit_lines(tmp_path)[0]
@@ -339,11 +350,11 @@ def of_languages(**texts: str) -> dict[str, dict[int, str]]:
 
 
 def test_a_dropped_caption_keeps_the_others_aligned() -> None:
-    assert _aligned(of_languages(eng="a c", fra="ABC")) == {"eng": ["a", "c"], "fra": ["A", "C", "B"]}
-    assert _aligned(of_languages(eng="a ", fra=" B")) == {"eng": ["a"]}
+    assert aligned_captions(of_languages(eng="a c", fra="ABC")) == {"eng": ("a", "c"), "fra": ("A", "C", "B")}
+    assert aligned_captions(of_languages(eng="a ", fra=" B")) == {"eng": ("a",)}
     # Those that still have all slots go on, though another language would have a gap.
     three = of_languages(eng="a cd", fra=" BCD", deu="A CD")
-    assert _aligned(three) == {"eng": ["c", "d", "a"], "fra": ["C", "D"], "deu": ["C", "D", "A"]}
+    assert aligned_captions(three) == {"eng": ("c", "d", "a"), "fra": ("C", "D"), "deu": ("C", "D", "A")}
 
 
 def clip_of(clip_id: str, split: str, **captions: str) -> Clip:

@@ -46,6 +46,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_an_index_of_a_model_of_late_interaction_says_that_it_compares_vectors(place: Path, tmp_path: Path) -> None:
+    save_retriever(tmp_path / "late", interaction="late")
+    for model, is_late in ((tmp_path / "late", True), (place / "model", False)):
+        said: list[str] = []
+        build_index(str(model), str(place / "audio"), str(tmp_path / f"index {is_late}"), say=said.append)
+        assert any("evaluate --ranking cosine" in one for one in said) == is_late
+
+
 def copied(place: Path, to: Path) -> Path:
     shutil.copytree(place, to, dirs_exist_ok=True)
     return to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ray_atr.common.override import override
 from ray_atr.models.retriever import Retriever, build_retriever
@@ -13,9 +14,11 @@ from tests.support.tiny import tiny, tone
 TEXTS = ["a low tone", "a high tone", "un son grave", "un son aigu"]
 
 
-def save_retriever(folder: Path, *, seed: int = 0, metric: str = "euclidean", clip_seconds: float = 0.25) -> Retriever:
+def save_retriever(
+    folder: Path, *, seed: int = 0, metric: str = "euclidean", clip_seconds: float = 0.25, **model: Any
+) -> Retriever:
     """A retriever with random weights, saved; `mahalanobis` has a learned metric."""
-    settings = override(tiny(folder).model, {"audio.clip_seconds": clip_seconds})
+    settings = override(tiny(folder).model, {"audio.clip_seconds": clip_seconds, **model})
     tokenizer = train_tokenizer(TEXTS, 280)
     learned = LearnedSettings(metric=metric)
     retriever = build_retriever(settings, tokenizer=tokenizer, learned=learned, seed=seed)

@@ -192,6 +192,20 @@ def test_the_share_of_each_trained_language_is_asked_for(home: Path, tmp_path: P
         DataSettings(wrong_share=1.5)
 
 
+@pytest.mark.parametrize("share", [1.5, -0.1, math.nan, "x", None])
+def test_a_share_that_no_audit_writes_is_refused(tmp_path: Path, share: Any) -> None:
+    for name, content in (
+        ("audit.json", {"wrong_share_by_language": {"eng": {"share": share}}}),
+        ("estimate.json", {"wrong_share": share, "interval_95": [0, 1]}),
+        ("list.json", {"wrong_share_by_language": [share]}),
+    ):
+        (tmp_path / name).write_text(json.dumps(content))
+        with pytest.raises(
+            ValueError, match=rf"data.wrong_share: .*{name}: got .*; allowed the share that an audit wrote"
+        ):
+            wrong_shares(str(tmp_path / name), ["eng"], ["eng"])
+
+
 def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
+from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 
@@ -137,6 +138,8 @@ def bring_up_to_date(
     # With Ray, the GPUs are for its processes.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
+    if retriever.settings.interaction == "late":
+        say(ONLY_VECTORS)
     with _made(folder), hold(folder, "the index"):
         remove_leftovers_below(folder)
         before = layout.read_index_manifest(folder) if file_exists(folder / layout.INDEX_FILE) else None

@@ -17,7 +17,7 @@ import numpy as np
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
-from ray_atr.data.schema import Clip, to_clips
+from ray_atr.data.schema import Clip, aligned_captions, to_clips
 from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import Key, read_facts
@@ -198,25 +198,7 @@ def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Cl
             decision = wanted.get(key, Decision("keep"))
             if decision.decision != "drop":
                 captions[language][slot] = decision.text if decision.decision == "fix" else text
-    aligned = _aligned(captions)
+    aligned = aligned_captions(captions)
     return dataclasses.replace(
         clip, captions=aligned, translated=[language for language in clip.translated if language in aligned]
     )
-
-
-def _aligned(captions: Mapping[str, Mapping[int, str]]) -> dict[str, list[str]]:
-    """Captions by language, so that caption j stays one sentence in every language.
-
-    The next slot is the one that most of the languages have that have all slots so far; a language that lacks it has no
-    further captions, as there would be a gap.
-    """
-    slots = sorted({slot for texts in captions.values() for slot in texts})
-    result: dict[str, list[str]] = {language: [] for language in captions}
-    whole = list(captions)
-    while slots and whole:
-        slot = max(slots, key=lambda one: sum(one in captions[language] for language in whole))
-        whole = [language for language in whole if slot in captions[language]]
-        for language in whole:
-            result[language].append(captions[language][slot])
-        slots.remove(slot)
-    return {language: texts for language, texts in result.items() if texts}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from ray_atr.common.atomic import disk_errors
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate
+from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, write_json
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
@@ -121,7 +120,7 @@ def audit_data_set(
         listed = [captions[m] for m in sample.pairs]
         write_list(place / LIST_FILE, [one[1:] for one in listed])
         _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
-        (place / FACTS_FILE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(place / FACTS_FILE, facts)
     return folder
 
 

@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES, language_codes, require_language
+from ray_atr.common.locations import MAX_NAME_BYTES
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.data.decoding import AudioBounds
 from ray_atr.data.shards import CLIPS_PER_SHARD
 
-JOINED_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+JOINED_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_BYTES - 1}}}")
+ALLOWED_NAME = f"at most {MAX_NAME_BYTES} letters, digits, _, - and ."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Import(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.name and not NAME_PATTERN.fullmatch(self.name):
-            raise refuse("name", self.name, "letters, digits, _, - and .")
+            raise refuse("name", self.name, ALLOWED_NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +91,27 @@ class Join(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for entry in self.sets:
-            name, equals, _ = entry.partition("=")
-            if equals and "/" not in name and not NAME_PATTERN.fullmatch(name):
-                raise refuse("sets", entry, "names of letters, digits, _, - and .")
-        if self.name and not JOINED_NAME_PATTERN.fullmatch(self.name):
-            raise refuse("name", self.name, "letters, digits, _, -, + and .")
+            name, _ = named_folder(entry)
+            if name is not None and not NAME_PATTERN.fullmatch(name):
+                raise refuse("sets", entry, f"names of {ALLOWED_NAME}")
+        if self.name:
+            self.require_name(self.name)
+
+    def require_name(self, name: str) -> str:
+        """The joined data set's name. ValueError for one that cannot be read again."""
+        if not JOINED_NAME_PATTERN.fullmatch(name):
+            raise refuse("name", name, f"at most {MAX_NAME_BYTES} letters, digits, _, -, + and .; --name gives another")
+        return name
+
+
+def named_folder(place: str) -> tuple[str | None, str]:
+    """What `NAME=FOLDER` names and where it is; None and the folder where the = is within a path (`sets/year=2026/mine`).
+
+    >>> named_folder("clotho=data/clotho_v2"), named_folder("sets/year=2026/mine")
+    (('clotho', 'data/clotho_v2'), (None, 'sets/year=2026/mine'))
+    """
+    name, equals, folder = place.partition("=")
+    return (name, folder) if equals and "/" not in name else (None, place)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ from ray_atr.data.shards import (
     write_manifest,
 )
 from ray_atr.data.vector_clip import is_vector
-from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.import_options import Join, named_folder
 from ray_atr.workshop.importing.plan import uses_ray
 from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_bytes, same_sound
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
@@ -59,6 +59,8 @@ class Member(NamedTuple):
 def join_data_sets(options: Join, out: str | Path, progress: CountProgress = silent) -> Manifest:
     """Write the joined data set to a new folder. ValueError names what cannot be joined; then nothing is written."""
     sets = read_sets(options.sets)
+    # Before any audio is compared, which may take hours.
+    joined_name = options.require_name(options.name or "+".join(sets))
     listed, notes = left_out_by_lists(options.leave_out, sets)
     members, found = _recording_keys(sets, listed, options, progress)
     shared, recording_notes = shared_recordings(members, found)
@@ -69,7 +71,7 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
         recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
     ]
     joined = Manifest(
-        name=options.name or "+".join(sets),
+        name=joined_name,
         licence=options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items()),
         # Stable: the clips of a set follow each other within a split.
         shards=tuple(sorted((shard for shard in shards if shard.num_rows), key=_split_key)),
@@ -95,11 +97,11 @@ def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
     """
     sets: dict[str, Manifest] = {}
     for place in places:
-        given, equals, folder = place.partition("=")
-        opened = locate(folder if equals else place, keeps_links=True)
+        given, folder = named_folder(place)
+        opened = locate(folder, keeps_links=True)
         # The joined set may be used from anywhere.
         manifest = read_manifest(opened)
-        name = given if equals else manifest.name
+        name = given or manifest.name
         if name in sets:
             raise refuse("sets", place, f"names that differ; give one as NAME={manifest.folder}")
         if manifest.parts:

@@ -251,9 +251,14 @@ def test_an_index_reads_its_sounds(sets: Path, joined: Manifest) -> None:
     [
         (
             {"data__weights": "see=0.5"},
-            r"data.weights: got 'see'; allowed one of its parts, sea, forest \(did you mean sea\?\)",
+            r"data.weights: got 'see'; allowed one of its parts with clips in train: sea, forest \(did you mean sea\?\)",
         ),
-        ({"data__noise__parts": "lake"}, "data.noise.parts: got 'lake'; allowed one of its parts, sea, forest"),
+        ({"data__noise__parts": "lake"}, "got 'lake'; allowed one of its parts with clips in train: sea, forest"),
+        (
+            {"data__weights": "sea=0,forest=0.5"},
+            r"data.weights: got \('sea=0', 'forest=0.5'\); allowed weights that give an epoch a batch of "
+            r"train.batch_size = 8 clips or more; these give it 5",
+        ),
         (
             {"data__weights": "sea=2", "data__order": "shards"},
             "data.weights: got .* allowed unset with data.order=shards",
@@ -264,6 +269,18 @@ def test_an_index_reads_its_sounds(sets: Path, joined: Manifest) -> None:
 def test_what_is_no_part_is_refused(joined: Manifest, changes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_experiment(tiny(Path(joined.folder), train__batch_size=8, **changes))
+
+
+def test_a_part_without_training_clips_is_refused(sets: Path, tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("\n".join(["bytes", "mp3", "softer", "both", *(f"w{n}" for n in range(12))]))
+    options = Join(
+        sets=(f"{sets}/sea", f"{sets}/wood"), leave_out=(f"wood={tmp_path}/all.txt",), recordings="bytes", ray="never"
+    )
+    joined = join_data_sets(options, tmp_path / "joined")
+    for path in ("data__weights", "data__noise__parts"):
+        changes = {path: "wood=2" if "weights" in path else "wood"}
+        with pytest.raises(ValueError, match=r"got 'wood'; allowed one of its parts with clips in train: sea$"):
+            check_experiment(tiny(Path(joined.folder), **changes))
 
 
 @pytest.mark.parametrize("weights", ["sea", "sea=x", "sea=-1", "sea=nan", "sea=1,sea=2", "=1", "sea=1e9"])
@@ -296,6 +313,19 @@ def test_what_cannot_be_joined_is_refused(
     with pytest.raises(ValueError, match=message):
         join_data_sets(Join(**filled), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["a/b=", "=", f"{'x' * 120}=", "ä="])
+def test_a_name_that_could_not_be_read_again_is_refused(sets: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"sets: |name: got .*; allowed at most 200 letters|no data set"):
+        join_data_sets(Join(sets=(f"{name}{sets}/sea", f"{'y' * 120}={sets}/wood"), ray="never"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_may_have_an_equals_sign_in_its_path(sets: Path, tmp_path: Path) -> None:
+    (tmp_path / "year=2026").mkdir()
+    (tmp_path / "year=2026" / "sea").symlink_to(sets / "sea")
+    assert list(read_sets([f"{tmp_path}/year=2026/sea", f"x={sets}/wood"])) == ["sea", "x"]
 
 
 def test_a_part_that_changed_since_is_refused(tmp_path: Path) -> None:

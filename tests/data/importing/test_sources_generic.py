@@ -136,6 +136,35 @@ def test_captions_are_written_composed(tmp_path: Path) -> None:
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
 
 
+@pytest.mark.parametrize("form", ["columns", "object"])
+def test_blank_cells_leave_a_caption_in_its_place_in_every_language(tmp_path: Path, form: str) -> None:
+    rows = [
+        {"eng": "A", "fra": "", "deu": "a3"},
+        {"eng": "B", "fra": "b2", "deu": ""},
+        {"eng": "C", "fra": "c2", "deu": "c3"},
+    ]
+    if form == "columns":
+        root = make_folder(tmp_path, rows=[{"path": "a.wav", **row} for row in rows])
+        source = TableSource(source=str(root), caption_column=("eng", "fra", "deu"))
+    else:
+        written = [{"path": "a.wav", "captions": {k: v for k, v in row.items() if v}} for row in rows]
+        root = make_folder(tmp_path, "captions.jsonl", rows=written)
+        source = TableSource(source=str(root))
+    found = list(source.entries())
+    (entry,) = [one for one in found if isinstance(one, Entry)]
+    assert entry.captions == {"eng": ("C", "A", "B"), "fra": ("c2",), "deu": ("c3", "a3")}
+    assert any(one.text.startswith("1 caption left out") for one in found if isinstance(one, Remark))
+
+
+def test_rows_of_one_language_each_in_columns_of_several_follow_each_other(tmp_path: Path) -> None:
+    rows = [{"path": "a.wav", "eng": "A", "fra": ""}, {"path": "a.wav", "eng": "", "fra": "a"}]
+    source = TableSource(source=str(make_folder(tmp_path, rows=rows)), caption_column=("eng", "fra"))
+    assert next(entry.captions for entry in source.entries() if isinstance(entry, Entry)) == {
+        "eng": ("A",),
+        "fra": ("a",),
+    }
+
+
 @pytest.mark.parametrize(
     "path", ["../secret.wav", "/etc/passwd", "sub/../../secret.wav", "C:\\x.wav", "sub\\..\\..\\x.wav"]
 )

@@ -22,11 +22,11 @@ def write_table(file: Path, header: list[str], rows: list[list[str]]) -> None:
         csv.writer(content).writerows([header, *rows])
 
 
-def published(root: Path, *, blank: str = "") -> Path:
-    """Two clips with five captions each in every language; the audio of one is there; `blank` lacks its second caption."""
+def published(root: Path, *blanks: tuple[str, int]) -> Path:
+    """Two clips with five captions each in every language, but those of `blanks`; the audio of one is there."""
     rows = [
         [f"{clip}.wav", clip, f"{clip} {number}"]
-        + ["" if (name, number) == (blank, 1) else f"{clip} {number} in {name}" for name in LANGUAGES]
+        + ["" if (name, number) in blanks else f"{clip} {number} in {name}" for name in LANGUAGES]
         for clip in ("Rain (1)", "Dog")
         for number in range(5)
     ]
@@ -47,13 +47,22 @@ def test_the_published_layout_becomes_a_data_set_in_all_languages(tmp_path: Path
 
 
 def test_a_caption_stands_at_one_place_in_every_language_though_a_translation_is_blank(tmp_path: Path) -> None:
-    found = list(Multilingual(source=str(published(tmp_path, blank="Hindi"))).entries())
+    found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 1)))).entries())
     (entry,) = [one for one in found if isinstance(one, Entry)]
     assert [one.clip_id for one in found if isinstance(one, Absent)] == ["Dog"]
     assert any("2 translations are blank" in one.text for one in found if isinstance(one, Remark))
     assert [text[9] for text in entry.captions["eng"]] == ["0", "2", "3", "4", "1"]
     assert [text[9] for text in entry.captions["deu"]] == ["0", "2", "3", "4", "1"]
     assert [text[9] for text in entry.captions["hin"]] == ["0", "2", "3", "4"]
+
+
+def test_blanks_of_two_languages_in_two_rows_leave_a_caption_in_its_place(tmp_path: Path) -> None:
+    found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 0), ("German", 1)))).entries())
+    (entry,) = [one for one in found if isinstance(one, Entry)]
+    numbers = {code: [text[9] for text in texts] for code, texts in entry.captions.items()}
+    assert numbers["eng"] == numbers["fra"] == ["2", "3", "4", "0", "1"]
+    assert (numbers["hin"], numbers["deu"]) == (["2", "3", "4"], ["2", "3", "4", "0"])
+    assert any(one.text.startswith("2 captions left out") for one in found if isinstance(one, Remark))
 
 
 def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_uses(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import counted, setting, shortened
 from ray_atr.common.storage import Location, locate
-from ray_atr.data.schema import check_language
+from ray_atr.data.schema import aligned_captions, check_language
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_table
 
@@ -70,6 +70,7 @@ class Multilingual(source.Source):
     def _of_table(self, folder: Location, path: str) -> Iterator[source.Entry | source.Absent | source.Remark]:
         clips: dict[str, source.ListedClip] = {}
         rows: dict[str, list[dict[str, str]]] = {}
+        lost = 0
         columns: dict[str, str] = {}
         split = next(
             (source.SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in source.SPLIT_OF), "test"
@@ -91,10 +92,15 @@ class Multilingual(source.Source):
             yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
         find = self._audio(folder, path)
         for clip_id, clip in clips.items():
-            # Caption j is the same sentence in every language that has it: rows that lack a translation are the last ones.
-            of_clip = sorted(rows[clip_id], key=len, reverse=True)
-            each = {code: tuple(texts[code] for texts in of_clip if code in texts) for code in columns}
-            yield source.entry_of(clip_id, find(clip), {code: texts for code, texts in each.items() if texts}, split)
+            slots: dict[str, dict[int, str]] = {code: {} for code in columns}
+            for slot, texts in enumerate(rows[clip_id]):
+                for code, text in texts.items():
+                    slots[code][slot] = text
+            captions = aligned_captions(slots)
+            lost += sum(len(texts) - len(captions.get(code, ())) for code, texts in slots.items())
+            yield source.entry_of(clip_id, find(clip), captions, split)
+        if lost:
+            yield source.unaligned(lost)
 
     def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
         """What finds the audio of a clip of a table: at its path beside the table, or by its name."""

@@ -140,6 +140,14 @@ class ListedClip:
     labels: list[str] = field(default_factory=list)
 
 
+def unaligned(count: int) -> Remark:
+    """What to say of captions that were left out so that caption j is one sentence in every language."""
+    return Remark(
+        f"{counted(count, 'caption')} left out: beside blank translations of other captions of the clip, caption j "
+        "would not be one sentence in every language"
+    )
+
+
 def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
     """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out. A
     cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else.
@@ -150,13 +158,16 @@ def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
     return [text for name in names for text in texts_of(row[name], f"{at}, {name}")]
 
 
-def texts_of(value: Any, at: str) -> list[str]:
-    """The texts in a cell that holds one, or a list of them; none in an absent or blank one. ValueError for anything else."""
+def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
+    """The texts in a cell that holds one, or a list of them; none, or with `blanks` an empty one, in the place of one that is
+    absent or blank. ValueError for anything else.
+    """
     values = value if isinstance(value, list | tuple) else [value]
     for text in values:
         if not isinstance(text, str) and not is_absent(text):
             raise refuse(at, text, "a text, or a list of texts")
-    return [text for text in values if not is_absent(text) and text.strip()]
+    texts = [text if isinstance(text, str) and text.strip() else "" for text in values]
+    return texts if blanks else list(filter(None, texts))
 
 
 def labels_of(value: Any, at: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ray_atr.common.language_codes import has_two_letters
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.data.schema import aligned_captions, check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
@@ -68,7 +68,7 @@ class TableSource(source.Source):
         # A name may be composed on disk and decomposed in the table, or the other way.
         stored = {unicodedata.normalize("NFC", path): path for path in files} | {path: path for path in files}
         clips = self._read(table, reading, stored)
-        ids = _ids(clips)
+        ids, lost = _ids(clips), 0
         for path, clip in clips.items():
             try:
                 # Checked before presence, so that a path outside the folder is refused whether or not it exists.
@@ -80,12 +80,17 @@ class TableSource(source.Source):
                 yield source.Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             place, alias = source.AudioLocation(f"{folder}/{path}"), _relative(clip.place)
-            captions, labels = {code: tuple(texts) for code, texts in clip.captions.items()}, tuple(clip.labels)
+            captions, labels = _in_place(clip.captions), tuple(clip.labels)
+            lost += sum(
+                len(list(filter(None, texts))) - len(captions.get(code, ())) for code, texts in clip.captions.items()
+            )
             yield source.Entry(
                 clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias
             )
         yield from reading.bad_rows
         yield from map(source.Remark, reading.notes)
+        if lost:
+            yield source.unaligned(lost)
         if unnamed := [path for path in files if source.is_audio(path) and path not in clips]:
             shown = ", ".join(unnamed[:NAMED]) + (", ..." if len(unnamed) > NAMED else "")
             yield source.Remark(
@@ -160,8 +165,11 @@ class TableSource(source.Source):
         clip = clips.setdefault(own, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
+        # Of a row with several languages each text is one sentence in all of them, also where an earlier row lacks one.
+        first = max(map(len, clip.captions.values()), default=0) if len(captions) > 1 else 0
         for language, texts in captions.items():
-            clip.captions.setdefault(language, []).extend(texts)
+            own_texts = clip.captions.setdefault(language, [])
+            own_texts += [""] * (first - len(own_texts)) + texts
         clip.labels += [label for label in labels if label not in clip.labels]
 
     def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
@@ -172,9 +180,11 @@ class TableSource(source.Source):
         if self.caption_column:
             require_columns(at, list(row), [column for _, column in self._columns()])
             captions: dict[str, list[str]] = {}
+            several = len({language or own for language, _ in self._columns()}) > 1
             for language, column in self._columns():
-                captions.setdefault(language or own, []).extend(source.texts_of(row[column], f"{at}, {column}"))
-            return {language: texts for language, texts in captions.items() if texts}
+                cell = source.texts_of(row[column], f"{at}, {column}", blanks=several)
+                captions.setdefault(language or own, []).extend(cell)
+            return captions if any(map(any, captions.values())) else {}
         by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
         if by_language is not None:
             texts = {code: source.texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}
@@ -226,6 +236,16 @@ class TableSource(source.Source):
     def id_of(self, row: Any) -> str | None:
         given, path = source.cell_of(row, self.id_column), source.cell_of(row, self.path_column)
         return given or (_relative(path) if path else super().id_of(row))
+
+
+def _in_place(captions: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Captions by language, blank where a row lacks a language, so that caption j is one sentence in every language; as they
+    follow each other where no row has two languages.
+    """
+    given = {code: {slot: text for slot, text in enumerate(texts) if text} for code, texts in captions.items()}
+    if len(set().union(*given.values())) == sum(map(len, given.values())):
+        return {code: tuple(texts.values()) for code, texts in given.items() if texts}
+    return aligned_captions(given)
 
 
 def _is_common_code(name: str) -> bool:
