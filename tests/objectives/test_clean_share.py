@@ -97,7 +97,7 @@ def test_the_likeliest_share_is_never_less_for_right_pairs_that_nothing_is_known
 def test_a_training_takes_the_likeliest_share_and_not_the_bound() -> None:
     pairs = pairs_of(0.6, spread=1.5).in_language(0)
     p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, 0)
-    share = true_share(pairs, 0).share
+    share = true_share([pairs], 0).share
     assert share == pytest.approx(1 - likeliest_wrong_share(p_value))
     assert share > 1 - wrong_share(p_value).share + 0.01
     assert share == pytest.approx(0.4, abs=0.05)

@@ -15,8 +15,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
-from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, left_out, ridge
-from ray_atr.objectives.correspondence.clean_share import PairVectors, Told, true_share
+from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, leave_one_out, left_out, ridge
+from ray_atr.objectives.correspondence.clean_share import CleanShares, PairVectors, Told, true_share
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.left_out import leave_out
@@ -37,6 +37,10 @@ def noisy_set(clips: int, wrong: float, seed: int = 0) -> tuple[Any, Any, Any, A
     return audio, words[given], given, given == own
 
 
+def pairs_of(audio: Any, text: Any, given: Any) -> Pairs:
+    return Pairs(audio, text, np.arange(len(audio)), np.full(len(audio), ""), given.astype(str))
+
+
 def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds in loops, each clip with a ridge regression of its own."""
     monkeypatch.setattr(left_out, "ROUNDS", 2)
@@ -44,7 +48,6 @@ def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monk
     N, share = 48, 0.6
     audio, text, given, _ = noisy_set(N, 0.4)
     found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)
-    assert found is not None
     x = audio / np.linalg.norm(audio, axis=1, keepdims=True)
     x = x - x.mean(axis=0)
     strength = np.linalg.eigvalsh(x.T @ x).mean()
@@ -85,9 +88,9 @@ def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monk
 @pytest.mark.parametrize(("wrong", "least"), [(0.0, 1.0), (0.4, 0.97), (0.8, 0.85)])
 def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float, least: float) -> None:
     audio, text, given, truth = noisy_set(600, wrong)
-    found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
-    assert found is not None
-    assert found.told.share == pytest.approx(truth.mean(), abs=0.08)
+    told = true_share([pairs_of(audio, text, given)], 0)
+    found = leave_out(audio, text, np.arange(600), given, share=told.share, seed=0)
+    assert told.share == pytest.approx(truth.mean(), abs=0.08)
     assert found.clean_probability.mean() == pytest.approx(truth.mean(), abs=0.08)
     if wrong:
         assert roc_auc_score(truth, found.clean_probability) > least
@@ -95,14 +98,25 @@ def test_it_finds_wrong_pairs_and_their_share_and_trusts_clean_data(wrong: float
         assert (found.clean_probability > 0.5).mean() > 0.97
 
 
-def test_the_share_and_what_was_found_are_those_of_folds_and_a_known_share_is_kept() -> None:
-    audio, text, given, _ = noisy_set(600, 0.8)
-    pairs = Pairs(audio, text, np.arange(600), np.full(600, ""), given.astype(str))
-    for share in (None, 0.3):
-        found, told = leave_out(audio, text, np.arange(600), given, share=share, seed=0), true_share(pairs, 0, share)
-        assert found is not None
-        assert found.told == told
-    assert told.share == pytest.approx(0.3)
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_the_regression_takes_the_share_that_trainings_are_told_and_a_known_one_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, share: float | None
+) -> None:
+    estimator, outputs, _ = estimator_of(wrong=0.4)
+    estimator.pairs = replace(estimator.pairs, wrong_shares=None if share is None else [1 - share, 0.0])
+    taken: list[float] = []
+
+    def spied(*of: Any, share: float, seed: int) -> Any:
+        taken.append(share)
+        return leave_out(*of, share=share, seed=seed)
+
+    monkeypatch.setattr(leave_one_out, "leave_out", spied)
+    tables = estimator.estimate_from(outputs)
+    shares = CleanShares(2)
+    shares.estimate([outputs], estimator.pairs.seed)
+    assert taken[0] == pytest.approx(share or float(shares.shares[0]))
+    if share is None:
+        assert torch.equal(tables["found"], shares.found)
 
 
 def test_captions_of_one_clip_are_left_out_together() -> None:
@@ -113,8 +127,6 @@ def test_captions_of_one_clip_are_left_out_together() -> None:
     clip, twice = np.tile(np.arange(300), 2), np.tile(given, 2)
     found = leave_out(audio, np.tile(text, (2, 1)), clip, twice, share=0.5, seed=0)
     once = leave_out(audio, text, np.arange(300), given, share=0.5, seed=0)
-    assert found is not None
-    assert once is not None
     assert found.clean_probability[:300].tolist() == pytest.approx(once.clean_probability.tolist(), abs=0.05)
 
 
@@ -124,16 +136,15 @@ def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_a
     audio, text, given, truth = noisy_set(600, 0.4)
     monkeypatch.setattr(left_out, "FITTED", 300)
     monkeypatch.setattr(left_out, "BANK", 10)
-    found = leave_out(audio, text, np.arange(600), given, share=None, seed=0)
-    assert found is not None
+    found = leave_out(audio, text, np.arange(600), given, share=0.6, seed=0)
     assert np.isfinite(found.clean_probability).all()
     assert roc_auc_score(truth, found.clean_probability) > 0.93
 
 
 def test_too_few_clips_or_one_caption_say_nothing() -> None:
     audio, text, given, _ = noisy_set(60, 0.0)
-    assert leave_out(audio[:10], text[:10], np.arange(10), given[:10], share=None, seed=0) is None
-    assert leave_out(audio, text[np.zeros(60, int)], np.arange(60), 0 * given, share=None, seed=0) is None
+    for pairs in (pairs_of(audio[:10], text[:10], given[:10]), pairs_of(audio, text[np.zeros(60, int)], 0 * given)):
+        assert true_share([pairs], 0) == Told(1.0, 0.0, False)
 
 
 def confused_set(clips: int = 600, wrong: float = 0.4) -> tuple[Any, Any, Any, Any]:
@@ -150,7 +161,6 @@ def test_captions_that_are_always_confused_with_the_same_other_one_are_told_from
     for (audio, text, given, truth), low, high in sets:
         clip, twice = np.tile(np.arange(600), several), np.tile(given, several)
         found = leave_out(audio, np.tile(text, (several, 1)), clip, twice, share=float(truth.mean()), seed=0)
-        assert found is not None
         assert low <= found.random <= high
 
 
@@ -292,7 +302,7 @@ def test_a_regression_is_relied_on_where_it_finds_more_than_chance_whatever_it_f
     monkeypatch: pytest.MonkeyPatch, *, is_certain: bool
 ) -> None:
     estimator, outputs, _ = estimator_of()
-    monkeypatch.setattr(left_out, "true_share", lambda *of: Told(0.5, 0.1 if is_certain else 0.9, is_certain))
+    monkeypatch.setattr(leave_one_out, "true_share", lambda *of: Told(0.5, 0.1 if is_certain else 0.9, is_certain))
     estimator.take(estimator.estimate_from(outputs))
     assert bool(estimator.left_out.isnan().all()) is not is_certain
 

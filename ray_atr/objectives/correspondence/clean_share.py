@@ -43,24 +43,28 @@ class PairVectors(NamedTuple):
 
     def in_language(self, k: int) -> Pairs:
         """The captions in one language, and the clips that have one."""
-        of = np.flatnonzero(self.places[2] == k)
+        return self.at(np.flatnonzero(self.places[2] == k))
+
+    def at(self, of: Integers) -> Pairs:
+        """The captions at these places [m], and the clips that have one of them."""
         clips, clip = np.unique(self.places[0][of], return_inverse=True)
         language, key = (numbers[of].astype(str) for numbers in (self.places[2], self.key))
         return Pairs(self.audio[clips], self.text[of], clip, language, key)
 
 
 class Told(NamedTuple):
-    """What a reading of a language tells: the share of true pairs, the share of these that it finds, and whether that it finds
-    something is more than chance.
+    """What is told of a language: the share of true pairs, the share of these that is found, whether that something is found is
+    more than chance, and by which reading.
     """
 
     share: float
     found: float
     is_certain: bool
+    reading: int = 0
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The larger, the more it tells."""
+        """The larger, the more a reading tells."""
         return self.is_certain, self.found
 
 
@@ -76,7 +80,7 @@ class CleanShares:
     def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
         """Take the shares of the languages that are read, by the one of these readings that tells more."""
         for k in np.unique(readings[0].places[2]).tolist():
-            told = max((true_share(one.in_language(k), seed) for one in readings), key=lambda one: one.rank)
+            told = true_share([one.in_language(k) for one in readings], seed)
             self.shares[k], self.found[k] = told.share, told.found
 
     def for_languages(self, languages: Tensor) -> CleanShare:
@@ -97,11 +101,17 @@ class CleanShares:
         self.shares, self.found = state["shares"].cpu(), state["found"].cpu()
 
 
-def true_share(pairs: Pairs, seed: int, known: float | None = None) -> Told:
-    """The share of true pairs, `known` or as a regression on other clips tells it, and the share of these that it finds.
+def true_share(readings: Sequence[Pairs], seed: int, known: float | None = None) -> Told:
+    """The share of true pairs, `known` or as a regression on other clips tells it, and the share of these that it finds: by that
+    of the readings of these pairs which tells more.
 
     Of too few clips, or captions that all say the same, nothing is found.
     """
+    each = (_told(pairs, seed, known)._replace(reading=number) for number, pairs in enumerate(readings))
+    return max(each, key=lambda one: one.rank)
+
+
+def _told(pairs: Pairs, seed: int, known: float | None) -> Told:
     p_value = np.full(len(pairs.clip), np.nan)
     if len(pairs.audio) >= 2 * FOLDS:
         p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, seed)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.correspondence.clean_share import PairVectors
+from ray_atr.objectives.correspondence.clean_share import SAMPLE, PairVectors, true_share
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
@@ -92,14 +92,15 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         for k in np.unique(languages).tolist():
             of = np.flatnonzero(languages == k)
             share = None if shares is None else 1 - shares[k]
-            each = [
-                leave_out(one.audio, one.text[of], rows[of], key[of], share=share, seed=self.pairs.seed)
-                for one in readings
-            ]
-            best = max((one for one in each if one is not None), key=lambda one: one.told.rank, default=None)
-            found[k] = 0.0 if best is None else best.told.found
-            if best is not None and best.told.is_certain:
-                taken[k] = best
+            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of]))[:SAMPLE]
+            sampled = of[np.isin(rows[of], sample)]
+            told = true_share([one.at(sampled) for one in readings], self.pairs.seed, share)
+            found[k] = told.found
+            if told.is_certain:
+                best = readings[told.reading]
+                taken[k] = leave_out(
+                    best.audio, best.text[of], rows[of], key[of], share=told.share, seed=self.pairs.seed
+                )
         if taken:
             width = max(one.predicted.shape[1] for one in taken.values())
             tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)

@@ -9,13 +9,12 @@ Of N clips and their captions in one language, as vectors of encoders that do no
     b_i      share r_i / (share r_i + 1 - share): Bayes' rule, if the caption of a wrong pair is a random one
     next     the clip's caption becomes b_i t(y_i) + (1 - b_i) / 2 sum over c of p_i(c) t(c)
 
-tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is given, or that of
-`clean_share`, which also says how many were found: of left-out predictions neither can be told, since a mispair's caption is
-among those that were learned from, and a pair's own is not. With several captions a clip's target is their
-mean, and all of them are left out together. In the last line the predicted captions count by half, so that doubtful clips
-count less. The decomposition of the clips is made once: a round costs a product of matrices. Relabelling by what the model
-predicts is in Reed et al. 2015, "Training deep neural networks on noisy labels with bootstrapping"; that the model which predicts
-never saw the label is as in Northcutt et al. 2021, "Confident learning".
+tau is the most likely one (largest sum of log(share r_i + 1 - share)). The share of true pairs is that of `clean_share`:
+left-out predictions do not tell it, since a mispair's caption is among those that were learned from, and a pair's own is not.
+With several captions a clip's target is their mean, and all of them are left out together. In the last line the predicted
+captions count by half, so that doubtful clips count less. The decomposition of the clips is made once: a round costs a product
+of matrices. Relabelling by what the model predicts is in Reed et al. 2015, "Training deep neural networks on noisy labels with
+bootstrapping"; that the model which predicts never saw the label is as in Northcutt et al. 2021, "Confident learning".
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from ray_atr.objectives.correspondence.clean_share import SAMPLE, Told, true_share
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
 from ray_atr.objectives.correspondence.ridge import (
     ROWS,
@@ -56,7 +54,6 @@ class LeftOut(NamedTuple):
     clean_probability  [M]: that the pair is a true one.
     predicted  [N, W], wanted [M, W]: their product is s / tau.
     log_prior  [M]: log p(c). log_total [N]: the logarithm of the sum over the captions d.
-    told       the share of true pairs, and what of them is found.
     random     at most this share of the pairs that are more likely wrong have captions as random ones (`random_share`).
     """
 
@@ -65,7 +62,6 @@ class LeftOut(NamedTuple):
     wanted: Floats
     log_prior: Floats
     log_total: Floats
-    told: Told
     random: float
 
 
@@ -75,18 +71,16 @@ def leave_out(
     clip: Integers,
     key: Integers,
     *,
-    share: float | None,
+    share: float,
     seed: int,
-) -> LeftOut | None:
+) -> LeftOut:
     """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
-    None if there are too few clips or captions. Deterministic in the seed.
+    `share` is that of true pairs. Deterministic in the seed.
     """
     random = np.random.default_rng(seed)
     clips = np.unique(clip)
     keys, first, of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    if len(clips) < 20 or len(keys) < 2:
-        return None
     prior = counts / len(key)
     captions = main_directions(text.astype(np.float64), first, prior)
     bank = np.sort(random.permutation(len(keys))[:BANK])
@@ -100,9 +94,7 @@ def leave_out(
     place = np.cumsum(is_fitted) - 1
     row = place[clip[own]]
     pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
-    sample = np.flatnonzero(np.isin(clip, random.permutation(clips)[:SAMPLE]))
-    told = true_share(pairs.subset(sample), seed, share)
-    right = max(LEAST_SHARE, told.share)
+    right = max(LEAST_SHARE, share)
     targets = captions[own]
     for _ in range(ROUNDS):
         predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
@@ -122,7 +114,6 @@ def leave_out(
         scaled,
         np.log(prior)[of_key],
         totals,
-        told,
         random_share(pairs.subset(doubted), seed),
     )
 
