@@ -94,7 +94,9 @@ class Multilingual(source.Source):
             # Caption j is the same sentence in every language that has it: rows that lack a translation are the last ones.
             of_clip = sorted(rows[clip_id], key=len, reverse=True)
             each = {code: tuple(texts[code] for texts in of_clip if code in texts) for code in columns}
-            yield source.entry_of(clip_id, find(clip), {code: texts for code, texts in each.items() if texts}, split)
+            captions = {code: texts for code, texts in each.items() if texts}
+            made = [code for code in captions if code != ENGLISH]
+            yield source.entry_of(clip_id, find(clip), captions, split, translated=made)
 
     def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
         """What finds the audio of a clip of a table: at its path beside the table, or by its name."""
