@@ -356,7 +356,7 @@ def _languages(report: Report) -> list[str]:
 
 
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
-    """A line for each reason why clips were left out, with the first of them; the `most` frequent reasons."""
+    """A line for each reason why clips were left out, with the first of them; of more than the `most` frequent ones, how many."""
     lines, reasons = [], _left_out(manifest)
     for reason, clips in reasons[:most]:
         named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
