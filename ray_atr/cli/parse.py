@@ -303,7 +303,7 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
 
         try:
             yield count
-        except ValueError:
+        except (ValueError, *MISTAKEN_PATHS):
             # A mistake is told by one line, and not by a bar that has counted nothing.
             bar.live.transient = True
             raise
