@@ -27,9 +27,10 @@ def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[s
     with fetched(checkpoint) as weights:
         try:
             mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
-        except MlflowException as error:
-            # MLflow blames the files that it copies for a disk that is full.
-            if not isinstance(cause := error.__context__, OSError):
+        except (MlflowException, shutil.Error) as error:
+            # Of a disk that is full `shutil` has a line for every file, and MLflow blames the code that it copies.
+            cause = error if isinstance(error, shutil.Error) else error.__context__
+            if not isinstance(cause, OSError):
                 raise
             reason = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause
             raise OSError(f"{folder / 'model'} could not be written: {reason}") from error
