@@ -135,7 +135,7 @@ def test_a_reader_who_has_seen_enough_is_no_failure() -> None:
 
 
 def test_a_mistake_is_not_preceded_by_a_bar_that_counted_nothing() -> None:
-    for error, is_shown in ((ValueError, False), (KeyboardInterrupt, True)):
+    for error, is_shown in ((ValueError, False), (FileNotFoundError, False), (KeyboardInterrupt, True)):
         console = Console(file=io.StringIO(), width=80)
         with pytest.raises(error), counting("clips", console, "importing"):
             raise error

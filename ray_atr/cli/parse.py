@@ -6,6 +6,7 @@ A command's own options are a small dataclass of `option`s that tyro parses; all
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import inspect
@@ -306,7 +307,7 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
 
         try:
             yield count
-        except ValueError:
+        except (ValueError, *MISTAKEN_PATHS):
             # On a mistake the empty bar is removed, and only its line remains.
             bar.live.transient = True
             raise
@@ -357,6 +358,8 @@ def run_script(main: Callable[[], None]) -> None:
         sys.stdout.reconfigure(line_buffering=True)
     try:
         main()
+        # From here on all that is left is the exit, of Ray and torch too: an interrupt ends it without a traceback of theirs.
+        atexit.register(_end_by_a_signal_at_once)
     except (ValueError, *MISTAKEN_PATHS) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_INPUT) from None
@@ -374,6 +377,12 @@ def run_script(main: Callable[[], None]) -> None:
         # Another Ctrl-C ends the process at once, without a traceback from cleaning up.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise SystemExit(EXIT_TERMINATED if TERMINATED.is_set() else EXIT_INTERRUPTED) from None
+
+
+def _end_by_a_signal_at_once() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _end_an_import_at_once() -> None:

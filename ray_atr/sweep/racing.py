@@ -100,16 +100,12 @@ class Racing(SweepListener):
         queue.order_by(self.turn_of)
         self._has_said_few = False
         self.dropped: set[str] = set()
-        """Ids of the trials of dropped points."""
+        """Ids of the trials of dropped points. Tune's scheduler looks into this very set."""
 
     def turn_of(self, trial: TrialFolder) -> int:
         """The order of a trial: every point runs its first seed before any runs its second."""
         seed = trial.describe()["overrides"].get("seed")
         return self.seeds.index(seed) if seed in self.seeds else len(self.seeds)
-
-    def is_dropped(self, trial_id: str) -> bool:
-        """Whether the trial's point was dropped."""
-        return trial_id in self.dropped
 
     def trial_finished(self, trial: TrialFolder) -> None:
         if trial.trial_id in self.entrants:
@@ -176,7 +172,7 @@ class Racing(SweepListener):
         if one.evidence is None:
             self.say(f"race: {one.name} is dropped: {in_words(evidence)}")
         one.evidence = evidence
-        self.dropped |= trials.keys()
+        self.dropped.update(trials)
         for trial in self.queue.take_waiting(self.dropped):
             trial.update(status=STOPPED)
             for listener in self.listeners:

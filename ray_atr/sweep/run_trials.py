@@ -120,7 +120,8 @@ def sweep(
         if use_ray:
             say(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
-            is_dropped = None if racing is None else racing.is_dropped
+            # Tune pickles its scheduler, which must hold no more of the race than this: `say` and listeners may have locks.
+            is_dropped = None if racing is None else racing.dropped.__contains__
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
             with frozen_garbage():
                 failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,6 +170,20 @@ def test_mlflow_says_nothing_of_the_files_it_copies(made, tmp_path, capfd, recwa
     assert (tmp_path / "model" / "MLmodel").is_file()
     assert capfd.readouterr() == ("", "")
     assert not [one for one in recwarn if "input example" in str(one.message)]
+
+
+@pytest.mark.parametrize("of_code", [True, False])
+def test_a_disk_that_is_full_is_told_as_one_where_mlflow_blames_the_code(made, tmp_path, monkeypatch, of_code):
+    folder, original = made("small_cnn", "small_transformer"), shutil.copytree
+
+    def copytree(src, dst, *more, **options):
+        if of_code != (Path(src).name == "ray_atr"):
+            return original(src, dst, *more, **options)
+        raise shutil.Error([(src, dst, f"[Errno 28] No space left on device: '{dst}'")])
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    with pytest.raises(OSError, match=r"model could not be written: \[Errno 28\] No space left on device"):
+        TARGETS["mlflow"].write(Retriever.from_pretrained(folder), tmp_path, checkpoint=folder)
 
 
 @pytest.mark.parametrize("text", ["bert", "plain_bert", "plain_xlm_roberta"])

@@ -151,8 +151,13 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "fresh"))
     assert rows_of(tmp_path / "index") == rows_of(tmp_path / "fresh")
     assert len(list((tmp_path / "index").glob("*/search.faiss"))) == 1
-    again = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
+    counts: list[tuple[str, int, int]] = []
+    again = update_index(
+        str(tmp_path / "index"), str(tmp_path / "model"), str(audio), progress=lambda *count: counts.append(count)
+    )
     assert again.manifest == changes.manifest
+    # A bar that nothing is counted on would stand at "0/?".
+    assert counts == [("sounds", 4, 4)]
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()

@@ -334,6 +334,15 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_missing_extra_is_named_with_the_way_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *of: None if name == "onnxscript" else find(name, *of)
+    )
+    with pytest.raises(ValueError, match=r"no onnxscript installed.*\[onnx\].*; --no-onnx makes the pack without"):
+        make_pack("space.npy", "pairs.csv", "text.npy", tmp_path / "pack")
+
+
 def test_text_vectors_of_another_count_or_width_are_refused(inputs: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "few.npy", random_rows(7, 2))
     np.save(tmp_path / "wide.npy", np.ones((CLIPS, D + 1), np.float32))

@@ -105,6 +105,36 @@ def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code
     assert (process.returncode, error) == (code, "\ninterrupted\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_at_the_exit_has_no_traceback(number: signal.Signals) -> None:
+    """As of torch, which writes a table then; the interrupt was told as an ignored exception, and the code was 0."""
+    script = """
+import atexit, time
+from ray_atr.cli.parse import run_script
+
+def leave():
+    print("leaving", flush=True)
+    time.sleep(60)
+
+def main():
+    atexit.register(leave)
+
+run_script(main)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "leaving\n"
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (-number, "")
+
+
 @pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune", "is caught before the search proposes"])
 def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

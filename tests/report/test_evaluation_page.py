@@ -257,6 +257,32 @@ def test_embedding_map_draws_every_clip_in_every_language() -> None:
     assert drawn(figure) > 1000
 
 
+def test_a_map_of_33_languages_names_each_and_gives_none_the_look_of_another() -> None:
+    rng = np.random.default_rng(3)
+    codes = [f"l{n:02d}" for n in range(33)]
+    figure = embedding_map(rng.normal(size=(2, 4)), {code: rng.normal(size=(2, 4)) for code in codes})
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*codes, "audio"]
+    figure.draw_without_rendering()
+    box, axes = legend.get_window_extent(), figure.axes[0].get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert figure.bbox.y0 <= box.y0 < box.y1 <= axes.y0
+    assert axes.height > figure.bbox.height / 2
+    looks = {
+        (points.get_facecolor().tobytes(), points.get_paths()[0].vertices.tobytes())
+        for points in figure.axes[0].collections
+    }
+    assert len(looks) == 34
+
+
+def test_ranks_in_33_languages_are_no_wider_than_a_page_can_show() -> None:
+    figure = rank_heat_map(np.full((3, 33), 27.5), [f"l{n:02d}" for n in range(33)], ["rain", "wind", "a dog"])
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() < 17
+    texts = [text.get_window_extent() for text in figure.axes[0].texts[:33]]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(texts))
+
+
 def test_a_query_that_no_font_can_write_is_shown_by_its_name() -> None:
     queries = ["rain on a roof", "\ue000\ue001"]
     with warnings.catch_warnings():

@@ -84,6 +84,15 @@ def test_languages_without_captions_in_training_are_marked_and_the_mark_is_expla
     assert overlapping(figure) == []
 
 
+def test_the_codes_of_33_languages_do_not_touch(tmp_path: Path, drawn: list[Figure]) -> None:
+    codes = [f"{first}{second}n" for first in "abcdefghmvw" for second in "aou"]
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, languages=codes)
+    assert draw_languages(read_runs([run]), tmp_path / "languages.png")
+    (figure,) = drawn
+    assert len(figure.axes[-1].get_xticklabels()) == 33
+    assert overlapping(figure) == []
+
+
 @pytest.mark.parametrize(
     ("noise", "label"),
     [

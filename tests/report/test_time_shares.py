@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from ray_atr.evaluation.report import write_report
 from ray_atr.evaluation.report.figures import draw_time_shares
 from ray_atr.evaluation.report.read import read_runs
 from ray_atr.metrics.epoch_report import TIMED_PARTS
@@ -32,6 +33,16 @@ def test_shares_are_of_the_mean_epoch(tmp_path: Path) -> None:
     path = draw_time_shares(runs, tmp_path / "shares.png")
     assert path is not None
     assert path.stat().st_size > 5000
+
+
+def test_it_is_not_the_picture_above_the_results(tmp_path: Path) -> None:
+    """Of one trial in one language nothing else is drawn; it stood there without a title, as the first thing of a page."""
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]}, languages=["eng"])
+    timed(run, {"forward": 1.0, "backward": 2.0})
+    page = write_report(run).page.read_text()
+    results, rest = page.split("<h2>Results</h2>")[1].split("</section>", 1)
+    assert "<img" not in results
+    assert "<h3>Where an epoch&#39;s time goes</h3>" in rest
 
 
 def test_nothing_is_drawn_of_runs_that_timed_nothing(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_a_running_trial_of_a_dropped_point_ends_with_its_epoch(run: RunFolder) 
     racing = Racing(run, plan, queue, lambda message: None)
     handed_out = [queue.next() for _ in range(6)]
     trials = [trial for trial in handed_out if trial is not None]
-    scheduler = make_scheduler(plan, EPOCHS, run, [], racing.is_dropped)
+    scheduler = make_scheduler(plan, EPOCHS, run, [], racing.dropped.__contains__)
     running = trials[5]
     assert running.describe()["name"] == "lr=0.001 seed=1"
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ray_atr.cli.parse import heartbeat
 from ray_atr.common.storage import read_json
 from ray_atr.sweep import ConsoleProgress, FixedPoints, Goal, OptunaSearch, RandomSearch, SweepPlan, sweep
 from ray_atr.sweep.race import Scores
@@ -81,7 +82,9 @@ def test_a_race_on_ray_starts_no_further_seed_of_a_dropped_point(home: Path, mon
     run, lines = in_process(home, "race"), list[str]()
     points = [{"train.learning_rate": rate, "seed": seed} for rate in (1e-7, 0.01) for seed in (0, 1, 2)]
     plan = SweepPlan(FixedPoints(points), scheduler="race")
-    result = sweep(run, plan, home, concurrency=1, say=lines.append)
+    # What a command says goes through a lock, which Tune could not pickle.
+    with heartbeat("starting", write=lines.append) as say:
+        result = sweep(run, plan, home, concurrency=1, say=say)
     assert (len(result.finished), len(result.stopped), result.num_left) == (4, 2, 0)
     of_stopped = [run.trial(trial_id) for trial_id in result.stopped]
     assert {trial.describe()["name"] for trial in of_stopped} == {"lr=1e-07 seed=1", "lr=1e-07 seed=2"}

@@ -15,14 +15,25 @@ def require(retriever: Retriever) -> None:
 
 
 def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:
-    """Write the model that `report --register` logs into a folder; returns further entries of export.json."""
+    """Write the model that `report --register` logs into a folder; returns further entries of export.json. OSError if the disk
+    is full.
+    """
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     from ray_atr.models.mlflow_model import hush_mlflow, model_parts
 
     hush_mlflow()
     with fetched(checkpoint) as weights:
-        mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
+        try:
+            mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
+        except (MlflowException, shutil.Error) as error:
+            # Of a disk that is full `shutil` has a line for every file, and MLflow blames the code that it copies.
+            cause = error if isinstance(error, shutil.Error) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            reason = cause.args[0][0][-1] if isinstance(cause, shutil.Error) else cause
+            raise OSError(f"{folder / 'model'} could not be written: {reason}") from error
     for made in (folder / "model").rglob("__pycache__"):
         shutil.rmtree(made)
     return {}

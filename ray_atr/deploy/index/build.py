@@ -162,6 +162,8 @@ def bring_up_to_date(
                     done[result.sound.path] = result
                     parts.add(result)
                     progress("sounds", len(done) + len(reused), total)
+                if not done:
+                    progress("sounds", len(reused), total)
             except KeyboardInterrupt:
                 parts.flush()
                 raise

@@ -108,7 +108,10 @@ def make_pack(
     if folder.exists() and any(folder.iterdir()):
         raise refuse("--out", str(out), "a new or empty folder")
     if options.onnx:
-        require_onnx("--onnx")
+        try:
+            require_onnx("--onnx")
+        except ValueError as error:
+            raise ValueError(f"{error}; --no-onnx makes the pack without projection.onnx") from None
     foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
     _check(foreign, options.method, split)
     say("encoding the captions")

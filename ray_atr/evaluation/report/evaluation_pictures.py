@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ CJK_FONTS = (
 )  # fmt: skip
 PERPLEXITY = 15.0
 LONGEST_QUERY = 48
+MOST_BESIDE = 16
+"""Groups of points that are named beside a map, of more below it; languages with wide columns, of more they are narrow."""
 
 
 def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> Figure:
@@ -35,7 +37,9 @@ def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> 
     points = np.concatenate([part.cpu().double().numpy() for part in parts])
     tsne = TSNE(metric="cosine", init="random", perplexity=min(PERPLEXITY, (len(points) - 1) / 3), random_state=seed)
     placed = tsne.fit_transform(points).reshape(len(parts), len(clips), 2)
-    looks = zip(text, placed[1:], cycle(SPARE_COLOURS), cycle(SPARE_MARKERS), strict=False)
+    # The second eight have other pairs of colour and marker than the first.
+    markers = (SPARE_MARKERS[(n + n // len(SPARE_COLOURS)) % len(SPARE_MARKERS)] for n in itertools.count())
+    looks = zip(text, placed[1:], itertools.cycle(SPARE_COLOURS), markers, strict=False)
     groups = [
         (language, places, {"s": 16, "c": colour, "marker": marker}) for language, places, colour, marker in looks
     ]
@@ -58,7 +62,10 @@ def _map(
     for label, places, style in groups:
         axes.scatter(places[:, 0], places[:, 1], linewidths=0, label=label, **{"zorder": 2, **style})
     axes.set(xticks=[], yticks=[], title=title, xlabel=about)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    if len(groups) > MOST_BESIDE:
+        figure.legend(loc="outside lower center", ncols=MOST_BESIDE // 2, frameon=False)
+    else:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
@@ -75,7 +82,7 @@ def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     flat = points.reshape(-1, D)
     _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
     placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
-    looks = zip(labels, placed, cycle(SPARE_COLOURS), strict=False)
+    looks = zip(labels, placed, itertools.cycle(SPARE_COLOURS), strict=False)
     groups = [(label, places, {"s": 18, "c": colour}) for label, places, colour in looks]
     about = "first two principal directions; grey lines join a clip's places"
     figure = _map([placed], groups, title=f"{n} clips while training", about=about)
@@ -101,7 +108,8 @@ def rank_heat_map(
         raise refuse("ranks.shape", tuple(values.shape), f"[{len(queries)} queries, {len(languages)} languages]")
     # However few queries there are, the colour bar's label is as long.
     height = max(2.9, 1.3 + 0.34 * len(queries))
-    figure = Figure(figsize=(4.2 + 0.62 * len(languages), height), layout="constrained")
+    column = 0.62 if len(languages) <= MOST_BESIDE else 0.36
+    figure = Figure(figsize=(4.2 + column * len(languages), height), layout="constrained")
     axes = figure.add_subplot()
     top = max(num_candidates or 0, values.max(), 10)
     image = axes.imshow(values, norm=LogNorm(1, top), cmap="Blues", aspect="auto")

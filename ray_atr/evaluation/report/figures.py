@@ -17,6 +17,8 @@ from ray_atr.metrics.measures import pareto_front
 from ray_atr.metrics.metric import TRAINED, Metric
 
 MOST_BARS, MOST_TIMES = 8, 16
+MOST_UPRIGHT = 20
+"""Languages whose codes have room beside each other; more are written from bottom to top."""
 UNTRAINED = "*"
 RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
 COSTS = (
@@ -66,7 +68,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             axes.set_xticks(
                 range(len(languages)), [code if code in runs.trained else f"{code}{UNTRAINED}" for code in languages]
             )
-            axes.tick_params(axis="x", length=0)
+            axes.tick_params(axis="x", length=0, rotation=90 if len(languages) > MOST_UPRIGHT else 0)
             axes.set_ylim(bottom=0)
         grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)
         if runs.others:

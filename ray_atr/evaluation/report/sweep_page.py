@@ -31,6 +31,8 @@ class Picture:
 
     path: Path
     title: str
+    is_of_results: bool = True
+    """Whether it shows what the trials reached, and may stand first, above the tables."""
 
     @property
     def data_url(self) -> str:
@@ -70,6 +72,7 @@ class Best:
 
 def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], figures: Sequence[Picture]) -> str:
     """The page's HTML."""
+    leading = [figure for figure in figures[:1] if figure.is_of_results]
     return render_template(
         "sweep.html.j2",
         title=_title(runs),
@@ -77,7 +80,8 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         facts=_facts(runs),
         tables=tables,
         layouts=layouts,
-        figures=figures,
+        leading=leading,
+        figures=figures[len(leading) :],
         best=best_points(runs),
         learnt_nothing=learnt_nothing(runs),
         problems=runs.problems,

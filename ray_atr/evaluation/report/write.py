@@ -135,7 +135,7 @@ def _figures(runs: Runs, folder: Path) -> list[Picture]:
         (draw_time_shares, "time_shares", "Where an epoch's time goes"),
     ):
         if (path := draw(runs, folder / f"{name}.png")) is not None:
-            figures.append(Picture(path, title))
+            figures.append(Picture(path, title, is_of_results=draw is not draw_time_shares))
     return figures
 
 

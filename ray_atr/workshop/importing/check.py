@@ -356,11 +356,13 @@ def _languages(report: Report) -> list[str]:
 
 
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
-    """A line for each reason why clips were left out, with the first of them; the `most` frequent reasons."""
-    lines = []
-    for reason, clips in _left_out(manifest)[:most]:
+    """A line for each reason why clips were left out, with the first of them; of more than the `most` frequent ones, how many."""
+    lines, reasons = [], _left_out(manifest)
+    for reason, clips in reasons[:most]:
         named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
         lines.append(f"  {len(clips):,} x {reason}: {named}")
+    if others := reasons[len(lines) :]:
+        lines.append(f"  {sum(len(clips) for _, clips in others):,} for {counted(len(others), 'other reason')}")
     return lines
 
 

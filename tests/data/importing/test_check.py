@@ -204,6 +204,7 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
         "  1 x its file is not there: f",
         "  1 x got 'an empty file (0 bytes), not audio': empty",
     ]
+    assert lines_left_out(manifest, most=1) == ["  3 x its audio is absent: c, d, e", "  4 for 3 other reasons"]
 
 
 def words_of(report: Report) -> str:

@@ -39,6 +39,8 @@ def test_the_published_layout_becomes_a_data_set_in_all_languages(tmp_path: Path
     source = Multilingual(source=str(published(tmp_path / "clotho-multilingual")), chinese="Hant")
     manifest = import_data_set(source, tmp_path / "data", options=Import(ray="never"))
     assert len(manifest.languages) == 33
+    # All but the English ones are machine-translated.
+    assert (manifest.num_translated("eng"), manifest.num_translated("ell"), manifest.num_captions("ell")) == (0, 5, 5)
     (clip,) = iterate_rows(manifest, "test")
     assert clip["clip_id"] == "Rain (1)"
     assert clip["captions"]["eng"] == [f"Rain (1) {number}" for number in range(5)]

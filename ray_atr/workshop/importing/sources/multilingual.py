@@ -98,7 +98,8 @@ class Multilingual(source.Source):
                     slots[code][slot] = text
             captions = aligned_captions(slots)
             lost += sum(len(texts) - len(captions.get(code, ())) for code, texts in slots.items())
-            yield source.entry_of(clip_id, find(clip), captions, split)
+            made = [code for code in captions if code != ENGLISH]
+            yield source.entry_of(clip_id, find(clip), captions, split, translated=made)
         if lost:
             yield source.unaligned(lost)
 

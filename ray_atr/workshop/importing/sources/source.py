@@ -66,11 +66,12 @@ def entry_of(
     split: str,
     *,
     labels: Sequence[str] = (),
+    translated: Sequence[str] = (),
     absent: str = "",
 ) -> Entry | Absent:
     """An `Entry` if the audio was found; else an `Absent` with the reason `absent`, normal if no reason is given."""
     if place is not None:
-        return Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
+        return Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split, translated=translated)
     return Absent(clip_id, split, absent or "its audio is absent", is_normal=not absent)
 
 
