@@ -15,17 +15,14 @@ import torch
 from ray_atr.data.noise import INDEX_FILE
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
+from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
-from ray_atr.training.run_folder import BEST
+from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import make_data, prepared_for, tiny
 
-NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3}
-
-
-class StoppedError(Exception):
-    """The run is killed here."""
+NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3, "evaluation__every_epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +37,14 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(experiment: Experiment, folder: Path, stop_after: int | None = None) -> list[dict[str, Any]]:
-    """What the run reported; killed after some epochs if asked."""
+def run(experiment: Experiment, folder: Path, after: int = 0, left: Path | None = None) -> list[dict[str, Any]]:
+    """What the run reported; `left` becomes its folder as a kill `after` so many epochs would leave it."""
     reported: list[dict[str, Any]] = []
 
     def report(metrics: dict[str, Any]) -> None:
         reported.append(metrics)
-        if stop_after is not None and metrics["epoch"] >= stop_after:
-            raise StoppedError
+        if left is not None and len(reported) == after:
+            shutil.copytree(folder, left)
 
     home = folder.parent / "home"
     train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
@@ -62,9 +59,8 @@ def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", list(CORRESPONDENCES))
 def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, teacher: Path, tmp_path: Path) -> None:
     experiment = tiny(data, **settings_of(name, teacher))
-    whole = run(experiment, tmp_path / "whole")
-    with pytest.raises(StoppedError):
-        run(experiment, tmp_path / "stopped", stop_after=2)
+    whole = run(experiment, tmp_path / "whole", after=2, left=tmp_path / "stopped")
+    assert load_checkpoint(tmp_path / "stopped" / LAST)["progress"]["epoch"] == 2
     resumed = run(experiment, tmp_path / "stopped")
     for epoch, again in zip(whole[:3], resumed[:3], strict=True):
         timeless = {key for key in epoch if not key.startswith(("seconds", "memory"))}
