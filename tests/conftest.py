@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -20,6 +21,15 @@ from tests.support.shared_folder import SHARED
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Read when torch is imported. Test processes that each compute on every core wait for each other: half as slow again.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+    def leave_at_once(process: int) -> None:
+        """After all else that ends with the process, and not in its forks. Python would free all that was imported, piece by
+        piece, for seconds, and pytest-xdist waits for it, ten seconds at most.
+        """
+        if os.getpid() == process:
+            os._exit(0)
+
+    atexit.register(leave_at_once, os.getpid())
 
 # Compiled modules are kept: each test process, and each process that a test starts, would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -140,6 +150,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
     if not session.config.option.collectonly and any(uses(item, *FORKING, "run_program") for item in session.items):
         start_server()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # pytest collects garbage five times, for what could not be raised in a destructor.
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -21,7 +21,7 @@ from ray_atr.workshop.audit.posteriors import PairPosteriors, decreasing_density
 from ray_atr.workshop.audit.score import Audit, Shift, audit_pairs, find_shifts
 
 N, CLASSES = 480, 24
-SETTINGS = CrossFit()
+SETTINGS = CrossFit(folds=5)
 
 
 def estimate_posteriors(

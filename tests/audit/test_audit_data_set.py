@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,15 @@ from ray_atr.data.schema import Clip, aligned_captions, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import build_retriever
+from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.training.checks import check_experiment
 from ray_atr.workshop.audit import run
 from ray_atr.workshop.audit.answers import estimate, read_facts
+from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
+from ray_atr.workshop.audit.posteriors import posteriors_of
 from ray_atr.workshop.audit.run import audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
@@ -288,6 +293,41 @@ def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -
         writer.writerows({**row, "p_value": str((n + 1) / len(rows))} for n, row in enumerate(rows))
     with pytest.raises(ValueError, match=r"--keep: got 0\.05; allowed a larger share"):
         keep_certified(audit, 0.05, tmp_path / "none")
+
+
+def test_captions_of_one_clip_are_certified_as_one_observation(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path
+) -> None:
+    """All captions of a clip are right, or all are wrong: of that many pairs less can be promised than of separate ones."""
+    _, audit, _ = audited
+    shutil.copytree(audit, tmp_path / "audit")
+    table, names = rows(audit), sorted({row["clip_id"] for row in rows(audit)})
+    # Of 130 right clips none is above a half; of 30 wrong ones half are.
+    p_of = dict(zip(names, [*np.linspace(1e-6, 0.02, 130), *(np.arange(30) + 0.5) / 30], strict=True))
+    with (tmp_path / "audit" / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows({**row, "p_value": f"{p_of[row['clip_id']]:.9f}"} for row in table)
+    keep_certified(tmp_path / "audit", 0.02, tmp_path / "kept")
+    p_value, clip = (np.repeat(values, 2) for values in ([*p_of.values()], np.arange(160)))
+    together, apart = (certified(p_value, 0.02, wrong_share(p_value, of)).sum() for of in (clip, None))
+    kept = {name for name, one in clips_of(tmp_path / "kept").items() if one.split == "train"}
+    assert 0 < 2 * len(kept) == together < apart
+    assert kept == {name for name in names if p_of[name] <= sorted(p_of.values())[len(kept) - 1]}
+
+
+def test_the_share_of_a_language_counts_captions_of_one_clip_as_one_observation() -> None:
+    clip = np.repeat(np.arange(100), 3)
+    p_value = np.where(clip < 30, (clip + 0.5) / 30, 0.01)
+
+    def shares(chosen: slice) -> Any:
+        of = Pairs(np.ones((100, 2)), np.ones((300, 2)), clip, np.full(300, "eng"), clip.astype(str)).subset(
+            np.arange(300)[chosen]
+        )
+        told = SimpleNamespace(posteriors=posteriors_of(p_value[chosen], of.clip), found_share=0.0, shifts=[])
+        return run._findings(of, [], told, np.zeros(len(of.clip), bool), 0.1)["wrong_share_by_language"]["eng"]
+
+    assert shares(slice(None)) == shares(slice(None, None, 3))
 
 
 def test_the_terminal_says_what_the_rate_leaves_out(audited: tuple[Path, Path, set[str]]) -> None:

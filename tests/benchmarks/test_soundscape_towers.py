@@ -18,7 +18,7 @@ from ray_atr.models.weights import SHIPPED
 from ray_atr.workshop.soundscapes import SoundscapesSettings
 from tests.support.scripts import load_script
 
-FEW = ["--clips", "64", "--audio-epochs", "1", "--scenes", "16", "--text-epochs", "1", "--held-out", "2"]
+FEW = ["--clips", "64", "--audio-epochs", "1", "--scenes", "8", "--text-epochs", "1", "--held-out", "2"]
 TOWERS = ("small_cnn", "small_transformer")
 
 

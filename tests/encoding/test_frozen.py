@@ -69,7 +69,7 @@ ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours"
 def test_training_on_vectors_is_training_on_audio_and_text(
     home: Path, tmp_path: Path, objective: str, settings: dict[str, Any]
 ) -> None:
-    changes = {**FROZEN, **settings, "data__noise__ratio": 0.2, "train__epochs": 2, "model__projection": "mlp"}
+    changes = {**FROZEN, **settings, "data__noise__ratio": 0.2, "model__projection": "mlp", "data__test_split": "test"}
     experiment = tiny(home / "tones", objective=objective, **changes)
     prepared = prepared_for(experiment, home)
     assert prepared.is_audio_encoded == experiment.model.audio.adapt.is_frozen

@@ -51,7 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for index in range(12)
     ]
     write_clips(root / "classes", clips, name="classes", licence="none")
-    experiment = tiny(data)
+    experiment = tiny(data, data__test_split="test")
     tokenizer = train_tokenizer(["a low tone, number 1", "un son grave, numéro 2"], 200)
     for name, points, seed in (
         ("seed0", [{"seed": 0}], 0),
@@ -154,9 +154,9 @@ def test_classes_that_were_trained_on_are_not_zero_shot(world: dict[str, Path], 
         (title,) = (table.title for table in found.tables if "lassification" in table.title)
         return title
 
-    own = RunFolder.create(tmp_path / "own", tiny(world["classes"], data__languages="eng"), {"name": "own"}).add_trial(
-        {"seed": 0}
-    )
+    own = RunFolder.create(
+        tmp_path / "own", tiny(world["classes"], data__languages="eng", data__test_split="test"), {"name": "own"}
+    ).add_trial({"seed": 0})
     shutil.copytree(world["loose"], Path(str(own.folder)) / "best")
     assert title(tmp_path / "own", world["classes"], "a") == "Text-prompt classification, trained classes"
     assert title(world["runs"] / "seed0", world["classes"], "b") == "Zero-shot classification"
@@ -453,7 +453,9 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
 ) -> None:
     """A mean over languages that one of the two never saw says how many it saw, not which of the two is better."""
     english, every = world["runs"] / "seed0", tmp_path / "kcl"
-    run = RunFolder.create(every, tiny(world["data"], objective__scheme="kcl"), {"name": "kcl"})
+    run = RunFolder.create(
+        every, tiny(world["data"], objective__scheme="kcl", data__test_split="test"), {"name": "kcl"}
+    )
     trial = run.add_trial({"seed": 0})
     retriever = Retriever.from_pretrained(next((world["runs"] / "seed1" / "trials").iterdir()) / "best")
     retriever.save_pretrained(Path(str(trial.folder)) / "best")

@@ -1,6 +1,6 @@
 """Every setting that is a number, at its ends: it ends in a training with finite losses, or in one line that names it.
 
-All of them take five minutes; without RAY_ATR_ALL_POINTS=1, the settings of `train` alone are tried.
+All of them take five minutes; without RAY_ATR_ALL_POINTS=1, those of `train` and the seed alone are tried.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 import resource
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from ray_atr.common.override import override
+from ray_atr.common.override import flatten, override
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
@@ -40,15 +40,17 @@ RUNS_LONG = {"train.epochs"}
 """As many as are asked for: `test_ends_of_settings` has a run without an end."""
 
 
-def cases(base: Experiment, section: str) -> Iterator[tuple[dict[str, str], str, Any]]:
-    """(What to choose, the path of a setting, its value)."""
+def cases(base: Experiment, sections: Collection[str]) -> Iterator[tuple[dict[str, str], str, Any]]:
+    """(What to choose, the path of a setting, its value), but for what the experiment has already."""
+    held = flatten(base)
     for choice, one in every_setting(base):
         names = [name for name in SECTIONS if one.path.startswith(name)]
         words = one.type.replace(",", " ").split()
         kind = "float" if "float" in words else "int" if "int" in words else None
-        if kind and names and max(names, key=len) == section and not one.path.startswith("data.soundscapes."):
+        if kind and names and max(names, key=len) in sections and not one.path.startswith("data.soundscapes."):
             for value in ENDS[kind]:
-                if (ALL_POINTS or value not in NEAR) and (one.path not in RUNS_LONG or not value > 1000):
+                is_new = choice or held[one.path] != value
+                if is_new and (ALL_POINTS or value not in NEAR) and (one.path not in RUNS_LONG or not value > 1000):
                     yield choice, one.path, value
 
 
@@ -92,18 +94,19 @@ def trained(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("section", SECTIONS if ALL_POINTS else ("train", "seed"))
-def test_a_setting_at_its_ends_trains_or_is_named(tmp_path: Path, section: str) -> None:
+@pytest.mark.parametrize("sections", [(section,) for section in SECTIONS] if ALL_POINTS else [("train", "seed")])
+def test_a_setting_at_its_ends_trains_or_is_named(tmp_path: Path, sections: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
     base = tiny(make_data(tmp_path / "tones", num_train=16, num_val=4, num_test=0), train__epochs=1)
     # What is imported on the way is imported here, and not by every fork.
-    for warm in ({}, {"objective": "ask"}, {"objective": "m_ltm_pot", "objective.correspondence": "small_loss"}):
+    others = ({"objective": "ask"}, {"objective": "m_ltm_pot", "objective.correspondence": "small_loss"})
+    for warm in ({}, *(others if ALL_POINTS else ())):
         experiment = override(base, warm)
         prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=lambda message: None)
         with tempfile.TemporaryDirectory() as run:
             train_trial(experiment, prepared, Path(run), lambda row: None, use_ray_data=False)
     bad, works = [], {"": True}
-    for choice, path, value in cases(base, section):
+    for choice, path, value in cases(base, sections):
         # Towers and teachers that need a file which is not here, and vectors, which other data are made of.
         kind = " ".join(choice.values())
         if kind not in works:

@@ -117,6 +117,7 @@ def test_triplet_learns_in_the_quickstart(tmp_path: Path) -> None:
         "data.soundscapes.seconds": 2.0,
         "train.batch_size": 16,
         "train.epochs": 15,
+        "evaluation.every_epochs": 15,
     }
     experiment = override(RECIPES["quickstart"](), small)
     reports: list[dict[str, Any]] = []

@@ -166,7 +166,7 @@ def train_methods(run: RunFolder, names: Sequence[str], seeds: Sequence[int], *,
 
 def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
-    base = tiny(data, train__epochs=2, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    base = tiny(data, train__epochs=2, evaluation__select_by="audio_to_text/eng/recall_at_1", data__test_split="test")
     run = RunFolder.create(str(tmp_path / "run"), base, {"name": "sweep_correspondence"})
     train_methods(run, ("contrastive", "oracle", "small_loss"), (0, 1), noise=0.4, home=tmp_path / "home")
     written = write_report(run.path)
@@ -216,7 +216,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
 
 def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
-    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1", data__test_split="test")
     folders = []
     for number, (noise, rate) in enumerate(((0.4, 1e-3), (0.6, 1e-3), (0.8, 2e-3))):
         settings = override(base, {"train.learning_rate": rate})
@@ -236,7 +236,7 @@ def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
 
 def test_what_the_table_leaves_out_is_named_with_the_reason(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
-    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1")
+    base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1", data__test_split="test")
     other = override(base, {"tracking.mlflow": not base.tracking.mlflow})
     first, second = (
         RunFolder.create(str(tmp_path / name), settings, {"name": "sweep_correspondence"})

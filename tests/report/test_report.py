@@ -216,7 +216,8 @@ SETTINGS = [
 @pytest.mark.parametrize(("path", "first", "second", "space"), SETTINGS, ids=[one[0] for one in SETTINGS])
 def test_trials_that_differ_in_any_setting_but_the_seed_are_rows_of_their_own(tmp_path, path, first, second, space):
     """Whether the folders' experiments differ in it, or the trials of one sweep do."""
-    folders = [write_run(tmp_path / name, {**space, "seed": [0, 1]}) for name in ("first", "second")]
+    both = {"languages": ("eng", "fra")}
+    folders = [write_run(tmp_path / name, {**space, "seed": [0, 1]}, **both) for name in ("first", "second")]
     for folder, value in zip(folders, (first, second), strict=True):
         base = json.loads((folder / "experiment.json").read_text())
         if path.startswith("objective.") and "objective" in space:
@@ -231,7 +232,7 @@ def test_trials_that_differ_in_any_setting_but_the_seed_are_rows_of_their_own(tm
     rows = recall_table(read_runs(folders), "trained").blocks
     names = [" ".join(cell.text for cell in row if not cell.is_number) for block in rows for row in block]
     assert len(set(names)) == 2, "what differs stands in the row's name"
-    one_sweep = write_run(tmp_path / "sweep", {**space, path: [first, second], "seed": [0, 1]})
+    one_sweep = write_run(tmp_path / "sweep", {**space, path: [first, second], "seed": [0, 1]}, **both)
     assert list(aggregate(read_runs([one_sweep]))["num_seeds"]) == [2, 2]
 
 

@@ -21,6 +21,8 @@ SAMPLE_RATE = 16_000
 NOTES = ("a low", "a middle", "a high", "a very high")
 SMALL_AUDIO = {"model.audio.channels": 4, "model.audio.width": 16}
 """Of its own size the default audio tower has a quarter of a million weights, a fifth of what such a training computes."""
+MEASURED: dict[str, Any] = {"data__test_split": "test", "evaluation__every_epochs": 1}
+"""Each epoch is validated, and the best one is tested: a third of what such a training computes, for tests of either."""
 TONES_FRA = ("un son grave", "un son moyen", "un son aigu", "un son très aigu")
 
 
@@ -62,7 +64,7 @@ def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int
 
 
 def tiny(data: Path, **changes: Any) -> Experiment:
-    """An experiment on `make_data` with towers of a few thousand weights."""
+    """An experiment on `make_data` with towers of a few thousand weights; two epochs, the last of which is validated."""
     changed = {path.replace("__", "."): value for path, value in changes.items()}
     return override(
         Experiment(),
@@ -78,6 +80,8 @@ def tiny(data: Path, **changes: Any) -> Experiment:
             "train.batch_size": 8,
             "train.learning_rate": 0.003,
             "tracking.mlflow": False,
+            "data.test_split": "none",
+            "evaluation.every_epochs": 2,
             # What `auto` is on one node is not what most tests on a Ray are about.
             "scaling.workers": 1,
             "scaling.ray_data": True,
@@ -93,7 +97,7 @@ def prepared_for(experiment: Experiment, home: Path) -> Prepared:
 
 def new_run(home: Path, name: str, info: Mapping[str, Any] | None = None, **changes: Any) -> RunFolder:
     """A run folder of a tiny experiment on `home`'s tones, whose inputs are made: on Ray they would take three processes."""
-    experiment = tiny(home / "tones", **changes)
+    experiment = tiny(home / "tones", **{**MEASURED, **changes})
     prepared_for(experiment, home)
     return RunFolder.create(home / "runs" / name, experiment, {"name": "test", **(info or {})})
 

@@ -104,7 +104,7 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
         said.clear()
         return max(counts, default=0)
 
-    experiment = tiny(data, scaling__workers=0, scaling__ray_data=False, train__epochs=1)
+    experiment = tiny(data, scaling__workers=0, scaling__ray_data=False, train__epochs=1, data__test_split="test")
     run = RunFolder.create(tmp_path / "first", experiment, {"name": "test"})
     assert sweep(run, [{"seed": 0}], home=tmp_path, use_ray=False, say=said.append).finished
     assert clips_decoded() == 40

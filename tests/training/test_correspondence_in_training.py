@@ -12,20 +12,22 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.data.captions import TrainingCaptions
+from ray_atr.data.features import open_features
 from ray_atr.data.noise import INDEX_FILE
+from ray_atr.data.schema import to_clips
+from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import CORRESPONDENCES
+from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.correspondence import embed_with_teachers
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
-from ray_atr.training.run_folder import BEST
+from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import make_data, prepared_for, tiny
 
-NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3}
-
-
-class StoppedError(Exception):
-    """The run is killed here."""
+NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3, "evaluation__every_epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +42,14 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(experiment: Experiment, folder: Path, stop_after: int | None = None) -> list[dict[str, Any]]:
-    """What the run reported; killed after some epochs if asked."""
+def run(experiment: Experiment, folder: Path, after: int = 0, left: Path | None = None) -> list[dict[str, Any]]:
+    """What the run reported; `left` becomes its folder as a kill `after` so many epochs would leave it."""
     reported: list[dict[str, Any]] = []
 
     def report(metrics: dict[str, Any]) -> None:
         reported.append(metrics)
-        if stop_after is not None and metrics["epoch"] >= stop_after:
-            raise StoppedError
+        if left is not None and len(reported) == after:
+            shutil.copytree(folder, left)
 
     home = folder.parent / "home"
     train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
@@ -62,9 +64,8 @@ def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", list(CORRESPONDENCES))
 def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, teacher: Path, tmp_path: Path) -> None:
     experiment = tiny(data, **settings_of(name, teacher))
-    whole = run(experiment, tmp_path / "whole")
-    with pytest.raises(StoppedError):
-        run(experiment, tmp_path / "stopped", stop_after=2)
+    whole = run(experiment, tmp_path / "whole", after=2, left=tmp_path / "stopped")
+    assert load_checkpoint(tmp_path / "stopped" / LAST)["progress"]["epoch"] == 2
     resumed = run(experiment, tmp_path / "stopped")
     for epoch, again in zip(whole[:3], resumed[:3], strict=True):
         timeless = {key for key in epoch if not key.startswith(("seconds", "memory"))}
@@ -130,6 +131,25 @@ def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_p
         for number, place in enumerate((teacher, teacher / BEST, f"memory://{name}"))
     ]
     assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_teacher_s_vectors_stand_beside_the_clips_they_are_of(data: Path, teacher: Path, tmp_path: Path) -> None:
+    """Also where the run has the clips in another order than the teacher's features."""
+    experiment, manifest = tiny(data), read_manifest(data)
+    shards = [shard for split in manifest.splits for shard in manifest.shards_of(split)]
+    clips = [clip for shard in shards for batch in read_shard(manifest, shard) for clip in to_clips(batch)]
+    write_clips(tmp_path / "turned", clips[::-1], name="tones", licence="none")
+    sides = []
+    for own in (data, tmp_path / "turned"):
+        features = open_features(prepared_for(tiny(own), tmp_path).features, "train")
+        captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, 0)
+        (found,) = embed_with_teachers((str(teacher / BEST),), captions, str(data), tmp_path, torch.device("cpu"))
+        sides.append((features.clip_ids, found))
+    (ids, there), (turned, found) = sides
+    assert turned == ids[::-1]
+    for ours, theirs in zip(found, there, strict=True):
+        torch.testing.assert_close(ours, theirs.flip(0))
+        assert not torch.allclose(theirs, theirs.flip(0))
 
 
 def test_what_a_correspondence_needs_is_asked_for_before_anything_starts(data: Path, tmp_path: Path) -> None:

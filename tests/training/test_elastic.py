@@ -29,7 +29,7 @@ from ray_atr.training.run_folder import LAST
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, until_lost
 from tests.support.processes import run_processes
-from tests.support.tiny import prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, tiny
 from tests.support.whole_product import IS_WHOLE
 
 PHASES = ((4, 2), (2, 2), (3, 1000))
@@ -112,7 +112,7 @@ def alone(
 
 
 def test_four_then_two_then_three_workers_give_the_losses_of_one(home: Path, tmp_path: Path) -> None:
-    experiments = [tiny(home / "tones", **settings, data__noise__ratio=0.2) for settings in CASES.values()]
+    experiments = [tiny(home / "tones", **settings, **MEASURED, data__noise__ratio=0.2) for settings in CASES.values()]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
     flats = [flatten(experiment) for experiment in experiments]
     of_workers = run_processes(worker, 4, tmp_path / "several", flats, prepared)[:3]
@@ -145,7 +145,7 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, tmp_path: Path, epoch: int) -> None:
-    experiment = tiny(home / "tones", train__epochs=2)
+    experiment = tiny(home / "tones", **MEASURED)
     prepared = prepared_for(experiment, home)
     alone: list[dict[str, Any]] = []
     train_trial(experiment, prepared, tmp_path / "alone", alone.append, use_ray_data=False)

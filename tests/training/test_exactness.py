@@ -38,7 +38,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.step import StepResult, training_step
 from tests.support.processes import run_processes
-from tests.support.tiny import prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, tiny
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 # A tower that draws from the random state at each step, also in those after a checkpoint in the middle of an epoch.
@@ -212,7 +212,12 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     kill_after_steps: int,
 ) -> None:
     experiment = tiny(
-        home / "tones", objective=objective, data__noise__ratio=0.2, train__checkpoint_every_steps=2, **settings
+        home / "tones",
+        objective=objective,
+        data__noise__ratio=0.2,
+        train__checkpoint_every_steps=2,
+        **MEASURED,
+        **settings,
     )
     prepared = prepared_for(experiment, home)
     whole: list[dict[str, Any]] = []

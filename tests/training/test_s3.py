@@ -24,7 +24,7 @@ from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
 from ray_atr.training.trajectory import OtherRun
-from tests.support.tiny import make_data, tiny
+from tests.support.tiny import MEASURED, make_data, tiny
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     s3: ThreadedMotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_data("s3://bucket/data/tones")
-    experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True)
+    experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True, **MEASURED)
     prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
     assert (prepared.data, prepared.features.parent) == (
         "s3://bucket/data/tones",

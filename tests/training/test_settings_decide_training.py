@@ -34,7 +34,7 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support.processes import run_processes
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
 
 RATE = 0.003
 
@@ -204,7 +204,7 @@ def test_each_worker_drops_values_of_its_own(home: Path, tmp_path: Path) -> None
 def test_the_epoch_that_is_reported_is_the_one_that_is_kept(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], best: int
 ) -> None:
-    experiment = tiny(home / "tones", train__epochs=3)
+    experiment = tiny(home / "tones", train__epochs=3, **MEASURED)
     seen: list[dict[str, Tensor]] = []
 
     def validate(retriever: Retriever, *arguments: Any, **options: Any) -> dict[str, float]:

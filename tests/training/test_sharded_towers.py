@@ -46,7 +46,7 @@ from ray_atr.training.shards import ShardWriter
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
-from tests.support.tiny import prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, tiny
 from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
@@ -242,7 +242,7 @@ def alone(
 
 
 def test_two_then_one_then_two_then_three_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
-    settings = {**SHARDED, "scaling__workers": "1:3"}
+    settings = {**SHARDED, **MEASURED, "scaling__workers": "1:3"}
     experiments = {name: tiny(home / "tones", **settings, **changes) for name, changes in RUNS.items()}
     flats, plain, prepared = sharded_and_whole(experiments, home)
     of_workers = run_processes(through_phases, 3, tmp_path / "several", flats, prepared)

@@ -18,7 +18,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -119,7 +119,7 @@ def test_a_frozen_tower_that_was_encoded_has_the_weights_that_were_encoded(home:
 def test_a_run_ends_when_nothing_gets_better(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], patience: int, epochs: int
 ) -> None:
-    experiment = tiny(home / "tones", train__epochs=6, train__patience=patience)
+    experiment = tiny(home / "tones", train__epochs=6, train__patience=patience, **MEASURED)
     calls: list[str] = []
 
     def validate(*arguments: Any, **options: Any) -> dict[str, float]:

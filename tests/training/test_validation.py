@@ -185,7 +185,7 @@ def test_no_two_workers_embed_the_same_caption(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_trial_keeps_whether_each_test_query_found_its_own(tmp_path: Path) -> None:
-    experiment = tiny(make_data(tmp_path / "data"), train__epochs=1)
+    experiment = tiny(make_data(tmp_path / "data"), train__epochs=1, data__test_split="test")
     reports: list[dict[str, float]] = []
     train_trial(experiment, prepared_for(experiment, tmp_path), tmp_path / "trial", reports.append, use_ray_data=False)
     with np.load(tmp_path / "trial" / TEST_SCORES) as arrays:

@@ -22,7 +22,7 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 from tests.support.lost_workers import LostError, until_lost
-from tests.support.tiny import prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, tiny
 
 Rows = list[dict[str, Any]]
 
@@ -73,7 +73,7 @@ def same_weights(folder: Path, other: Path) -> bool:
 def test_a_run_is_the_same_as_with_validation_between_epochs(
     home: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    experiment = tiny(home / "tones", train__epochs=5, **changes)
+    experiment = tiny(home / "tones", train__epochs=5, **{**MEASURED, **changes})
     between = run(experiment, home, tmp_path / "between")
     beside = run(experiment, home, tmp_path / "beside", make_validator=LateValidator)
     assert without_times(beside) == without_times(between)
@@ -81,7 +81,7 @@ def test_a_run_is_the_same_as_with_validation_between_epochs(
 
 
 def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path: Path) -> None:
-    experiment = tiny(home / "tones", train__epochs=3)
+    experiment = tiny(home / "tones", train__epochs=3, **MEASURED)
     seen: list[tuple[str, int]] = []
 
     class Watched(LateValidator):
@@ -107,7 +107,7 @@ def test_an_epoch_is_reported_when_the_next_one_has_trained(home: Path, tmp_path
     assert seen == expected
 
 
-STOPPED: dict[str, Any] = {"train__checkpoint_every_steps": 2}
+STOPPED: dict[str, Any] = {"train__checkpoint_every_steps": 2, **MEASURED}
 
 
 @pytest.fixture(scope="module")

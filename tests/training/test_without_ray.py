@@ -122,7 +122,9 @@ def test_workers_are_refused_without_ray(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_failing_trial_is_recorded_without_ray(home: Path) -> None:
-    experiment = tiny(home / "tones", scaling__workers=0, scaling__ray_data=False, train__epochs=1)
+    experiment = tiny(
+        home / "tones", scaling__workers=0, scaling__ray_data=False, train__epochs=1, data__test_split="test"
+    )
     run = RunFolder.create(home / "runs" / "failing-here", experiment, {"name": "test"})
     points = [{"train.learning_rate": 1e30, "seed": 0}, {"seed": 1}]
     result = sweep(run, points, home, use_ray=False, say=lambda message: None)

@@ -212,7 +212,7 @@ def test_noise_may_be_of_some_parts_alone(sets: Path, joined: Manifest) -> None:
 
 
 def test_a_training_reports_the_test_split_of_each_part(tmp_path: Path, joined: Manifest) -> None:
-    experiment = tiny(Path(joined.folder), train__epochs=1, train__batch_size=6)
+    experiment = tiny(Path(joined.folder), train__epochs=1, train__batch_size=6, data__test_split="test")
     reports: list[dict[str, float]] = []
     prepared = prepared_for(experiment, tmp_path)
     train_trial(experiment, prepared, tmp_path / "run", reports.append, use_ray_data=False)
