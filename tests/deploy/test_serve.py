@@ -301,7 +301,7 @@ def hung_up(client: socket.socket) -> bool:
 
 
 def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=0.2) as slow:
         slow.sendall(b"GET /search?text=x&top=1 HTTP/1.1\r\nHost: localhost\r\n")
         # A byte now and then does not make it wait anew: it would never hang up.

@@ -267,12 +267,14 @@ def test_the_same_publishing_twice_gives_the_same_snapshots(tmp_path):
 def test_a_version_lost_with_a_crash_is_published_again(tmp_path):
     gate = tmp_path / "go"
     stuck = base_of(tmp_path / "base", Turn(gate=str(gate)))
-    client = SnapshotClient(stuck, SPEC, 1, poll_seconds=0.1)
+    client = SnapshotClient(stuck, SPEC, 1, poll_seconds=0.1, republish_seconds=0.1)
     client.refresh(0, weights(0))
     client.refresher = base_of(tmp_path / "base")
     client.before_step(1)
     assert client.version == 1
     gate.touch()
+    # Its thread sees the gate before the folder is emptied: it would keep the process from ending.
+    stuck.wait(1, 30)
 
 
 def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tmp_path):
