@@ -85,12 +85,8 @@ except BaseException:
 """A torch that ends the process, as its C++ code does, if an exception reaches it while it is imported."""
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(ABORTS)
-    script = "import sys; from ray_atr.cli.parse import run_script\nassert 'torch' not in sys.modules\n"
-    script += f"sys.path.insert(0, {str(tmp_path)!r})\nrun_script(lambda: __import__('torch'))"
+def stopped(script: str, word: str, number: signal.Signals) -> tuple[int, str]:
+    """The exit code and the errors of a script that gets a signal when it has printed this word first."""
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
@@ -99,10 +95,19 @@ def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "on\n"
+    assert process.stdout.readline() == f"{word}\n"
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (code, "\ninterrupted\n")
+    return process.returncode, error
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(ABORTS)
+    script = "import sys; from ray_atr.cli.parse import run_script\nassert 'torch' not in sys.modules\n"
+    script += f"sys.path.insert(0, {str(tmp_path)!r})\nrun_script(lambda: __import__('torch'))"
+    assert stopped(script, "on", number) == (code, "\ninterrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -121,18 +126,7 @@ def main():
 
 run_script(main)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "leaving\n"
-    process.send_signal(number)
-    _, error = process.communicate(timeout=60)
-    assert (process.returncode, error) == (-number, "")
+    assert stopped(script, "leaving", number) == (-number, "")
 
 
 @pytest.mark.parametrize("first", ["ends the sweep", "is caught by Tune", "is caught before the search proposes"])
