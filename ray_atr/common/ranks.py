@@ -17,6 +17,11 @@ import torch
 from torch import Tensor, distributed
 
 
+def has_group() -> bool:
+    """Whether this process is in a group of torch.distributed."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
 @dataclass(frozen=True)
 class Ranks:
     """Rank of this process among those that share the rows; `group` is a torch process group, None for the default one."""
@@ -28,7 +33,7 @@ class Ranks:
     @classmethod
     def here(cls, group: Any = None) -> Ranks:
         """The processes of a torch.distributed group; a single one if torch.distributed is not initialised."""
-        if not distributed.is_available() or not distributed.is_initialized():
+        if not has_group():
             return cls()
         return cls(distributed.get_rank(group), distributed.get_world_size(group), group)
 

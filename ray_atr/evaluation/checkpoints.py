@@ -13,7 +13,7 @@ from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
-from ray_atr.training.run_folder import BEST, RunFolder, TrialFolder, saved_retriever, sets_of
+from ray_atr.training.run_folder import RunFolder, TrialFolder, saved_retriever, sets_of, trial_of
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,7 @@ class Checkpoint:
 def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpoint:
     """The checkpoint in a folder or URL of a retriever, a trial, or a run with one trial. ValueError, with `option`, if none."""
     folder = saved_retriever(path, option)
-    trial = folder.parent
-    is_trials = file_exists(trial / "trial.json") and file_exists(trial.parent.parent / "sweep.json")
-    return Checkpoint(folder, TrialFolder(trial) if folder.name == BEST and is_trials else None)
+    return Checkpoint(folder, trial_of(folder))
 
 
 def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:

@@ -157,7 +157,8 @@ def read_first(
     is_share_read = shares is not None and not shares.is_known
     if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
         return
-    reads = what_is_read(experiment, data_hash, captions.features.holds_frames, group)
+    # The first worker reads for all.
+    reads = what_is_read(experiment, data_hash, captions.features.holds_frames) if group.is_first else None
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
@@ -168,7 +169,7 @@ def read_first(
         read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads)
 
 
-def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool, group: WorkerGroup) -> str:
+def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool) -> str:
     """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
     have trained on these very pairs, as such towers take the wrong ones for right. A warning says so.
     """
@@ -182,10 +183,7 @@ def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool, gro
         reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
         what = "so few wrong ones will be found; start from weights that were trained on other data"
-    if group.is_first:
-        logger.warning(
-            "train.start_from: %s was trained on this data set and takes its pairs for right, %s", start, what
-        )
+    logger.warning("train.start_from: %s was trained on this data set and takes its pairs for right, %s", start, what)
     return reads
 
 

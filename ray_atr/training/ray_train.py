@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from ray_atr.common.caches import cache_key
 from ray_atr.common.digests import DamagedCacheError
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import silent
+from ray_atr.common.ranks import Ranks, has_group
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
@@ -292,14 +292,8 @@ def worker_group(experiment: Experiment) -> WorkerGroup:
         from ray.train.torch import get_device
 
         device = get_device() if experiment.scaling.has_workers else torch.device("cuda")
-    if has_group():
-        return WorkerGroup(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
-    return WorkerGroup(device=device)
-
-
-def has_group() -> bool:
-    """Whether this process is in a process group with the trial's other workers."""
-    return dist.is_available() and dist.is_initialized()
+    ranks = Ranks.here()
+    return WorkerGroup(rank=ranks.rank, size=ranks.size, device=device)
 
 
 def remedy(text: str) -> str:

@@ -432,14 +432,17 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     )
 
 
+def trial_of(retriever: Location) -> TrialFolder | None:
+    """The trial of a saved retriever, RUN/trials/TRIAL/best; None for one in no run."""
+    folder = retriever.parent
+    is_in_run = storage.file_exists(folder / "trial.json") and storage.file_exists(folder.parent.parent / "sweep.json")
+    return TrialFolder(folder) if retriever.name == BEST and is_in_run else None
+
+
 def data_trained_on(retriever: Location) -> set[str]:
     """Manifest hashes of the training data sets of a trial's retriever (RUN/trials/TRIAL/best); none for one in no run."""
-    trial = retriever.parent
-    run = trial.parent.parent
-    is_trials = retriever.name == BEST and storage.file_exists(trial / "trial.json")
-    if not is_trials or not storage.file_exists(run / "sweep.json"):
-        return set()
-    return set(hashes_of(RunFolder.open(run).info).values())
+    trial = trial_of(retriever)
+    return set() if trial is None else set(hashes_of(RunFolder.open(trial.folder.parent.parent).info).values())
 
 
 def _object(file: Location) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def test_weights_that_have_trained_on_the_pairs_are_not_asked_which_are_wrong(
     def read(data_hash: str, holds_frames: bool = True, start: Path | None = best, **changes: Any) -> tuple[str, str]:
         caplog.clear()
         chosen = experiment(home, train__start_from=None if start is None else str(start), **changes)
-        found = correspondence.what_is_read(chosen, data_hash, holds_frames, WorkerGroup())
+        found = correspondence.what_is_read(chosen, data_hash, holds_frames)
         return found, caplog.text
 
     frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.common.ranks import stacked
+from ray_atr.common.ranks import Ranks, has_group, stacked
 from ray_atr.common.settings import refuse
 from ray_atr.training.knowledge_base.equal_rows import EqualRows
 from ray_atr.training.knowledge_base.parts import BasePart, part_of_worker
@@ -42,14 +42,14 @@ class Exchange:
     """This worker among those that search a base in parts: which worker searches for which, and exchanges of tensors."""
 
     def __init__(self, parts: int) -> None:
-        has_group = dist.is_available() and dist.is_initialized()
-        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if has_group else (0, 1)
+        ranks = Ranks.here()
+        self.rank, self.size = ranks.rank, ranks.size
         if parts > self.size:
             raise refuse("scaling.base_shards", parts, f"at most {self.size}, the number of workers")
         self.parts = parts
         self.part = part_of_worker(self.rank, self.size, parts)
         # gloo cannot exchange tensors on a GPU.
-        self.is_on_cpu = has_group and dist.get_backend() == "gloo"
+        self.is_on_cpu = has_group() and dist.get_backend() == "gloo"
 
     def asked(self, rank: int) -> list[int]:
         """The workers that search the parts for a worker; the workers of a part take turns."""
