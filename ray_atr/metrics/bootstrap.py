@@ -201,9 +201,8 @@ def over_clips_and_seeds(
 
     # A difference beyond every quantile has no tail.
     tail = LEAST_TAIL
-    if abs(difference) <= half(
-        0.5
-    ):  # SciPy before 1.17 rounds the median to some 1e-17, which a difference of 0 is below
+    # SciPy before 1.17 rounds the median to some 1e-17, which a difference of 0 is below.
+    if abs(difference) <= half(0.5):
         tail = 0.5
     elif half(LEAST_TAIL) > abs(difference):
         tail = float(brentq(lambda one: half(one) - abs(difference), LEAST_TAIL, 0.5))
