@@ -92,7 +92,7 @@ def planned(
     else:
         if options.config is not None:
             raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
-        # Folders of before do not say it: their settings may be the recipe's or another's.
+        # One fetched from MLflow does not say it: its settings may be the recipe's or another's.
         if options.recipe is not None and options.recipe != (was := resumed.info.get("recipe")):
             allowed = f"{was} with --resume" if was else "nothing with --resume"
             raise refuse("--recipe", options.recipe, f"{allowed}: {resumed.path} holds its settings")

@@ -121,12 +121,12 @@ def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
     if not isinstance(given, str) or given == "auto":
         return None
     file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
-    said = read_json(file) if file_exists(file) else {}
-    if not isinstance(said, dict) or not {"interval_95", "wrong_share_by_language"} & said.keys():
+    facts = read_json(file) if file_exists(file) else {}
+    if not isinstance(facts, dict) or not {"interval_95", "wrong_share_by_language"} & facts.keys():
         raise refuse(
             "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
         )
-    return AuditedShare(file, said)
+    return AuditedShare(file, facts)
 
 
 def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
@@ -136,8 +136,8 @@ def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence
     """
     if given == "auto":
         return None
-    said = audit_of_wrong_share(given)
-    return [float(given)] * len(languages) if said is None else said.shares(languages, trained)
+    audit = audit_of_wrong_share(given)
+    return [float(given)] * len(languages) if audit is None else audit.shares(languages, trained)
 
 
 def read_first(
@@ -158,7 +158,7 @@ def read_first(
     if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
         return
     # The first worker reads for all.
-    reads = what_is_read(experiment, data_hash, captions.features.holds_frames) if group.is_first else None
+    reads = what_is_read(experiment, data_hash, captions.features.holds_frames) if group.is_first else ""
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
@@ -173,7 +173,8 @@ def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool) -> 
     """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
     have trained on these very pairs, as such towers take the wrong ones for right. A warning says so.
     """
-    reads, start = _setting_of_reads(experiment), experiment.train.start_from
+    chosen, start = experiment.objective.correspondence, experiment.train.start_from
+    reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
     is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
     if start is None or reads == "recordings" or is_frozen:
         return reads
@@ -187,23 +188,15 @@ def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool) -> 
     return reads
 
 
-def _setting_of_reads(experiment: Experiment) -> str:
-    chosen = experiment.objective.correspondence
-    return chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
-
-
 @torch.no_grad()
 def estimate_clean_shares(
     shares: CleanShares,
     retriever: Retriever,
     captions: TrainingCaptions,
     experiment: Experiment,
-    reads: str | None = None,
+    reads: str,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, which the
-    setting `reads` says if it is None.
-    """
-    reads = _setting_of_reads(experiment) if reads is None else reads
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips."""
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     rows = np.sort(order[:SAMPLE])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
@@ -216,24 +209,20 @@ def read_pairs(
     captions: TrainingCaptions,
     trained: Sequence[str],
     group: WorkerGroup,
-    reads: str | None = None,
+    reads: str,
 ) -> None:
     """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():
-        found = (
-            estimator.estimate_from(*_readings(reads or estimator.settings.reads, retriever, captions, trained))
-            if group.is_first
-            else {}
-        )
+        found = estimator.estimate_from(*_readings(reads, retriever, captions, trained)) if group.is_first else {}
     estimator.take(group.gather_objects(found)[0])
     is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
-    if kept := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
+    if confused := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
         logger.warning(
             "leave_one_out: captions in %s that look wrong are not random ones, as where a class is often called by the same "
             "wrong name; which is right cannot be told, so every pair is kept",
-            ", ".join(kept),
+            ", ".join(confused),
         )
 
 

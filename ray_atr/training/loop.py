@@ -112,7 +112,7 @@ def train_trial(
                     # A new version of a base may replace one that the previous checkpoint needs.
                     shards.wait()
                 begin_epoch(state, data, epoch)
-            for batch in clock.waiting("data", batches):
+            for batch in clock.waiting(batches):
                 with clock.step():
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())

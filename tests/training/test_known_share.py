@@ -209,7 +209,7 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     monkeypatch.setattr(correspondence, "SAMPLE", 6)
     spied(monkeypatch, correspondence, "_readings", lambda found, *given: rows.append(given[4].tolist()))
     shares = SimpleNamespace(estimate=lambda readings, seed: read.extend(readings))
-    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment)
+    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment, "auto")
     assert experiment.trained_languages == ["eng"]
     assert len(read) == 2
     assert all(len(one.audio) == 6 and set(one.places[2].tolist()) == {0} for one in read)

@@ -19,7 +19,7 @@ from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.training import correspondence
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.correspondence import _readings, check_correspondence
+from ray_atr.training.correspondence import _readings, check_correspondence, what_is_read
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import begin_epoch, train_trial
 from ray_atr.training.setup import first_state
@@ -104,7 +104,8 @@ def test_the_share_of_true_pairs_is_read_from_what_the_regression_reads(home: Pa
     shares: Any = SimpleNamespace(estimate=lambda readings, seed: given.append(readings))
     only = experiment(home, objective__correspondence__reads="recordings")
     for asked, expected in ((chosen, [towers, recordings]), (only, [recordings])):
-        correspondence.estimate_clean_shares(shares, state.retriever, data.captions, asked)
+        reads = what_is_read(asked, "", data.captions.features.holds_frames)
+        correspondence.estimate_clean_shares(shares, state.retriever, data.captions, asked, reads)
         for found, wanted in zip(given.pop(), expected, strict=True):
             assert found.audio.shape == wanted.audio.shape
             np.testing.assert_allclose(found.audio, wanted.audio, atol=1e-5)
@@ -199,7 +200,7 @@ def test_one_worker_reads_and_the_others_take_what_it_found(home: Path, tmp_path
     for rank, state in enumerate((first, second)):
         group: Any = Group(rank)
         assert isinstance(state.estimator, LeaveOneOutEstimator)
-        correspondence.read_pairs(state.estimator, state.retriever, data.captions, ("eng", "fra"), group)
+        correspondence.read_pairs(state.estimator, state.retriever, data.captions, ("eng", "fra"), group, "auto")
     assert sent[1] == {}
     for name, table in first.estimator.tables.items():
         torch.testing.assert_close(second.estimator.tables[name], table, rtol=0, atol=0, equal_nan=True)

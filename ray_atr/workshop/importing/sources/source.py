@@ -191,7 +191,7 @@ def is_absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, list[str]]:
+def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
     """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
     chosen: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -199,10 +199,10 @@ def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, li
         name, equals, values = assignment.partition("=")
         parts = [part.strip() for part in values.split(",") if part.strip()]
         if not equals or not name or not parts:
-            raise ValueError(f"{path}: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
         for part in parts:
             if part in seen:
-                raise ValueError(f"{path}: {part} occurs in two splits")
+                raise ValueError(f"folds: {part} occurs in two splits")
             seen.add(part)
         chosen[name] = parts
     return chosen
