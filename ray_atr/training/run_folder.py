@@ -36,10 +36,11 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE
-from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file
+from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file, trained_captions_of
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
 from ray_atr.training.objective_label import joint_name, objective_label
 
@@ -437,6 +438,13 @@ def trial_of(retriever: Location) -> TrialFolder | None:
     folder = retriever.parent
     is_in_run = storage.file_exists(folder / "trial.json") and storage.file_exists(folder.parent.parent / "sweep.json")
     return TrialFolder(folder) if retriever.name == BEST and is_in_run else None
+
+
+def captions_trained_on(retriever: Location) -> CaptionSample | None:
+    """The sample of what a saved retriever was trained on, wherever its folder is; None if it was written without one."""
+    file = retriever / SETTINGS_FILE
+    content = storage.read_json(file) if storage.file_exists(file) else {}
+    return trained_captions_of(content, retriever) if "trained_captions" in content else None
 
 
 def data_trained_on(retriever: Location) -> set[str]:
