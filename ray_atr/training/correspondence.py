@@ -149,11 +149,13 @@ def read_first(
     experiment: Experiment,
     group: WorkerGroup,
     data_hash: str = "",
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
     """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
     all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
 
     data_hash  the manifest hash of the data set, by which a run is known that was recorded without its pairs.
+    clip_weights  [N], how often an epoch has each clip; None: all alike. So the share is of the pairs that are trained.
     """
     shares = estimator.clean_shares
     is_share_read = shares is not None and not shares.is_known
@@ -164,7 +166,7 @@ def read_first(
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
-                estimate_clean_shares(shares, retriever, captions, experiment, reads)
+                estimate_clean_shares(shares, retriever, captions, experiment, reads, clip_weights)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
     if isinstance(estimator, LeaveOneOutEstimator):
@@ -207,12 +209,17 @@ def estimate_clean_shares(
     captions: TrainingCaptions,
     experiment: Experiment,
     reads: str | None = None,
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
     """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, which the
-    setting `reads` says if it is None.
+    setting `reads` says if it is None. A clip is in the sample with a chance in proportion to its weight, [N].
     """
     reads = _setting_of_reads(experiment) if reads is None else reads
-    order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
+    ids = captions.features.clip_ids
+    order = sampling.permutation(ids, experiment.seed, "clean share")
+    if clip_weights is not None:
+        chance = clip_weights / clip_weights.max()
+        order = order[(sampling.uniform(ids, experiment.seed, "clean share weights") < chance)[order]]
     rows = np.sort(order[:SAMPLE])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 

@@ -139,7 +139,13 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
     if epoch == 0:
         read_first(
-            state.estimator, state.retriever, data.captions, data.experiment, data.group, data.prepared.data_hash
+            state.estimator,
+            state.retriever,
+            data.captions,
+            data.experiment,
+            data.group,
+            data.prepared.data_hash,
+            data.clip_weights,
         )
     state.estimator.begin_epoch(epoch)
 

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -492,6 +493,10 @@ def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_ma
         apply_decisions(audit, file, tmp_path / "other")
 
 
+def map_rows(texts: dict[int, Any], rows: np.ndarray) -> list[Any]:
+    return [texts[row] for row in rows.tolist()]
+
+
 def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved(
     audited: tuple[Path, Path, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,10 +514,8 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         (clips, "copy was trained on these clips and takes"),
     ):
         # As if in English alone.
-        texts = [clip.captions["eng"] for clip in part]
-        retriever.trained_captions = CaptionSample.of(
-            [clip.clip_id for clip in part], lambda rows, own=texts: [own[row] for row in rows]
-        )
+        texts = dict(enumerate(clip.captions["eng"] for clip in part))
+        retriever.trained_captions = CaptionSample.of([clip.clip_id for clip in part], partial(map_rows, texts))
         retriever.save_pretrained(tmp_path / "copy")
         said.clear()
         with pytest.raises(KeyboardInterrupt):
