@@ -50,7 +50,7 @@ def estimated(experiment: Experiment, home: Path) -> list[tuple[str, float, floa
         state = first_state(data, Path(folder))
     shares = state.estimator.clean_shares
     assert shares is not None, "the objective asks for the share"
-    reads = what_is_read(experiment, "", captions.features.holds_frames)
+    reads = what_is_read(experiment, captions)
     estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment), reads)
     found = []
     for k, language in enumerate(captions.languages):

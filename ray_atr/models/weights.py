@@ -29,6 +29,7 @@ from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import disk_errors, read_json
+from ray_atr.data.caption_sample import CaptionSample
 
 SETTINGS_FILE = "retriever.json"
 CONFIG_FILE = "config.json"
@@ -322,6 +323,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")
     return require_format("retriever", content, file)
+
+
+def trained_captions_of(settings: Mapping[str, Any], folder: object) -> CaptionSample:
+    """The sample of what a saved retriever was trained on, from its settings; an empty one if they lack it."""
+    text = settings.get("trained_captions")
+    return (
+        CaptionSample()
+        if text is None
+        else CaptionSample.from_text(text, f"{folder}/{SETTINGS_FILE}: trained_captions")
+    )
 
 
 def is_clap(folder: Path) -> bool:

@@ -33,13 +33,15 @@ from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_i
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.run_folder import data_trained_on, saved_retriever
+from ray_atr.training.run_folder import captions_trained_on, saved_retriever
 
 logger = logging.getLogger(__name__)
 CLIPS = 64
 """Clips that are encoded at a time."""
 LEAST_DEVIATION = 1e-6
 """Of a statistic over the clips; one that is the same in all says nothing."""
+FEW = 0.05
+"""Share of the clips that the first weights may have trained on: as much as a share of true pairs may be off."""
 CAPTIONS = 4096
 """Captions of the training set that are embedded at a time."""
 
@@ -146,45 +148,49 @@ def read_first(
     captions: TrainingCaptions,
     experiment: Experiment,
     group: WorkerGroup,
-    data_hash: str = "",
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
     """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
     all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
 
-    data_hash  the manifest hash of the data set, by which weights are told that have trained on its pairs before.
+    clip_weights  [N], how often an epoch has each clip; None: all alike. So the share is of the pairs that are trained.
     """
     shares = estimator.clean_shares
     is_share_read = shares is not None and not shares.is_known
     if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
         return
     # The first worker reads for all.
-    reads = what_is_read(experiment, data_hash, captions.features.holds_frames) if group.is_first else ""
+    reads = what_is_read(experiment, captions) if group.is_first else ""
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
-                estimate_clean_shares(shares, retriever, captions, experiment, reads)
+                estimate_clean_shares(shares, retriever, captions, experiment, reads, clip_weights)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
     if isinstance(estimator, LeaveOneOutEstimator):
         read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads)
 
 
-def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool) -> str:
+def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
-    have trained on these very pairs, as such towers take the wrong ones for right. A warning says so.
+    have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A warning
+    says so.
     """
     chosen, start = experiment.objective.correspondence, experiment.train.start_from
     reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
     is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
     if start is None or reads == "recordings" or is_frozen:
         return reads
-    if data_hash not in data_trained_on(saved_retriever(start, "train.start_from")):
+    trained = captions_trained_on(saved_retriever(start, "train.start_from"))
+    share = captions.features.caption_sample.share_in(trained)
+    if share <= FEW:
         return reads
-    if reads == "auto" and holds_frames:
+    if reads == "auto" and captions.features.holds_frames:
         reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
-        what = "so few wrong ones will be found; start from weights that were trained on other data"
-    logger.warning("train.start_from: %s was trained on this data set and takes its pairs for right, %s", start, what)
+        what = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
+    which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
+    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, what)
     return reads
 
 
@@ -195,9 +201,16 @@ def estimate_clean_shares(
     captions: TrainingCaptions,
     experiment: Experiment,
     reads: str,
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips."""
-    order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips. A clip is in the sample
+    with a chance in proportion to its weight, [N].
+    """
+    ids = captions.features.clip_ids
+    order = sampling.permutation(ids, experiment.seed, "clean share")
+    if clip_weights is not None:
+        chance = clip_weights / clip_weights.max()
+        order = order[(sampling.uniform(ids, experiment.seed, "clean share weights") < chance)[order]]
     rows = np.sort(order[:SAMPLE])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 

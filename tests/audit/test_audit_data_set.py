@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +22,12 @@ from rich.console import Console
 
 from ray_atr.cli.audit import audit_lines, print_applied
 from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.evaluation.options import Encoding
-from ray_atr.models.retriever import build_retriever
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.training.checks import check_experiment
@@ -489,6 +491,37 @@ def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_ma
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="a caption of the data set, since others have no vector"):
         apply_decisions(audit, file, tmp_path / "other")
+
+
+def map_rows(texts: dict[int, Any], rows: np.ndarray) -> list[Any]:
+    return [texts[row] for row in rows.tolist()]
+
+
+def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, audit, _ = audited
+    clips = [clip for clip in clips_of(data).values() if clip.split == "train"]
+    retriever, said = Retriever.from_pretrained(audit.parent / "untrained"), list[str]()
+
+    def stop(*of: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "encode", stop)
+    for part, expected in (
+        (clips[:0], ""),
+        (clips[:40], "copy was trained on some 25% of these clips and takes their captions for right, so fewer"),
+        (clips, "copy was trained on these clips and takes"),
+    ):
+        # As if in English alone.
+        texts = dict(enumerate(clip.captions["eng"] for clip in part))
+        retriever.trained_captions = CaptionSample.of([clip.clip_id for clip in part], partial(map_rows, texts))
+        retriever.save_pretrained(tmp_path / "copy")
+        said.clear()
+        with pytest.raises(KeyboardInterrupt):
+            audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, say=said.append)
+        assert bool(said) == bool(expected)
+        assert expected in "".join(said)
 
 
 def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:

@@ -406,6 +406,36 @@ def test_self_refining_takes_a_caption_that_it_meets_late_by_its_own_probability
     assert used.tolist() == pytest.approx([one if one >= 0.1 else 0.0 for one in p], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["small_loss", "rematch", "self_refining"])
+@pytest.mark.parametrize("same", [False, True])
+def test_a_pair_without_negatives_is_not_taken_for_the_best(name: str, same: bool, world: World) -> None:
+    """As a clip that is alone in its batch with a caption in its language, or a batch whose captions all say the same."""
+    table = "clean_probabilities" if name == "self_refining" else "scores"
+    estimator = method(name, warmup_epochs=1).estimator(world.pairs())
+    rows, without = torch.arange(32), torch.tensor([0, 1] if same else [0])
+    alone = dataclasses.replace(
+        world.comparison(without, 0 * without), positives=torch.ones(2, 2, dtype=torch.bool) if same else None
+    )
+    estimator.begin_epoch(0)
+    estimator.for_batch(without, 0 * without)(alone)
+    estimator.flush()
+    assert bool(estimator.tables[table][without, 0, 0].isnan().all())
+    estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
+    estimator.flush()
+    known = estimator.tables[table][rows, 0, 0].clone()
+    assert not bool(known.isnan().any())
+    estimator.begin_epoch(1)
+    weight = estimator.for_batch(without, 0 * without)(alone).sample_weight
+    estimator.flush()
+    torch.testing.assert_close(estimator.tables[table][rows, 0, 0], known, rtol=0, atol=0)
+    assert bool(weight.isfinite().all())
+    if name == "self_refining":
+        torch.testing.assert_close(weight, known[without], rtol=0, atol=0)
+        # One that was never met with a negative counts in full.
+        late = torch.tensor([40])
+        assert estimator.for_batch(late, 0 * late)(world.comparison(late, 0 * late)).sample_weight.tolist() == [1]
+
+
 @pytest.mark.parametrize("name", ["small_loss", "self_refining"])
 def test_clips_with_the_same_caption_do_not_speak_for_each_other(name: str, world: World) -> None:
     rows = torch.arange(8)

@@ -118,13 +118,15 @@ class Estimator:
         return self.tables[name]
 
     def write_later(self, table: Tensor, index: PairIndex, values: Tensor) -> None:
-        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little."""
+        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little. NaN is not
+        written.
+        """
         self._pending_writes.append((table, index, values))
 
     def flush(self) -> None:
         """Make the writes of `write_later`."""
         for table, index, values in self._pending_writes:
-            table[index] = values
+            table[index] = torch.where(values.isnan(), table[index], values)
         self._pending_writes.clear()
 
     def begin_epoch(self, epoch: int) -> None:
