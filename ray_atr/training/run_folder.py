@@ -37,6 +37,7 @@ from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
 from ray_atr.data.caption_sample import CaptionSample
+from ray_atr.data.shards import MANIFEST_FILE
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE
@@ -242,11 +243,16 @@ class RunFolder:
 
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder. ValueError if it cannot be written, is a run folder already, or a setting holds a secret."""
+        """Make a new run folder. ValueError if it cannot be written, is a run folder already, holds a data set or a retriever,
+        or a setting holds a secret.
+        """
         folder = storage.locate(path)
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
+        for file, what in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
+            if storage.file_exists(folder / file):
+                raise ValueError(f"{folder}: holds a {what} ({file}); choose another folder for the run")
         settings = flatten(experiment)
         refuse_secrets(settings)
         try:

@@ -21,11 +21,12 @@ import pytest
 from rich.console import Console
 
 from ray_atr.cli.audit import audit_lines, print_applied
-from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.common.locations import MAX_NAME_BYTES
+from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import read_manifest, read_shard, write_clips
+from ray_atr.data.shards import read_manifest, read_shard, write_clips, write_manifest
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.correspondence.cross_fit import Pairs
@@ -279,10 +280,21 @@ def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path,
     assert not (tmp_path / "estimate.json").exists()
 
 
+def forget_table(audit: Path) -> None:
+    """Make an audit one that does not know its table's digest, as those of before had none."""
+    facts = read_json(audit / "audit.json")
+    write_json(audit / "audit.json", {name: value for name, value in facts.items() if name != "pairs_digest"})
+
+
 def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:
-    audit = audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    data = Path(shutil.copytree(vectors, tmp_path / "data"))
+    longest = "é" * (MAX_NAME_BYTES // 2)
+    write_manifest(data, dataclasses.replace(read_manifest(data), name=longest))
+    audit = audit_data_set(str(data), None, tmp_path / "audit", cross_fit=JUDGES)
     applied = keep_certified(audit, 0.05, tmp_path / "kept")
     kept = set(clips_of(tmp_path / "kept"))
+    # The longest name that can be read.
+    assert read_manifest(tmp_path / "kept").name == longest[:-3] + "_kept"
     assert "clip-00000000" not in kept
     assert len(kept) > 50
     assert applied.dropped == applied.clips_without_captions == 64 - len(kept)
@@ -293,6 +305,9 @@ def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": str((n + 1) / len(rows))} for n, row in enumerate(rows))
+    with pytest.raises(DamagedFileError, match=r"pairs\.csv: damaged.*make the audit again"):
+        keep_certified(audit, 0.05, tmp_path / "none")
+    forget_table(audit)
     with pytest.raises(ValueError, match=r"--keep: got 0\.05; allowed a larger share"):
         keep_certified(audit, 0.05, tmp_path / "none")
 
@@ -310,6 +325,7 @@ def test_captions_of_one_clip_are_certified_as_one_observation(
         writer = csv.DictWriter(file, list(table[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": f"{p_of[row['clip_id']]:.9f}"} for row in table)
+    forget_table(tmp_path / "audit")
     keep_certified(tmp_path / "audit", 0.02, tmp_path / "kept")
     p_value, clip = (np.repeat(values, 2) for values in ([*p_of.values()], np.arange(160)))
     together, apart = (certified(p_value, 0.02, wrong_share(p_value, of)).sum() for of in (clip, None))

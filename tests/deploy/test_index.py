@@ -244,6 +244,12 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert changes.manifest.num_sounds == 2
     assert all(any(name in line for line in said) for name in broken)
     assert "ffmpeg" in changes.broken["phone.m4a"]
+    counts: list[tuple[int, int]] = []
+    make_tones(audio, count=300, seconds=0.05)
+    options = {"encoding": IndexEncoding(batch_size=1)}
+    update_index(str(tmp_path / "index"), **options)
+    update_index(str(tmp_path / "index"), progress=lambda what, done, total: counts.append((done, total)), **options)
+    assert counts[-1] == (305, 305)
     shutil.rmtree(audio)
     audio.mkdir()
     with pytest.raises(ValueError, match=r"--audio: got .*; allowed one with sounds: \.wav"):
@@ -444,9 +450,15 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     assert "un son aigu" in capsys.readouterr().out
     main("index", arguments=["query", index, "--like", str(place / "audio" / "tone 1.wav"), "--top", "1"])
     assert "tone 1.wav" in capsys.readouterr().out
+    main("index", arguments=["query", index, "a", "low", "tone", "--json", "--top", "2"])
+    assert json.loads(capsys.readouterr().out) == answer
+    (tmp_path / "long texts").write_text("a low tone\n\n" + 2_001 * "x")
     refused = {
-        "one of them": [index],
+        "nothing to look for": [index],
+        "TEXT and --like": [index, "a low tone", "--like", str(place / "audio" / "tone 1.wav")],
         "not blank": [index, "  "],
+        "text: got ''": [index, ""],
+        "--from: line 3": [index, "--from", str(tmp_path / "long texts")],
         "UTF-8": [index, "a \udcff"],
         "a text on a line": [index, "--from", os.devnull],
         "a text file": [index, "--from", str(tmp_path)],
@@ -468,6 +480,21 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
             arguments=["build", "--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", out],
         )
     assert f"`ray-atr index update '{out}'`" in capsys.readouterr().err
+
+
+def test_a_build_that_is_stopped_at_any_time_says_how_to_go_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    words = ["--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", str(tmp_path / "index")]
+    for where in ("deploy.index.build.open_archive", "models.retriever.Retriever.from_pretrained"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"ray_atr.{where}", stop)
+            with pytest.raises(SystemExit):
+                main("index", arguments=["build", *words])
+        assert "interrupted: the same command goes on" in capsys.readouterr().err
 
 
 def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(

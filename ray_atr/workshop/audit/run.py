@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
+from ray_atr.common.digests import digest_of_file
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
@@ -36,6 +37,8 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, C
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
+TABLE_DIGEST = "pairs_digest"
+"""Where an audit's facts have the digest of the table, whose p-values `--keep` reads."""
 
 
 class Caption(NamedTuple):
@@ -123,7 +126,7 @@ def audit_data_set(
         listed = [captions[m] for m in sample.pairs]
         write_list(place / LIST_FILE, [one[1:] for one in listed])
         _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
-        write_json(place / FACTS_FILE, facts)
+        write_json(place / FACTS_FILE, {**facts, TABLE_DIGEST: digest_of_file(place / TABLE_FILE)})
     return folder
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
 from ray_atr.common.storage import Location, files_below, locate
-from ray_atr.data.schema import SPLITS
+from ray_atr.data.schema import SPLITS, aligned_captions
 from ray_atr.data.shards import Skipped, open_arrow
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -147,6 +147,20 @@ def unaligned(count: int) -> Remark:
         f"{counted(count, 'caption')} left out: beside blank translations of other captions of the clip, caption j "
         "would not be one sentence in every language"
     )
+
+
+def in_place(captions: Mapping[str, Sequence[str]]) -> tuple[dict[str, tuple[str, ...]], int]:
+    """Captions by language, blank where a row or a cell lacks a language, so that caption j is one sentence in every language;
+    as they follow each other where no sentence has two languages. Also the number of those that had to be left out for it.
+
+    >>> in_place({"eng": ["A dog.", "Rain."], "deu": ["", "Regen."]})
+    ({'eng': ('Rain.', 'A dog.'), 'deu': ('Regen.',)}, 0)
+    """
+    given = {code: {slot: text for slot, text in enumerate(texts) if text} for code, texts in captions.items()}
+    if len(set().union(*given.values())) == sum(map(len, given.values())):
+        return {code: tuple(texts.values()) for code, texts in given.items() if texts}, 0
+    aligned = aligned_captions(given)
+    return aligned, sum(map(len, given.values())) - sum(map(len, aligned.values()))
 
 
 def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
