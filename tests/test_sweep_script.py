@@ -64,7 +64,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
         (["--hours", "x"], "--hours: got 'x'; allowed a number"),
         (["--seeds", "a"], "--seeds: got 'a'; allowed whole numbers"),
-        (["--ray", "nope"], "--ray: got 'nope'; allowed one of always, never"),
+        (["--ray", "nope"], "--ray: got 'nope'; allowed one of auto, always, never"),
         (["--concurrency", "0"], "--concurrency: got 0; allowed at least 1"),
         (
             ["--resume", "nowhere", "--out", "elsewhere"],
@@ -384,3 +384,22 @@ def test_a_noise_index_that_does_not_fit_is_refused_before_anything_starts(
         np.save(index, content)
         assert words in error_of(command, arguments, capsys)
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "sweep noise"])
+def test_a_run_goes_on_with_ray_or_without_it_as_it_was_last_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    used: list[bool] = []
+
+    def interrupted(*_: object, use_ray: bool, **__: object) -> None:
+        used.append(use_ray)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
+    place = str(home / "run")
+    for how in (["--out", place, "--ray", "never"], [], ["--ray", "always"], [], ["--ray", "never"], []):
+        resumed = [] if "--out" in how else ["--resume", place]
+        with pytest.raises(SystemExit):
+            main(*command.split(), arguments=["--tracking.mlflow", "false", *resumed, *how])
+    assert used == [False, False, True, True, False, False]

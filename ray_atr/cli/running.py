@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
@@ -37,6 +37,7 @@ from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
 
 EXIT_FAILED_TRIALS = 1
+NEVER: Literal["never"] = "never"
 MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]
 """Makes the plan for an experiment, and for the run folder that it continues, if any."""
 
@@ -55,11 +56,7 @@ def run_plan(
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
     # A failed single trial is always run again.
-    how = (
-        options
-        if isinstance(options, SweepOptions)
-        else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
-    )
+    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True, quiet=options.quiet)
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     if how.concurrency is not None and how.concurrency < 1:
@@ -71,7 +68,8 @@ def run_plan(
     if options.estimate:
         print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
         return
-    run = resumed or _create(name, experiment, plan, options.out, recipe_of(options, settings))
+    how = replace(how, ray=ray_of(options, resumed))
+    run = resumed or _create(name, experiment, plan, options, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
@@ -101,7 +99,7 @@ def planned(
         fixed = resumed_settings(resumed, explicit)
     plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)
-    if options.ray == "never":
+    if ray_of(options, resumed) == NEVER:
         require_no_ray(options, plan)
         experiment = without_ray(experiment, settings)
     check_plan(plan, experiment, explicit)
@@ -110,8 +108,9 @@ def planned(
 
 def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, say: Say) -> None:
     # What was added to a sweep, and the resources that it resumes with.
-    if not is_new and {**run.info, **describe_plan(plan)} != run.info:
-        run.update_info(**describe_plan(plan))
+    now = {**describe_plan(plan), "ray": how.ray}
+    if not is_new and {**run.info, **now} != run.info:
+        run.update_info(**now)
     if not is_new:
         run.update_experiment(experiment)
     print(f"run folder: {run.path}")
@@ -127,7 +126,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
     try:
         with shown_progress(experiment.train.epochs, say, is_quiet=how.quiet) as progress:
             listeners = [progress, *listeners]
-            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != "never", say=say, **choices)
+            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != NEVER, say=say, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run, so the folder is removed for the next attempt.
@@ -158,6 +157,14 @@ def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = N
     """
     is_synthetic = {**options.config_values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
+
+
+def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["always", "never"]:
+    """Whether to use Ray: as the command line says, else as the run folder was last run, else always."""
+    if options.ray != AUTO:
+        return options.ray
+    # Folders of before do not say it.
+    return NEVER if resumed is not None and resumed.info.get("ray") == NEVER else "always"
 
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
@@ -249,12 +256,13 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
     return fixed
 
 
-def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None, recipe: str) -> RunFolder:
-    folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _create(name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, recipe: str) -> RunFolder:
+    folder = options.out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
-    info = {"name": name, "recipe": recipe, **describe_plan(plan), "code": code_version(), "command": command}
+    started = {"ray": ray_of(options, None), "code": code_version(), "command": command}
+    info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
     return RunFolder.create(folder, experiment, info)
 
 
