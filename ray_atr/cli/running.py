@@ -18,6 +18,7 @@ from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
 from ray_atr.common.storage import DamagedFileError, locate
+from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
@@ -34,7 +35,7 @@ from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
-from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
+from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder, hashes_of
 
 EXIT_FAILED_TRIALS = 1
 NEVER: Literal["never"] = "never"
@@ -229,15 +230,34 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
 
 
 def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experiment:
-    """The experiment of a run folder; `settings` may change its resources (`scaling.*`); all others must agree with it."""
-    experiment = override(run.experiment, settings)
-    stored, wanted = flatten(run.experiment), flatten(experiment)
+    """The experiment of a run folder; `settings` may change its resources (`scaling.*`) and say where its data set is now; all
+    others must agree with it.
+    """
+    before = run.experiment
+    experiment = override(before, settings)
+    if (source := experiment.data.source) != before.data.source and _holds_data_of(run, source):
+        # The folder of vectors is the data set's too.
+        places = [path for path, value in flatten(before).items() if value == before.data.source]
+        before = override(before, dict.fromkeys(places, source))
+        experiment = override(before, settings)
+    stored, wanted = flatten(before), flatten(experiment)
     different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
         was = f"{path} is {stored.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
     return experiment
+
+
+def _holds_data_of(run: RunFolder, source: str) -> bool:
+    """Whether a folder or URL is the data set that a run was trained on. ValueError if there is none, or another one."""
+    recorded = hashes_of(run.info).values()
+    if not recorded or "soundscapes" in (source, run.experiment.data.source):
+        return False
+    if (found := read_manifest(source).hash) not in recorded:
+        names = ", ".join(digest[:16] for digest in recorded)
+        raise refuse("data.source", f"{source} (hash {found[:16]})", f"the data set of {run.path} (hash {names})")
+    return True
 
 
 def varied_in(run: RunFolder) -> Varied:
