@@ -103,7 +103,7 @@ def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
 
 def test_there_is_no_table_without_kept_scores_or_over_several_baselines(tmp_path: Path) -> None:
     assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
-    rates = {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]}
+    rates: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]}
     other = write_run(tmp_path / "other", {**rates, "seed": [0]})
     for objective in rates["objective"]:
         for rate in rates["train.learning_rate"]:

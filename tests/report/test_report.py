@@ -155,7 +155,7 @@ def test_csv_reads_back(noise_run, noise_report):
 
 def test_the_best_point_is_chosen_on_validation_at_each_noise_ratio(noise_run):
     best = best_points(read_runs([noise_run]))
-    assert [(point.noise_ratio, point.objective, point.num_seeds) for point in best] == [
+    assert [(point.noise_ratio, point.name, point.num_seeds) for point in best] == [
         (0.0, "m_ltm_pot", 3),
         (0.4, "m_ltm_pot", 3),
     ]
