@@ -139,7 +139,8 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
     def cell(row: Mapping[Any, Any], column: Column) -> Cell:
         mean = row[column.metric]
         text = (percent if column.is_percent else number)(mean, row.get(f"{column.metric} (sd)"))
-        return Cell(text + AT_CHANCE * is_at_chance(row, column.metric), is_best=mean == best.get(column.metric))
+        at_chance = is_at_chance(row, column.metric)
+        return Cell(text + AT_CHANCE * at_chance, is_best=mean == best.get(column.metric) and not at_chance)
 
     return [
         [
