@@ -44,7 +44,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("ray_atr.objectives")
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
-    hint = "; recalls are in what ray_atr.retrieval_metrics returns" if name.startswith("recall") else ""
+    # Imported here, since `import ray_atr` costs nothing.
+    from ray_atr.common.settings import nearest
+
+    hint = nearest(name, __all__)
+    if name.startswith("recall"):
+        hint = "; recalls are in what ray_atr.retrieval_metrics returns"
     raise AttributeError(f"module 'ray_atr' has no attribute {name!r}{hint}")
 
 

@@ -246,3 +246,5 @@ def test_the_package_offers_its_public_names() -> None:
         _ = ray_atr.recall_at_k
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing
+    with pytest.raises(AttributeError, match=r"'trian' \(did you mean train\?\)"):
+        _ = ray_atr.trian

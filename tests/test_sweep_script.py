@@ -14,12 +14,14 @@ import pytest
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.parse import parse_with_settings
-from ray_atr.cli.running import open_run, plan_search, start_of
+from ray_atr.cli.running import open_run, plan_search, resumed_experiment, start_of
 from ray_atr.common.override import override
 from ray_atr.common.runtime import code_version
 from ray_atr.common.storage import write_json
+from ray_atr.data.shards import read_manifest
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
+from ray_atr.training.checkpoint import deciding_settings
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
 from tests.support.tiny import make_data
@@ -64,7 +66,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
         (["--hours", "x"], "--hours: got 'x'; allowed a number"),
         (["--seeds", "a"], "--seeds: got 'a'; allowed whole numbers"),
-        (["--ray", "nope"], "--ray: got 'nope'; allowed one of always, never"),
+        (["--ray", "nope"], "--ray: got 'nope'; allowed one of auto, always, never"),
         (["--concurrency", "0"], "--concurrency: got 0; allowed at least 1"),
         (
             ["--resume", "nowhere", "--out", "elsewhere"],
@@ -384,3 +386,45 @@ def test_a_noise_index_that_does_not_fit_is_refused_before_anything_starts(
         np.save(index, content)
         assert words in error_of(command, arguments, capsys)
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "sweep noise"])
+def test_a_run_goes_on_with_ray_or_without_it_as_it_was_last_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    used: list[bool] = []
+
+    def interrupted(*_: object, use_ray: bool, **__: object) -> None:
+        used.append(use_ray)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
+    place = str(home / "run")
+    for how in (["--out", place, "--ray", "never"], [], ["--ray", "always"], [], ["--ray", "never"], []):
+        resumed = [] if "--out" in how else ["--resume", place]
+        with pytest.raises(SystemExit):
+            main(*command.split(), arguments=["--tracking.mlflow", "false", *resumed, *how])
+    assert used == [False, False, True, True, False, False]
+
+
+def test_a_run_goes_on_with_its_data_set_where_that_is_now(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, other = make_data(home / "tones"), make_data(home / "others", num_train=25)
+    settings = {"data.source": str(source), "model.text": "vectors", "model.text.data": str(source)}
+    experiment = override(RECIPES["quickstart"](), settings)
+    run = RunFolder.create(home / "run", experiment, {"name": "train"})
+    moved = str(source.rename(home / "elsewhere"))
+    # It was stopped before it had read any data.
+    with pytest.raises(ValueError, match=rf"data\.source is '{source}' there and '{moved}' here"):
+        resumed_experiment(run, {"data.source": moved})
+    run.update_info(data={"name": "tones", "hash": read_manifest(moved).hash})
+    resumed = resumed_experiment(run, {"data.source": moved, "scaling.workers": "0"})
+    assert resumed == override(experiment, {"data.source": moved, "model.text.data": moved, "scaling.workers": "0"})
+    assert deciding_settings(resumed) == deciding_settings(experiment)
+    assert deciding_settings(resumed) != deciding_settings(override(resumed, {"data.noise.ratio": 0.2}))
+    with pytest.raises(ValueError, match=r"the run of another experiment; train\.epochs is"):
+        resumed_experiment(run, {"data.source": moved, "train.epochs": "3"})
+    error = error_of("train", ["--resume", str(run.path), "--data.source", str(other)], capsys)
+    assert (
+        f"data.source: got '{other} (hash {read_manifest(other).hash[:16]})'; allowed the data set of {run.path}"
+        in error
+    )

@@ -39,8 +39,10 @@ class ExperimentOptions:
     )
     out: str | None = option(None, "run folder to make, or a URL such as s3://...", "FOLDER", "runs/<command>-<time>")
     resume: str | None = option(None, "continue this run folder; what is finished is kept", "FOLDER", "a new run")
-    ray: Literal["always", "never"] = option(
-        "always", "never: train in this process, one trial after the other, without Ray and without workers"
+    ray: Literal["auto", "always", "never"] = option(
+        "auto",
+        "never: train in this process, one trial after the other, without Ray and without workers; "
+        "auto: with --resume as the run was started, else always",
     )
     figures: bool = option(True, "draw the figures of the report at the end too")
     estimate: bool = option(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
@@ -18,6 +18,7 @@ from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, nearest, refuse, require_known
 from ray_atr.common.storage import DamagedFileError, locate
+from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.report import write_report
 from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.sweep import SEARCHES, SweepResult, sweep
@@ -34,9 +35,10 @@ from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
-from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder
+from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder, hashes_of
 
 EXIT_FAILED_TRIALS = 1
+NEVER: Literal["never"] = "never"
 MakePlan = Callable[[Experiment, RunFolder | None], SweepPlan]
 """Makes the plan for an experiment, and for the run folder that it continues, if any."""
 
@@ -55,11 +57,7 @@ def run_plan(
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
     # A failed single trial is always run again.
-    how = (
-        options
-        if isinstance(options, SweepOptions)
-        else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
-    )
+    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True, quiet=options.quiet)
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     if how.concurrency is not None and how.concurrency < 1:
@@ -71,7 +69,8 @@ def run_plan(
     if options.estimate:
         print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
         return
-    run = resumed or _create(name, experiment, plan, options.out, recipe_of(options, settings))
+    how = replace(how, ray=ray_of(options, resumed))
+    run = resumed or _create(name, experiment, plan, options, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
@@ -101,7 +100,7 @@ def planned(
         fixed = resumed_settings(resumed, explicit)
     plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)
-    if options.ray == "never":
+    if ray_of(options, resumed) == NEVER:
         require_no_ray(options, plan)
         experiment = without_ray(experiment, settings)
     check_plan(plan, experiment, explicit)
@@ -110,8 +109,9 @@ def planned(
 
 def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, say: Say) -> None:
     # What was added to a sweep, and the resources that it resumes with.
-    if not is_new and {**run.info, **describe_plan(plan)} != run.info:
-        run.update_info(**describe_plan(plan))
+    now = {**describe_plan(plan), "ray": how.ray}
+    if not is_new and {**run.info, **now} != run.info:
+        run.update_info(**now)
     if not is_new:
         run.update_experiment(experiment)
     print(f"run folder: {run.path}")
@@ -127,7 +127,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
     try:
         with shown_progress(experiment.train.epochs, say, is_quiet=how.quiet) as progress:
             listeners = [progress, *listeners]
-            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != "never", say=say, **choices)
+            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != NEVER, say=say, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run, so the folder is removed for the next attempt.
@@ -158,6 +158,14 @@ def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = N
     """
     is_synthetic = {**options.config_values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
     return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
+
+
+def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["always", "never"]:
+    """Whether to use Ray: as the command line says, else as the run folder was last run, else always."""
+    if options.ray != AUTO:
+        return options.ray
+    # Folders of before do not say it.
+    return NEVER if resumed is not None and resumed.info.get("ray") == NEVER else "always"
 
 
 def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
@@ -222,15 +230,34 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
 
 
 def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experiment:
-    """The experiment of a run folder; `settings` may change its resources (`scaling.*`); all others must agree with it."""
-    experiment = override(run.experiment, settings)
-    stored, wanted = flatten(run.experiment), flatten(experiment)
+    """The experiment of a run folder; `settings` may change its resources (`scaling.*`) and say where its data set is now; all
+    others must agree with it.
+    """
+    before = run.experiment
+    experiment = override(before, settings)
+    if (source := experiment.data.source) != before.data.source and _holds_data_of(run, source):
+        # The folder of vectors is the data set's too.
+        places = [path for path, value in flatten(before).items() if value == before.data.source]
+        before = override(before, dict.fromkeys(places, source))
+        experiment = override(before, settings)
+    stored, wanted = flatten(before), flatten(experiment)
     different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
         was = f"{path} is {stored.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
     return experiment
+
+
+def _holds_data_of(run: RunFolder, source: str) -> bool:
+    """Whether a folder or URL is the data set that a run was trained on. ValueError if there is none, or another one."""
+    recorded = hashes_of(run.info).values()
+    if not recorded or "soundscapes" in (source, run.experiment.data.source):
+        return False
+    if (found := read_manifest(source).hash) not in recorded:
+        names = ", ".join(digest[:16] for digest in recorded)
+        raise refuse("data.source", f"{source} (hash {found[:16]})", f"the data set of {run.path} (hash {names})")
+    return True
 
 
 def varied_in(run: RunFolder) -> Varied:
@@ -249,12 +276,13 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
     return fixed
 
 
-def _create(name: str, experiment: Experiment, plan: SweepPlan, out: str | None, recipe: str) -> RunFolder:
-    folder = out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _create(name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, recipe: str) -> RunFolder:
+    folder = options.out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
-    info = {"name": name, "recipe": recipe, **describe_plan(plan), "code": code_version(), "command": command}
+    started = {"ray": ray_of(options, None), "code": code_version(), "command": command}
+    info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
     return RunFolder.create(folder, experiment, info)
 
 

@@ -96,7 +96,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     before anything is tuned, for what the comparison itself refuses.
     """
     from ray_atr.cli.live import shown_progress
-    from ray_atr.cli.running import plan_points, planned, start_of, values_of
+    from ray_atr.cli.running import NEVER, plan_points, planned, ray_of, start_of, values_of
     from ray_atr.common.override import override
     from ray_atr.common.runtime import advising, code_version, home
     from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
@@ -131,7 +131,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
                     home(),
                     listeners=[progress],
                     concurrency=options.concurrency,
-                    use_ray=options.ray != "never",
+                    use_ray=ray_of(options, None) != NEVER,
                     say=options.write,
                 )
             if result.num_left and result.common_failure is None:

@@ -280,7 +280,7 @@ def draw(methods: TrialsOfMethods, path: Path, measured: str) -> None:
     compared = {name for name, _, _ in methods} - {FLOOR, CEILING}
     names = [name for name in reversed(METHODS) if name in compared]
     with rc_context(RC):
-        figure = Figure(figsize=(4.2 * len(noises), 4.4))
+        figure = Figure(figsize=(4.2 * len(noises), 4.4), layout="constrained")
         (panels,) = figure.subplots(1, len(noises), sharey=True, sharex=True, squeeze=False)
         for axes, (kind, ratio) in zip(panels, noises, strict=True):
             for place, name in enumerate(names):
@@ -309,28 +309,30 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
     if not noises:
         return None
     with rc_context(RC):
-        figure = Figure(figsize=(4.2 * len(noises), 2.8 * len(DETECTOR)))
+        figure = Figure(figsize=(4.2 * len(noises), 2.8 * len(DETECTOR)), layout="constrained")
         panels = figure.subplots(len(DETECTOR), len(noises), sharex=True, sharey="row", squeeze=False)
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
                 curves = {method: one[name] for (method, *of), one in detecting.items() if tuple(of) == noise}
                 for method, curve in curves.items():
-                    colour = f"C{list(METHODS).index(method) % 10}"
-                    axes.plot(np.arange(1, len(curve) + 1), curve, label=method, color=colour)
+                    # Of ten colours those that come again are dashed.
+                    again, colour = divmod(list(METHODS).index(method), 10)
+                    look = {"color": f"C{colour}", "linestyle": "--" if again else "-"}
+                    axes.plot(np.arange(1, len(curve) + 1), curve, label=method, **look)
         for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
             top.set_title(title_of(*noise))
             bottom.set_xlabel("epoch")
-        _save(figure, panels[0], path, legend_columns=4)
+        _save(figure, panels[0], path, legend_columns=2 * len(noises))
     return path
 
 
 def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: int) -> None:
     """Save a figure with one legend below, of the labels in these panels."""
     handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=legend_columns, frameon=False)
-    figure.savefig(path, dpi=DPI)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=legend_columns, frameon=False)
+    # A wide legend widens the picture instead of being cut off.
+    figure.savefig(path, dpi=DPI, bbox_inches="tight")
 
 
 def title_of(kind: str, ratio: float) -> str:
@@ -355,6 +357,8 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
         "brackets the interval at 95% over clips and seeds. Share of the way: 0 is the floor, 1 the ceiling; above 1 a method "
         "is better than leaving the wrong pairs out."
     )
+    if SHARE in found and np.isinf(found[["share low", "share high"]]).to_numpy().any():
+        note += " An interval without an end (∞): the ceiling is not told from the floor clearly enough."
     if any(name in found for name in DETECTOR):
         note += (
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
@@ -379,7 +383,8 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
         is_best = name == "test" and value == best and row["method"] != CEILING
         ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
         form = "+z.1f" if scale == 100 else "+z.3f"
-        detail = f"({', '.join(format(scale * row[one], form) for one in ends)})" if ends and text else ""
+        interval = ", ".join(format(scale * row[one], form).replace("inf", "∞") for one in ends)
+        detail = f"({interval})" if ends and text else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
 

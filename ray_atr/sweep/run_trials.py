@@ -223,8 +223,9 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
         if recorded.get(name, digest) != digest:
             other = f"{name} has the hash {recorded[name]} there and {digest} now"
             raise ValueError(f"{run.path}: run on other data: {other}; start a new sweep, or restore the data")
-    if not hashes.items() <= recorded.items():
-        data = {**recorded, **hashes}
+    new = {name: digest for name, digest in hashes.items() if digest not in recorded.values()}
+    if new:
+        data = {**recorded, **new}
         sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
         run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 

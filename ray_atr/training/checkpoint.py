@@ -157,6 +157,10 @@ class TrainState:
         self.unvalidated_weights = state["unvalidated_weights"]
 
 
+PLACES_OF_DATA = ("data.source", "model.text.data")
+"""Settings that say where a data set is. It may be moved: the run folder has the hash of what it holds."""
+
+
 def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as they are now, on the CPU."""
     return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
@@ -165,7 +169,8 @@ def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def deciding_settings(experiment: Experiment) -> str:
     """The settings that decide a run's weights, as text: a checkpoint with other ones must not be resumed."""
     flat = flatten(resolved(experiment))
-    return json.dumps({k: v for k, v in flat.items() if not k.startswith(NOT_DECIDING)}, sort_keys=True)
+    left_out = (*NOT_DECIDING, *PLACES_OF_DATA)
+    return json.dumps({k: v for k, v in flat.items() if not k.startswith(left_out)}, sort_keys=True)
 
 
 def resume(

@@ -104,6 +104,9 @@ def train(
     >>> len(trained.history), trained.best_epoch
     (2, 2)
     """
+    for name, module in (("audio", audio), ("text", text)):
+        if not isinstance(module, nn.Module):
+            raise refuse(name, module, "a module of torch (torch.nn.Module)")
     _check(objective, data, validation, patience)
     if validation is not None:
         check_metric(select_by, "select_by", data.languages)
@@ -228,6 +231,14 @@ def _width(audio: nn.Module, data: ClipSet) -> int:
 
 
 def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, patience: int) -> None:
+    if not isinstance(objective, Objective):
+        raise refuse("objective", objective, "an Objective, such as ray_atr.objectives.preset('contrastive')")
+    for name, clips in (("data", data), ("validation", validation)):
+        lacking = [part for part in ("languages", "batch", "__len__") if not hasattr(clips, part)]
+        if clips is not None and lacking:
+            raise refuse(
+                name, clips, f"an object with `languages`, a length and `batch(rows)`; it lacks {', '.join(lacking)}"
+            )
     if objective.knowledge.needs_retrieval:
         raise refuse("objective.knowledge", objective.knowledge.name, "none without a prepared data set")
     if objective.correspondence.name != "none":

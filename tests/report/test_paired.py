@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from ray_atr.evaluation.report import read_runs, summary_table, write_report
+from ray_atr.evaluation.report.aggregate import aggregate, point_names
 from ray_atr.evaluation.report.tables import paired_table
 from ray_atr.metrics.bootstrap import warning_of_seeds
 from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.training.run_folder import TEST_SCORES, make_trial_id
-from tests.support.fake_runs import write_run
+from tests.support.fake_runs import write_run, write_trial
 
 CLIPS = 60
 SPACE: dict[str, list[Any]] = {
@@ -23,7 +24,7 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-def write_scores(run: Path, objective: str, noise: float, seed: int, share: float) -> None:
+def write_scores(run: Path, point: dict[str, Any], seed: int, share: float) -> None:
     """A share of the clips, the same ones at every seed but for one clip, is found first."""
     found = (np.arange(CLIPS) < share * CLIPS).astype(float)
     found[-1] = seed
@@ -31,7 +32,7 @@ def write_scores(run: Path, objective: str, noise: float, seed: int, share: floa
     kept = {
         f"{direction}/{language}": sample for direction in ("text_to_audio", "audio_to_text") for language in ("eng",)
     }
-    trial = run / "trials" / make_trial_id({"objective": objective, "data.noise.ratio": noise, "seed": seed})
+    trial = run / "trials" / make_trial_id({**point, "seed": seed})
     (trial / TEST_SCORES).parent.mkdir()
     np.savez_compressed(trial / TEST_SCORES, **to_arrays(kept))
 
@@ -43,7 +44,8 @@ def run(tmp_path: Path) -> Path:
     for objective, share in shares.items():
         for noise in (0.0, 0.4):
             for seed in (0, 1):
-                write_scores(folder, objective, noise, seed, share if noise == 0 else 0.5)
+                point = {"objective": objective, "data.noise.ratio": noise}
+                write_scores(folder, point, seed, share if noise == 0 else 0.5)
     return folder
 
 
@@ -89,7 +91,7 @@ def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "other" / "run", {**SPACE, "objective": ["ask"]})
     for noise in (0.0, 0.4):
         for seed in (0, 1):
-            write_scores(other, "ask", noise, seed, 0.9)
+            write_scores(other, {"objective": "ask", "data.noise.ratio": noise}, seed, 0.9)
     runs = read_runs([run, other])
     assert runs.names == [str(run), str(other)]
     table = paired_table(runs)
@@ -99,10 +101,30 @@ def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
     }
 
 
-def test_there_is_no_table_without_kept_scores_or_over_other_settings(tmp_path: Path) -> None:
+def test_there_is_no_table_without_kept_scores_or_over_several_baselines(tmp_path: Path) -> None:
     assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
-    other = write_run(tmp_path / "other", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]})
+    rates: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]}
+    other = write_run(tmp_path / "other", {**rates, "seed": [0]})
+    for objective in rates["objective"]:
+        for rate in rates["train.learning_rate"]:
+            write_scores(other, {"objective": objective, "train.learning_rate": rate}, 0, 0.5)
     assert paired_table(read_runs([other])) is None
+
+
+def test_points_that_vary_other_settings_are_compared_with_the_only_baseline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"], "seed": [0, 1, 2]})
+    points: list[dict[str, Any]] = [{"objective": "ask", "objective.knowledge.neighbours": count} for count in (1, 5)]
+    for number, point in enumerate([{"objective": "contrastive"}, *points]):
+        for seed in (0, 1, 2):
+            write_trial(run, {**point, "seed": seed})
+            write_scores(run, point, seed, 0.3 + 0.2 * number)
+    table = paired_table(runs := read_runs([run]))
+    assert table is not None
+    assert table.columns[:2] == ["objective", "neighbours"]
+    assert [[cell.text for cell in row[:2]] for row in table.rows] == [["ask", "1"], ["ask", "5"]]
+    assert [row[2].text.split()[0] for row in table.rows] == ["+20.0", "+40.0"]
+    assert point_names(aggregate(runs), runs) == ["contrastive", "ask neighbours=1", "ask neighbours=5"]
+    assert "R@1 minus that of contrastive" in write_report(run, figures=False).page.read_text()
 
 
 def test_damaged_scores_are_named(run: Path) -> None:

@@ -10,20 +10,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from ray_atr.cli.tuned_methods import CorrespondenceSweep, space_of, tuning_folder
 from ray_atr.common.override import override
 from ray_atr.common.storage import read_json
+from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.write import write_report
 from ray_atr.metrics.bootstrap import over_clips_and_seeds
 from ray_atr.papers.methods import METHODS, method_of
 from ray_atr.papers.reality_check import (
+    DETECTOR,
     MethodTrials,
     difference,
+    draw_detector,
     drawn_clips,
     hits_of,
+    page_table,
     read_trials,
     share_of_the_way,
+    table,
 )
 from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
@@ -149,6 +156,39 @@ def test_the_share_of_the_way_has_an_interval_of_its_own() -> None:
     assert at_low.low == pytest.approx(0, abs=1e-3)
     # No share of what is not there.
     assert share_of_the_way(cell(floor), cell(half), cell(floor[[1, 2, 0]]))[1:] == (-np.inf, np.inf)
+    # One more hit is not told from the floor.
+    untold = cell(np.where(np.arange(1200).reshape(3, 400) == floor.argmin(), 1.0, floor))
+    of_methods = {"contrastive": cell(floor), "small_loss": cell(half), "oracle": untold}
+    shown = page_table(table({(name, "pair", 0.4): one for name, one in of_methods.items()}), "R@1", 400)
+    (of_share,) = (one for row in shown.rows for one in row if "∞" in one.detail)
+    assert of_share.detail == "(-∞, +∞)"
+    assert "without an end (∞)" in shown.note
+
+
+def test_the_names_of_all_detectors_are_in_the_picture_and_no_two_look_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def saved(figure: Figure, *arguments: Any, **options: Any) -> None:
+        figures.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    curves = {name: np.array([0.5, 0.6]) for name in DETECTOR}
+    one = MethodTrials(np.ones((1, 4)), np.arange(4), (0,), 0.5, 1.0, curves)
+    path = draw_detector({(name, "pair", 0.6): one for name in METHODS}, tmp_path / "detector.png")
+    assert path is not None
+    (figure,) = figures
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == METHODS.keys() - {"oracle"}
+    looks = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
+    assert len(set(looks)) == len(looks)
+    # As wide as its picture at most, and below the panels.
+    box, pixels = legend.get_window_extent(), plt.imread(path).shape[1]
+    assert box.width * DPI / figure.dpi <= pixels
+    assert box.y1 <= min(axes.xaxis.label.get_window_extent().y0 for axes in figure.axes if axes.get_xlabel())
 
 
 def train_methods(run: RunFolder, names: Sequence[str], seeds: Sequence[int], *, noise: float, home: Path) -> None:

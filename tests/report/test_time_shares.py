@@ -66,3 +66,16 @@ def test_of_more_points_than_fit_each_objective_has_its_share(tmp_path: Path, mo
     assert len(names) == 16
     assert sum(name.startswith("m_ltm") for name in names) == 8
     assert axes.get_title(loc="left") == "16 of 24 points, as many of each objective"
+
+
+def test_the_legend_of_a_single_trial_leaves_the_axis_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: drawn.append(self))
+    run = write_run(tmp_path / "run", {"objective": ["contrastive"]})
+    timed(run, dict.fromkeys(TIMED_PARTS, 1.0))
+    draw_time_shares(read_runs([run]), tmp_path / "shares.png")
+    ((axes,), _) = drawn[0].axes, drawn[0].draw_without_rendering()
+    legend = axes.get_legend()
+    assert legend is not None
+    # Not by a pixel: a colour beside the last tick's number would be read with it.
+    assert max(label.get_window_extent().x1 for label in axes.get_xticklabels()) < legend.get_window_extent().x0

@@ -79,5 +79,8 @@ def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
     record_data(run, [named])
     record_data(run, [named])
     assert hashes_of(run.info)["clips  v2"] == "fed"
+    # A set that was moved is no further one.
+    record_data(run, [prepared("abc", name="elsewhere")])
+    assert hashes_of(run.info).keys() == {"tones", "rain", "clips  v2"}
     with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
         record_data(run, [prepared("123")])

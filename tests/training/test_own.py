@@ -144,6 +144,10 @@ def test_it_stops_early_and_leaves_the_best_weights() -> None:
     ("changes", "says"),
     [
         ({"objective": preset("ask")}, "objective.knowledge: got 'ask'; allowed none without a prepared data set"),
+        ({"objective": "kcl"}, "objective: got 'kcl'; allowed an Objective, such as ray_atr"),
+        ({"data": WORDS}, "data: got .*; allowed an object with `languages`, .*; it lacks languages, batch"),
+        ({"validation": WORDS}, "validation: got .*; it lacks languages, batch"),
+        ({"audio": lambda clips: clips}, "audio: got .*; allowed a module of torch"),
         ({"patience": 2}, "patience: got 2; allowed 0 without a validation set"),
         ({"batch_size": 9}, "train.batch_size: got 9; allowed at most 8"),
         (

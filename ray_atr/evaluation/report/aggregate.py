@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ray_atr.common.table import written
+from ray_atr.common.table import MISSING, written
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_name
 from ray_atr.objectives import PRESETS
 
@@ -57,9 +57,12 @@ def row_dicts(table: pd.DataFrame) -> list[dict[Any, Any]]:
 
 
 def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective: bool = True) -> str:
-    """A point's name in figures: its objective, then the value of each path in which points differ."""
+    """A point's name in figures: its objective, then the value of each path in which points differ. Beside the objective's name
+    a setting that the point has not is left out.
+    """
     words = [str(row[OBJECTIVE])] if names_objective else []
-    return " ".join(words + [f"{short_name(path)}={written(row[path])}" for path in paths if path != OBJECTIVE])
+    values = [(short_name(path), written(row[path])) for path in paths if path != OBJECTIVE]
+    return " ".join(words + [f"{name}={value}" for name, value in values if value != MISSING or not words])
 
 
 def point_names(points: pd.DataFrame, runs: Runs) -> list[str]:

@@ -166,6 +166,6 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
         axes.set(xlim=(0, 100), xlabel="share of an epoch (%)")
         if timed > MOST_TIMES:
             axes.set_title(f"{len(names)} of {timed} points, as many of each objective")
-        axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), frameon=False, fontsize=9, handlelength=1.0)
+        axes.legend(loc="center left", bbox_to_anchor=(1.03, 0.5), frameon=False, fontsize=9, handlelength=1.0)
         figure.savefig(path, bbox_inches=UNCUT)
     return path

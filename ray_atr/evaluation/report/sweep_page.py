@@ -15,7 +15,7 @@ import pandas as pd
 from ray_atr.common.override import as_typed
 from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
-from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, row_dicts
+from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
 from ray_atr.evaluation.report.style import DPI
@@ -50,7 +50,7 @@ class Best:
     """The point with the highest validation metric, averaged over seeds, at one noise ratio (None: there is only one)."""
 
     noise_ratio: float | None
-    objective: str
+    name: str
     metric: str
     mean: float
     deviation: float
@@ -163,6 +163,7 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
+    varied = [path for path in differing(points, runs.varied) if path != NOISE]
     commands = []
     for point in (frame.loc[frame[column].idxmax()] for frame in frames):
         trials = runs.finished
@@ -172,7 +173,7 @@ def best_points(runs: Runs) -> list[Best]:
         commands.append(
             Best(
                 noise_ratio=float(point[NOISE]) if NOISE in runs.varied else None,
-                objective=str(point[OBJECTIVE]),
+                name=point_name(point, varied),
                 metric=metric,
                 mean=float(point[column]),
                 deviation=float(point[f"{column} (sd)"]),

@@ -139,7 +139,8 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
     def cell(row: Mapping[Any, Any], column: Column) -> Cell:
         mean = row[column.metric]
         text = (percent if column.is_percent else number)(mean, row.get(f"{column.metric} (sd)"))
-        return Cell(text + AT_CHANCE * is_at_chance(row, column.metric), is_best=mean == best.get(column.metric))
+        at_chance = is_at_chance(row, column.metric)
+        return Cell(text + AT_CHANCE * at_chance, is_best=mean == best.get(column.metric) and not at_chance)
 
     return [
         [
@@ -202,20 +203,26 @@ def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
 def paired_table(runs: Runs) -> Table | None:
     """R@1 minus the baseline's on the same queries, a block a noise ratio.
 
-    None unless trials differ in objective and noise alone. Points with a trial that kept no scores are left out.
+    None unless there is one point with the baseline's objective. Points with a trial that kept no scores are left out.
     """
-    if set(runs.varied) - {OBJECTIVE, NOISE} or runs.measured_on != [TEST]:
+    if runs.measured_on != [TEST]:
         return None
-    points = _points(runs)
-    names = list(dict.fromkeys(objective for objective, _ in points))
-    baseline = BASELINE if BASELINE in names or not names else names[0]
+    own = [OBJECTIVE, *(path for path in runs.varied if path not in (OBJECTIVE, NOISE))]
+    points = _points(runs, own)
+    names = list(dict.fromkeys(name for name, _ in points))
+    objectives = [objective for objective, *_ in names]
+    baseline = BASELINE if BASELINE in objectives or not names else objectives[0]
+    if objectives.count(baseline) != 1:
+        return None
+    reference = names[objectives.index(baseline)]
+    has_noise = NOISE in runs.varied
     blocks = [
         [
-            _row(name, noise, compare_runs(points[baseline, noise], points[name, noise]))
+            _row([written(noise)] * has_noise + list(name), compare_runs(points[reference, noise], points[name, noise]))
             for name in names
-            if name != baseline and (name, noise) in points
+            if name != reference and (name, noise) in points
         ]
-        for noise in sorted({noise for objective, noise in points if objective == baseline})
+        for noise in sorted({noise for name, noise in points if name == reference})
     ]
     if not any(blocks):
         return None
@@ -225,20 +232,22 @@ def paired_table(runs: Runs) -> Table | None:
             f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds. "
             f"{DISTINGUISHED}: the interval leaves 0 out. {warning_of_seeds(min(map(len, points.values())))}"
         ).strip(),
-        columns=["noise", "objective", *ARROWS.values()],
+        columns=[*map(short_name, [NOISE] * has_noise + own), *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )
 
 
-def _points(runs: Runs) -> dict[tuple[str, float], list[dict[QueryGroup, Sample]]]:
-    """The scores of each (objective, noise)'s seeds, in reading order; only of points whose trials all have scores."""
-    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [OBJECTIVE, NOISE, SEED])
+def _points(runs: Runs, own: Sequence[str]) -> dict[tuple[tuple[str, ...], float], list[dict[QueryGroup, Sample]]]:
+    """The scores of each point's seeds, by its values of `own` and its noise, in reading order; only of points whose trials all
+    have scores.
+    """
+    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [*own, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
-    of_points: dict[tuple[str, float], list[dict[QueryGroup, Sample]]] = {}
+    of_points: dict[tuple[tuple[str, ...], float], list[dict[QueryGroup, Sample]]] = {}
     for row in row_dicts(finished):
         stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
         scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
-        of_points.setdefault((str(row[OBJECTIVE]), float(row[NOISE])), []).append(scores)
+        of_points.setdefault((tuple(written(row[path]) for path in own), float(row[NOISE])), []).append(scores)
     return {point: scores for point, scores in of_points.items() if all(scores)}
 
 
@@ -254,7 +263,7 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
         raise DamagedFileError(path) from None
 
 
-def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Cell]:
+def _row(names: Sequence[str], found: Mapping[Metric, Difference]) -> list[Cell]:
     of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
     # z: no -0.0
     texts = [
@@ -262,7 +271,7 @@ def _row(name: str, noise: float, found: Mapping[Metric, Difference]) -> list[Ce
         + f" {DISTINGUISHED}" * one.is_distinguishable
         for one in of_directions
     ]
-    return [Cell(written(noise), is_number=False), Cell(name, is_number=False), *map(Cell, texts)]
+    return [*(Cell(name, is_number=False) for name in names), *map(Cell, texts)]
 
 
 def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
