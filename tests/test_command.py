@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import resource
 import subprocess
@@ -16,8 +17,9 @@ from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
-from ray_atr.cli.running import start_of
+from ray_atr.cli.running import as_sweep, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
+from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
 from ray_atr.common.storage import write_json
 from ray_atr.training.recipes import RECIPES
@@ -246,3 +248,13 @@ def test_the_package_offers_its_public_names() -> None:
         _ = ray_atr.recall_at_k
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing
+
+
+def test_a_training_is_run_with_each_of_its_own_options() -> None:
+    given = TrainOptions(
+        recipe="vectors", config="c.yaml", out="runs/a", ray="never", figures=False, estimate=True, quiet=True
+    )
+    taken = as_sweep(given)
+    for field in dataclasses.fields(ExperimentOptions):
+        assert getattr(taken, field.name) == getattr(given, field.name), field.name
+    assert taken.retry_failed

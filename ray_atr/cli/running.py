@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,7 @@ def run_plan(
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
-    # A failed single trial is always run again.
-    how = (
-        options
-        if isinstance(options, SweepOptions)
-        else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
-    )
+    how = as_sweep(options)
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     if how.concurrency is not None and how.concurrency < 1:
@@ -74,6 +69,14 @@ def run_plan(
     run = resumed or _create(name, experiment, plan, options.out, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
+
+
+def as_sweep(options: ExperimentOptions) -> SweepOptions:
+    """The options of a training as those of a sweep of one trial, which is run again if it has failed."""
+    if isinstance(options, SweepOptions):
+        return options
+    given = {field.name: getattr(options, field.name) for field in fields(ExperimentOptions)}
+    return SweepOptions(retry_failed=True, **given)
 
 
 def planned(
