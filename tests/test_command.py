@@ -151,7 +151,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as exit_:
         main(arguments=["swep"])
     assert exit_.value.code == 2
-    assert "command: got 'swep'; allowed one of train, sweep, " in (error := capsys.readouterr().err)
+    assert "command: got 'swep'; allowed one of prepare, translate, " in (error := capsys.readouterr().err)
     assert "did you mean sweep?" in error
 
 
