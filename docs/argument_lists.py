@@ -23,6 +23,14 @@ LEAD = re.compile(r"^(When|Related): ")
 DIRECTIVE = re.compile(r"  # doctest: .*$")
 
 
+def escaped(line: str) -> str:
+    """The line with `<` as text and not as the begin of a tag, except in code."""
+    if line.startswith("    "):
+        return line
+    parts = line.split("`")
+    return "`".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
+
+
 def as_list(text: str) -> str:
     """The docstring with each line `name  what it is`, and the lines that continue it, as an item of a Markdown list."""
     lines: list[str] = []
@@ -36,15 +44,15 @@ def as_list(text: str) -> str:
             is_example = bool(line.strip())
         elif found := NAME.match(line):
             lines += [] if is_item else [""]
-            lines.append(f"- `{found['names']}`: {found['rest']}")
+            lines.append(f"- `{found['names']}`: {escaped(found['rest'])}")
             is_item = True
         elif is_item and (found := CONTINUED.match(line)):
-            lines.append(f"  {found['rest']}")
+            lines.append(f"  {escaped(found['rest'])}")
         elif LEAD.match(line):
-            lines += ["", LEAD.sub(r"**\1:** ", line)]
+            lines += ["", LEAD.sub(r"**\1:** ", escaped(line))]
             is_item = False
         else:
-            lines += ["", line] if is_item and line.strip() else [line]
+            lines += ["", escaped(line)] if is_item and line.strip() else [escaped(line)]
             is_item = False
     return "\n".join([*lines, "```"] if is_example else lines)
 

@@ -1,7 +1,7 @@
 """For the rendered pages: where a browser may break a line of code.
 
 A browser may break `--train.epochs` after each of its first two hyphens. Here an option stays whole up to its first dot. In a
-table, where a name is otherwise never broken, a dotted name may be broken after a dot.
+table, where a name is otherwise never broken, a dotted name may be broken after a dot, but not before a file's extension.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 CODE = re.compile(r"<code[^>]*>.*?</code>", re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[\w-]+")
 CELL = re.compile(r"<td[^>]*>.*?</td>", re.DOTALL)
-DOT = re.compile(r"(?<=\w)\.(?=[a-z])(?![^<]*>)")
+FILES = "arrow|csv|faiss|html|jsonl?|md|np[yz]|onnx|parquet|pt|py|safetensors|svg|yaml"
+DOT = re.compile(rf"(?<=\w)\.(?=[a-z])(?!(?:{FILES})\b)(?![^<]*>)")
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -48,6 +48,10 @@ def test_an_example_is_rendered_as_code_and_its_leads_as_paragraphs(argument_lis
     assert argument_lists.as_list(example).splitlines()[-2:] == ["2", "```"]
 
 
+def test_a_product_in_prose_is_no_tag(argument_lists: ModuleType) -> None:
+    assert argument_lists.as_list("s = <u, v>, in `a < b`:\n\n    <x>") == "s = &lt;u, v>, in `a < b`:\n\n    <x>"
+
+
 def test_the_settings_of_a_class_are_rendered_as_a_list(argument_lists: ModuleType) -> None:
     lines = argument_lists.settings_list(LearnedSettings).splitlines()
     assert "- `temperature` (0.07): first value of the temperature, if it is learned; (0, inf)" in lines
@@ -59,8 +63,8 @@ def test_an_option_is_broken_neither_after_its_hyphens_nor_a_name_in_a_table_but
     assert breaks("<p>a--b <code>run --no-ray.x</code></p>") == (
         '<p>a--b <code>run <span class="option">--no-ray</span>.x</code></p>'
     )
-    assert breaks("<td><code>train.rate</code> a.b 1.5</td><p><code>a.b</code></p>") == (
-        "<td><code>train.<wbr>rate</code> a.b 1.5</td><p><code>a.b</code></p>"
+    assert breaks("<td><code>train.rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>") == (
+        "<td><code>train.<wbr>rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>"
     )
 
 
