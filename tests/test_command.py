@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -17,7 +17,7 @@ from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
-from ray_atr.cli.running import as_sweep, start_of
+from ray_atr.cli.running import run_plan, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
 from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
@@ -155,6 +155,17 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     assert "did you mean sweep?" in error
 
 
+@pytest.mark.parametrize("figures", [True, False])
+def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch, figures: bool) -> None:
+    taken = Mock()
+    for name in ("planned", "_create", "_run"):
+        monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
+    taken.planned.return_value = (None, None)
+    taken._create.return_value = MagicMock()
+    run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, say=print)
+    assert taken._run.call_args.args[3].figures is figures
+
+
 def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments=["--tyro-print-completion", "bash"])
@@ -248,13 +259,3 @@ def test_the_package_offers_its_public_names() -> None:
         _ = ray_atr.recall_at_k
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = ray_atr.nothing
-
-
-def test_a_training_is_run_with_each_of_its_own_options() -> None:
-    given = TrainOptions(
-        recipe="vectors", config="c.yaml", out="runs/a", ray="never", figures=False, estimate=True, quiet=True
-    )
-    taken = as_sweep(given)
-    for field in dataclasses.fields(ExperimentOptions):
-        assert getattr(taken, field.name) == getattr(given, field.name), field.name
-    assert taken.retry_failed

@@ -39,13 +39,11 @@ class ExperimentOptions:
         "none",
     )
     out: str | None = option(None, "run folder to make, or a URL such as s3://...", "FOLDER", "runs/<command>-<time>")
-    resume: str | None = option(
-        None, "continue the run in this folder; finished trials and epochs are not repeated", "FOLDER", "a new run"
-    )
+    resume: str | None = option(None, "continue this run folder; what is finished is kept", "FOLDER", "a new run")
     ray: Literal["always", "never"] = option(
-        "always", "always: start Ray, or join a cluster; never: train one trial after the other in this process"
+        "always", "never: train in this process, one trial after the other, without Ray and without workers"
     )
-    figures: bool = option(True, "draw the figures of the report")
+    figures: bool = option(True, "draw the figures of the report at the end too")
     estimate: bool = option(
         False, "measure some steps of each kind of trial, print the time, disk space and memory of all trials, and exit"
     )

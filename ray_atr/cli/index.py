@@ -60,10 +60,10 @@ class QueryIndex:
     """Query an index by text, in any language that its retriever learned, or by a sound."""
 
     index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
-    text: tyro.conf.Positional[str] = option("", "text to search for", "TEXT", "with --like or --from: none")
-    like: str | None = option(None, "audio file: find sounds like it", "FILE", "search by text")
+    text: tyro.conf.Positional[str] = option("", "what to hear", "TEXT", "with --like or --from: none")
+    like: str | None = option(None, "a sound to find others like it", "FILE", "search by text")
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = option(
-        None, "file with one query per line; -: standard input", "FILE", "the one text"
+        None, "a file with a text on each line, or - for the standard input", "FILE", "the one text"
     )
     language: str | None = option(None, "ISO 639 code of the text's language; only some models need it", "CODE", "none")
     top: int = option(10, "most answers to a query")

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,15 @@ def run_plan(
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
-    how = as_sweep(options)
+    # A failed single trial is always run again.
+    how = (
+        options
+        if isinstance(options, SweepOptions)
+        else SweepOptions(retry_failed=True, ray=options.ray, quiet=options.quiet)
+    )
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+    how = replace(how, figures=options.figures)
     if how.concurrency is not None and how.concurrency < 1:
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
@@ -69,14 +75,6 @@ def run_plan(
     run = resumed or _create(name, experiment, plan, options.out, recipe_of(options, settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
-
-
-def as_sweep(options: ExperimentOptions) -> SweepOptions:
-    """The options of a training as those of a sweep of one trial, which is run again if it has failed."""
-    if isinstance(options, SweepOptions):
-        return options
-    given = {field.name: getattr(options, field.name) for field in fields(ExperimentOptions)}
-    return SweepOptions(retry_failed=True, **given)
 
 
 def planned(
