@@ -3,8 +3,8 @@
 - Lines that describe one name each (`audio  [B, D], unit norm`) become a list.
 - An example (`>>> ...`) becomes a block of code, with what it prints. As Markdown it would be a quotation.
 - `When:` and `Related:` begin paragraphs of their own.
-- A class of settings gets a list of them: name, default, meaning and allowed values. Of another dataclass, the fields that
-  its docstring does not mention are listed.
+- A class of settings gets a list of them: name, default, meaning and allowed values. Of another dataclass, the
+  fields are listed, except those that its docstring lists.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def settings_list(settings: type) -> str:
 
 
 def fields_list(fields: griffe.Class) -> str:
-    """A Markdown list of a dataclass's own fields, without those that its docstring mentions."""
+    """A Markdown list of a dataclass's own fields. If its docstring has a list, without those that it mentions."""
     text = fields.docstring.value if fields.docstring else ""
+    listed = text if "- `" in text else ""
     lines = [
         f"- `{name}: {field.annotation}`"
         for name, field in fields.attributes.items()
@@ -84,7 +85,7 @@ def fields_list(fields: griffe.Class) -> str:
             name.startswith("_")
             or field.docstring
             or "ClassVar" in str(field.annotation)
-            or re.search(rf"\b{name}\b", text)
+            or re.search(rf"\b{name}\b", listed)
         )
     ]
     return "\n".join(["", "", "**Fields:**", "", *lines]) if lines else ""

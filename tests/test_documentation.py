@@ -48,6 +48,26 @@ def test_an_example_is_rendered_as_code_and_its_leads_as_paragraphs(argument_lis
     assert argument_lists.as_list(example).splitlines()[-2:] == ["2", "```"]
 
 
+def test_the_fields_of_a_class_are_rendered_unless_its_docstring_lists_them(argument_lists: ModuleType) -> None:
+    griffe = pytest.importorskip("griffe")
+    code = '''
+from dataclasses import dataclass
+
+@dataclass
+class Pair:
+    """Two numbers.{}"""
+    first: int
+    second: float = 0.0
+'''
+
+    def fields_of(listed: str) -> list[str]:
+        with griffe.temporary_visited_module(code.format(listed)) as module:
+            return [line for line in argument_lists.fields_list(module["Pair"]).splitlines() if line]
+
+    assert fields_of("") == ["**Fields:**", "- `first: int`", "- `second: float`"]
+    assert fields_of("\\n\\n- `first`: one.") == ["**Fields:**", "- `second: float`"]
+
+
 def test_a_product_in_prose_is_no_tag(argument_lists: ModuleType) -> None:
     assert argument_lists.as_list("s = <u, v>, in `a < b`:\n\n    <x>") == "s = &lt;u, v>, in `a < b`:\n\n    <x>"
 
