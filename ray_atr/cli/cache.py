@@ -19,7 +19,7 @@ from ray_atr.common.settings import refuse
 class CacheCommand:
     """List what is cached under data/ (features, vectors, tokenisers, copies of indexes): all of it can be made again."""
 
-    prune: bool = option(False, "remove caches that were not used for --unused-days, and what killed runs left")
+    prune: bool = option(False, "remove caches that were not used for --unused-days, and files that killed runs left")
     unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", "DAYS")
 
 

@@ -38,7 +38,9 @@ class BuildIndex:
     checkpoint: str = option(help="saved retriever: its folder, its trial's, or its run's", metavar="FOLDER")
     audio: str = option(help="folder of audio, folder or URL of a data set, or .npy file", metavar="ARCHIVE")
     out: str = option(help="folder of the new index", metavar="INDEX")
-    part: str = option("", "K/N: the K-th of N parts of the archive, to be served with the others as one", "K/N", "all")
+    part: str = option(
+        "", "index only the K-th of N parts of the archive; `serve` searches several parts as one", "K/N", "all"
+    )
     encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
@@ -47,8 +49,10 @@ class UpdateIndex:
     """Update an index: new and changed sounds are encoded, removed ones are left out."""
 
     index: tyro.conf.Positional[str] = option(help="folder of the index", metavar="INDEX")
-    checkpoint: str | None = option(None, "where its retriever has moved to", "FOLDER", "where it was")
-    audio: str | None = option(None, "where its archive has moved to", "ARCHIVE", "where it was")
+    checkpoint: str | None = option(
+        None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
+    )
+    audio: str | None = option(None, "new place of the archive, if it has moved", "ARCHIVE", "its old place")
     encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
@@ -64,14 +68,18 @@ class QueryIndex:
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = option(
         None, "a file with a text on each line, or - for the standard input", "FILE", "the one text"
     )
-    language: str | None = option(
-        None, "ISO 639 code of the text's language", "CODE", "asked for if the model needs it"
+    language: str | None = option(None, "ISO 639 code of the text's language; only some models need it", "CODE", "none")
+    top: int = option(10, "most answers to a query")
+    at_least: float | None = option(
+        None, "only answers with at least this probability; needs a calibration", "P", "all of the top"
     )
-    top: int = option(10, "answers to a query at most")
-    at_least: float | None = option(None, "only answers of this probability or more", "P", "all of the top")
-    or_nothing: bool = option(False, "answer 'nothing found' if the best answers look like those to what is not there")
-    json: bool = option(False, "print JSON, an object for each query on a line of its own")
-    checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
+    or_nothing: bool = option(
+        False, "answer 'nothing found' if nothing in the archive seems to match; needs a calibration"
+    )
+    json: bool = option(False, "print one JSON object per line, for each query")
+    checkpoint: str | None = option(
+        None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
+    )
 
 
 COMMANDS = {"build": BuildIndex, "update": UpdateIndex, "query": QueryIndex}

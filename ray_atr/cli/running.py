@@ -60,6 +60,7 @@ def run_plan(
     how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True, quiet=options.quiet)
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+    how = replace(how, figures=options.figures)
     if how.concurrency is not None and how.concurrency < 1:
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):

@@ -73,12 +73,16 @@ def evaluate(
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
 
-    `baseline` are checkpoints too, or one folder of an earlier evaluation of the same split. `out` is a new folder
-    (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
-    written.
+    checkpoints   folders or URLs of saved retrievers, trials, or runs of one trial.
+    options       the data set, the split, its languages, and how candidates are ranked.
+    baseline      checkpoints too, or one folder of an earlier evaluation of the same split; empty: no comparison.
+    encoding      where the clips are encoded and in which batches; None: by Ray's workers. `Encoding(ray="never")` stays in
+                  this process.
+    out           a new folder or URL for the page and the scores; None: `runs/evaluate-<time>`.
+    progress, say  called with what progresses, and with lines of text.
 
-    The numbers are in `.page.metrics`. `encoding` says where the clips are encoded and in which batches; `progress` and `say`
-    report progress.
+    Returns the folder and the page; the metrics are in `.page.metrics`. Raises ValueError for bad input before anything is
+    encoded or written.
 
     When: a saved retriever is to be evaluated, or compared, on a prepared data set.
     Related: `ray_atr.retrieval_metrics` for embeddings of your own.

@@ -265,10 +265,10 @@ class NoCorrespondence(Correspondence):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Correspondence):
-    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the upper bound of every method.
+    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known.
 
-    When: noise was injected, and an upper bound for the other methods is wanted.
-    Related: every other method estimates what this one knows.
+    When: noise was injected, and the other methods are compared with weights that are right.
+    Related: every other method estimates what this one knows. Those that give wrong pairs new partners can be better.
 
     >>> from ray_atr.objectives import Objective
     >>> from ray_atr.objectives.correspondence import CORRESPONDENCES
