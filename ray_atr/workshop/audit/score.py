@@ -87,7 +87,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
             rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
             rows = rows[first[rows + offset] >= 0]
             values[rows] = fold.score(place[rows], first[rows + offset]) / scales[spoken]
-    posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip)
+    posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip, language)
     wrong = {offset: _wrong(values, score, posteriors, language == spoken) for offset, values in shifted.items()}
     audit = Audit(posteriors, score, preferred)
     # Regressions that tell nothing are as sure of a block as of any other.
