@@ -259,6 +259,10 @@ def test_sixty_answers_give_an_interval_that_holds_the_truth(
     assert found.low <= found.share <= found.high
     written = json.loads((tmp_path / "estimate.json").read_text())
     assert (written["heard"], written["unanswered"]) == (60, 0)
+    # As a spreadsheet writes it where the comma is the decimal point.
+    semicolons = tmp_path / "semicolons.csv"
+    semicolons.write_text((tmp_path / "answers.csv").read_text().replace(",", ";"))
+    assert estimate(audit, semicolons, tmp_path / "same.json") == found
     # What cannot be told is left out, and costs width.
     fewer = write_answers(tmp_path / "fewer.csv", [{**row, "wrong": ""} for row in answers[:30]] + answers[30:])
     wider = estimate(audit, fewer, tmp_path / "fewer.json")
