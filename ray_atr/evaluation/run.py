@@ -20,6 +20,7 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
@@ -301,15 +302,16 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     """Warnings about earlier uses of the split, for training or selection."""
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
-    languages = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
+    notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
+    share = checkpoint.share_trained_on(eval_split.manifest, eval_split.split)
+    if share > FEW:
+        which = "These clips" if share == 1 else f"Some {share:.0%} of these clips"
+        notes.append(f"{which} were trained on.")
     if checkpoint.experiment is None:
-        return languages
+        return notes
     if not checkpoint.is_trained_on(eval_split.manifest):
-        return ["Another data set than the training's: whether the two share recordings was not checked.", *languages]
-    notes, data = languages, checkpoint.experiment.data
-    if eval_split.split == data.train_split:
-        notes.append("These clips were trained on.")
-    if eval_split.split == data.validation_split:
+        return ["Another data set than the training's: whether the two share recordings was not checked.", *notes]
+    if eval_split.split == checkpoint.experiment.data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
     return notes
 

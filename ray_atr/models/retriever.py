@@ -544,8 +544,9 @@ class Retriever(nn.Module):
                 "ranking": {**flatten(self.ranking), "distance": self.distance},
                 "front_end": flatten(self.audio_tower.front_end),
                 "languages": list(self.languages),
-                "trained_captions": self.trained_captions.text(),
             }
+            if len(self.trained_captions.numbers):
+                content["trained_captions"] = self.trained_captions.text()
             write_settings(aside, content)
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()

@@ -19,6 +19,7 @@ from ray_atr.common.caches import cache_folder
 from ray_atr.common.positives import folded
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FRAMES, open_features
@@ -40,8 +41,6 @@ CLIPS = 64
 """Clips that are encoded at a time."""
 LEAST_DEVIATION = 1e-6
 """Of a statistic over the clips; one that is the same in all says nothing."""
-FEW = 0.05
-"""Share of the clips that the first weights may have trained on: as much as a share of true pairs may be off."""
 CAPTIONS = 4096
 """Captions of the training set that are embedded at a time."""
 

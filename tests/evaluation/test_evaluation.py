@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ray_atr.common.storage import StorageError
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
@@ -496,6 +497,23 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
     assert all("No captions in training: fra." in of_split for of_split in said.values())
+    # In no run, and other data with some of the clips.
+    retriever = Retriever.from_pretrained(world["loose"])
+    clips = [row for row in _clips(world["data"]) if row["split"] == "train"]
+    retriever.trained_captions = CaptionSample.of(
+        [row["clip_id"] for row in clips], lambda rows: [clips[row]["captions"]["eng"] for row in rows]
+    )
+    retriever.save_pretrained(tmp_path / "copy")
+    rows = [dataclasses.replace(Clip(**row), split="test") for row in _clips(world["data"])]
+    write_clips(tmp_path / "mixed", rows, name="mixed", licence="none")
+    share = len(clips) / len(rows)
+    for place, out, warned in (
+        (world["data"], "of copy", trained),
+        (tmp_path / "mixed", "of mixed", f"Some {share:.0%} of these clips were trained on."),
+    ):
+        split = "train" if place == world["data"] else "test"
+        page = evaluate([tmp_path / "copy"], options(data=str(place), split=split), out=tmp_path / out, **quiet).page
+        assert warned in page.warnings
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:

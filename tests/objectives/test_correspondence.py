@@ -664,6 +664,17 @@ def test_detection_of_certain_and_of_equal_beliefs() -> None:
     assert "detector_auc" not in detection(torch.ones(4), torch.ones(4, dtype=torch.bool))
 
 
+def test_rounding_tells_no_pairs_apart() -> None:
+    """As where a plan transports everything: all weights are 1 up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    is_true = torch.rand(40, generator=generator) < 0.5
+    rounded = 1 - 1e-7 * torch.rand(40, generator=generator, dtype=torch.float64) - 1e-7 * ~is_true
+    assert detection(rounded, is_true)["detector_auc"] == 0.5
+    score = torch.where(is_true, 2.0, 1.0)
+    assert detection(rounded, is_true, score)["detector_auc"] == 1
+    assert detection(rounded - 1e-5 * ~is_true, is_true)["detector_auc"] == 1
+
+
 def test_pairs_that_are_believed_alike_stand_in_the_order_of_their_score() -> None:
     generator = np.random.default_rng(2)
     is_true = torch.from_numpy(generator.random(400) < 0.6)

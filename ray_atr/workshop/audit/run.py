@@ -21,17 +21,16 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, write_json
 from ray_atr.data.caption_digests import caption_digests
-from ray_atr.data.caption_sample import CaptionSample
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
-from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
+from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
-from ray_atr.training.run_folder import captions_trained_on
 from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
 from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, CrossFit
 from ray_atr.workshop.audit.score import Audit, audit_pairs
@@ -82,7 +81,7 @@ def audit_data_set(
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        if share := _share_trained_on(opened, manifest, clip_ids, captions):
+        if (share := opened.share_trained_on(manifest, options.split)) > FEW:
             which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
             say(
                 f"warning: {opened.folder} was trained on {which} and takes their captions for right, so fewer wrong ones are "
@@ -128,17 +127,6 @@ def audit_data_set(
         _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
         write_json(place / FACTS_FILE, {**facts, TABLE_DIGEST: digest_of_file(place / TABLE_FILE)})
     return folder
-
-
-def _share_trained_on(
-    checkpoint: Checkpoint, manifest: Manifest, clip_ids: Sequence[str], captions: Sequence[Caption]
-) -> float:
-    """The share of a split's clips that a retriever was trained on with their captions, as far as it is known."""
-    texts: list[list[str]] = [[] for _ in clip_ids]
-    for one in captions:
-        texts[one.row].append(one.text)
-    sample = CaptionSample.of(clip_ids, lambda rows: [texts[row] for row in rows], are_joined=bool(manifest.parts))
-    return sample.share_in(captions_trained_on(checkpoint.folder))
 
 
 def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> tuple[list[str], list[Caption]]:
