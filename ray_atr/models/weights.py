@@ -318,7 +318,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that `write_settings` wrote. ValueError for a missing or broken file, or another layout."""
     file = folder / SETTINGS_FILE
     if not file.is_file():
-        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
+        # Commands take a run or a trial and find its best epoch.
+        of_trials = sorted(
+            one.parent for place in ("", "trials/*/") for one in folder.glob(f"{place}best/{SETTINGS_FILE}")
+        )
+        meant = f" (did you mean {of_trials[0]}?)" if of_trials else ""
+        raise refuse(
+            "model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}", meant
+        )
     content = read_json(file)
     if not isinstance(content, dict):
         raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")

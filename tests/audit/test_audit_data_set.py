@@ -285,9 +285,9 @@ def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path,
 
 
 def forget_table(audit: Path) -> None:
-    """Make an audit one that does not know its table's digest, as those of before had none."""
+    """Make an audit one that does not know its table's hash, as those of before had none."""
     facts = read_json(audit / "audit.json")
-    write_json(audit / "audit.json", {name: value for name, value in facts.items() if name != "pairs_digest"})
+    write_json(audit / "audit.json", {name: value for name, value in facts.items() if name != "pairs_hash"})
 
 
 def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:

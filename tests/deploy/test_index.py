@@ -236,11 +236,13 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     for name, content in broken.items():
         (audio / name).write_bytes(content)
     (audio / "loop").symlink_to(audio)
+    (audio / "away.wav").symlink_to(tmp_path / "not mounted" / "a.wav")
     (audio / "readme.txt").write_text("no audio")
     said: list[str] = []
     options = {"say": said.append}
     changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
-    assert set(changes.broken) == set(broken)
+    assert set(changes.broken) == {*broken, "away.wav"}
+    assert changes.broken["away.wav"] == "No such file or directory"
     assert changes.manifest.num_sounds == 2
     assert all(any(name in line for line in said) for name in broken)
     assert "ffmpeg" in changes.broken["phone.m4a"]
@@ -249,7 +251,7 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     options = {"encoding": IndexEncoding(batch_size=1)}
     update_index(str(tmp_path / "index"), **options)
     update_index(str(tmp_path / "index"), progress=lambda what, done, total: counts.append((done, total)), **options)
-    assert counts[-1] == (305, 305)
+    assert counts[-1] == (306, 306)
     shutil.rmtree(audio)
     audio.mkdir()
     with pytest.raises(ValueError, match=r"--audio: got .*; allowed one with sounds: \.wav"):

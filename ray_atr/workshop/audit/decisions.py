@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ray_atr.common.digests import digest_of_file
 from ray_atr.common.locations import MAX_NAME_BYTES
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
+from ray_atr.data.shards import Manifest, hash_of_file, read_manifest, read_shard, write_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import Key, read_facts
 from ray_atr.workshop.audit.certify import certified
-from ray_atr.workshop.audit.run import TABLE_DIGEST, TABLE_FILE
+from ray_atr.workshop.audit.run import TABLE_FILE, TABLE_HASH
 
 DECISIONS = ("keep", "drop", "fix")
 
@@ -113,7 +112,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     Raises ValueError if the data set or the audit's table changed since the audit, the rate is none, or no caption can be kept.
     """
     facts, manifest = audited(audit)
-    if digest_of_file(audit / TABLE_FILE) != facts.get(TABLE_DIGEST, digest_of_file(audit / TABLE_FILE)):
+    if facts.get(TABLE_HASH) not in (None, hash_of_file(audit / TABLE_FILE)):
         raise DamagedFileError(
             audit / TABLE_FILE, "what is promised holds for its p-values alone; make the audit again"
         )

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
-from ray_atr.common.digests import digest_of_file
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
@@ -23,7 +22,7 @@ from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, 
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_sample import FEW
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
+from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
@@ -36,8 +35,8 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, C
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
-TABLE_DIGEST = "pairs_digest"
-"""Where an audit's facts have the digest of the table, whose p-values `--keep` reads."""
+TABLE_HASH = "pairs_hash"
+"""Where an audit's facts have the hash of the table, whose p-values `--keep` reads."""
 
 
 class Caption(NamedTuple):
@@ -125,7 +124,7 @@ def audit_data_set(
         listed = [captions[m] for m in sample.pairs]
         write_list(place / LIST_FILE, [one[1:] for one in listed])
         _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
-        write_json(place / FACTS_FILE, {**facts, TABLE_DIGEST: digest_of_file(place / TABLE_FILE)})
+        write_json(place / FACTS_FILE, {**facts, TABLE_HASH: hash_of_file(place / TABLE_FILE)})
     return folder
 
 
