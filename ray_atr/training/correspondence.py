@@ -97,8 +97,7 @@ class AuditedShare(NamedTuple):
     def of(self, language: str) -> float | None:
         """The share of wrong captions of a language; None if it was not audited. `--estimate` says one for all that were."""
         if "interval_95" in self.facts:
-            # Files of before say no languages.
-            is_known = language in self.facts.get("caption_digests", (language,))
+            is_known = language in self.facts.get("caption_digests", ())
             return self._checked(self.facts.get("wrong_share")) if is_known else None
         audited = self.facts["wrong_share_by_language"]
         found = audited.get(language) if isinstance(audited, dict) else {}

@@ -26,7 +26,7 @@ from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import read_manifest, read_shard, write_clips, write_manifest
+from ray_atr.data.shards import hash_of_file, read_manifest, read_shard, write_clips, write_manifest
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.correspondence.cross_fit import Pairs
@@ -38,7 +38,7 @@ from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.decisions import apply_decisions, check_of, keep_certified, read_decisions
 from ray_atr.workshop.audit.options import RATE_CAVEAT, AuditOptions, CrossFit
 from ray_atr.workshop.audit.posteriors import posteriors_of
-from ray_atr.workshop.audit.run import audit_data_set
+from ray_atr.workshop.audit.run import TABLE_FILE, TABLE_HASH, audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.browser import CHROMIUM, opened
@@ -284,10 +284,10 @@ def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path,
     assert not (tmp_path / "estimate.json").exists()
 
 
-def forget_table(audit: Path) -> None:
-    """Make an audit one that does not know its table's hash, as those of before had none."""
+def accept_table(audit: Path) -> None:
+    """As if the audit had written its table as it is now."""
     facts = read_json(audit / "audit.json")
-    write_json(audit / "audit.json", {name: value for name, value in facts.items() if name != "pairs_hash"})
+    write_json(audit / "audit.json", {**facts, TABLE_HASH: hash_of_file(audit / TABLE_FILE)})
 
 
 def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -
         writer.writerows({**row, "p_value": str((n + 1) / len(rows))} for n, row in enumerate(rows))
     with pytest.raises(DamagedFileError, match=r"pairs\.csv: damaged.*make the audit again"):
         keep_certified(audit, 0.05, tmp_path / "none")
-    forget_table(audit)
+    accept_table(audit)
     with pytest.raises(ValueError, match=r"--keep: got 0\.05; allowed a larger share"):
         keep_certified(audit, 0.05, tmp_path / "none")
 
@@ -329,7 +329,7 @@ def test_captions_of_one_clip_are_certified_as_one_observation(
         writer = csv.DictWriter(file, list(table[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": f"{p_of[row['clip_id']]:.9f}"} for row in table)
-    forget_table(tmp_path / "audit")
+    accept_table(tmp_path / "audit")
     keep_certified(tmp_path / "audit", 0.02, tmp_path / "kept")
     p_value, clip = (np.repeat(values, 2) for values in ([*p_of.values()], np.arange(160)))
     together, apart = (certified(p_value, 0.02, wrong_share(p_value, of)).sum() for of in (clip, None))

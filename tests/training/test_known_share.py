@@ -190,7 +190,7 @@ def test_the_share_of_each_trained_language_is_asked_for(home: Path, tmp_path: P
 def test_a_share_that_no_audit_writes_is_refused(tmp_path: Path, share: Any) -> None:
     for name, content in (
         ("audit.json", {"wrong_share_by_language": {"eng": {"share": share}}}),
-        ("estimate.json", {"wrong_share": share, "interval_95": [0, 1]}),
+        ("estimate.json", {"wrong_share": share, "interval_95": [0, 1], "caption_digests": {"eng": ""}}),
         ("list.json", {"wrong_share_by_language": [share]}),
     ):
         (tmp_path / name).write_text(json.dumps(content))

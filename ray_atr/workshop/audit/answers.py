@@ -65,7 +65,7 @@ def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
     noise = interval(sizes, num_heard, num_wrong)
     about: dict[str, Any] = {
         "audit": str(audit),
-        **{name: facts[name] for name in ("data_hash", "split", "caption_digests") if name in facts},
+        **{name: facts[name] for name in ("data_hash", "split", "caption_digests")},
         "heard": int(num_heard.sum()),
         "unanswered": len(listed) - len(given),
         "wrong_of_these": int(num_wrong.sum()),

@@ -112,7 +112,7 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     Raises ValueError if the data set or the audit's table changed since the audit, the rate is none, or no caption can be kept.
     """
     facts, manifest = audited(audit)
-    if facts.get(TABLE_HASH) not in (None, hash_of_file(audit / TABLE_FILE)):
+    if facts.get(TABLE_HASH) != hash_of_file(audit / TABLE_FILE):
         raise DamagedFileError(
             audit / TABLE_FILE, "what is promised holds for its p-values alone; make the audit again"
         )
