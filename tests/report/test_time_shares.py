@@ -74,7 +74,8 @@ def test_the_legend_of_a_single_trial_leaves_the_axis_alone(tmp_path: Path, monk
     run = write_run(tmp_path / "run", {"objective": ["contrastive"]})
     timed(run, dict.fromkeys(TIMED_PARTS, 1.0))
     draw_time_shares(read_runs([run]), tmp_path / "shares.png")
-    ((axes,), _) = drawn[0].axes, drawn[0].draw_without_rendering()
+    drawn[0].draw_without_rendering()
+    (axes,) = drawn[0].axes
     legend = axes.get_legend()
     assert legend is not None
     # Not by a pixel: a colour beside the last tick's number would be read with it.
