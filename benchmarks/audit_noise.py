@@ -4,9 +4,11 @@
 
 VECTORS is what `make_vectors.py` or `make_soundscape_vectors.py` wrote, with captions in K languages.
 The kinds are those of `data.noise`: pair, near and shift of English captions, language of captions in K languages, and
-caption, where K captions a clip are wrong each by itself.
+caption, where K captions a clip are wrong each by itself. In `apart` three languages are wrong each by itself: none of the first,
+a quarter of the ratio of the second, all of it of the third.
 Precision and recall are of the pairs called wrong at the stated share of false alarms; by chance the precision would be
-the share of wrong pairs. `area`: under the posterior's ROC curve. `calibration error`: of the posterior, mean over languages.
+the share of wrong pairs. `of clean`: how many of the called are in languages without a wrong pair. `area`: under the
+posterior's ROC curve. `calibration error`: of the posterior, mean over languages.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from ray_atr.metrics.calibration import expected_calibration_error
 from ray_atr.workshop.audit.options import CrossFit
 from ray_atr.workshop.audit.score import audit_pairs
 
-KINDS = ("pair", "near", "shift", "language", "caption")
-HEAD = ("wrong", "share found", "called", "precision", "recall", "area", "calibration error")
+KINDS = ("pair", "near", "shift", "language", "caption", "apart")
+HEAD = ("wrong", "share found", "called", "of clean", "precision", "recall", "area", "calibration error")
 
 
 def found(clips: PairSet, owner: NDArray[np.int64], rate: float, seed: int) -> list[float]:
@@ -39,6 +41,7 @@ def found(clips: PairSet, owner: NDArray[np.int64], rate: float, seed: int) -> l
         is_wrong.mean(),
         result.posteriors.wrong_share,
         called.sum(),
+        sum(called[one].sum() for one in columns if not is_wrong[one].any()),
         (called & is_wrong).sum() / max(1, called.sum()),
         recall,
         roc_auc_score(is_wrong, result.posteriors.wrong),

@@ -19,7 +19,7 @@ import torch
 
 from ray_atr.common.override import override
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.correspondence import estimate_clean_shares
+from ray_atr.training.correspondence import estimate_clean_shares, what_is_read
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
@@ -50,7 +50,8 @@ def estimated(experiment: Experiment, home: Path) -> list[tuple[str, float, floa
         state = first_state(data, Path(folder))
     shares = state.estimator.clean_shares
     assert shares is not None, "the objective asks for the share"
-    estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment))
+    reads = what_is_read(experiment, captions)
+    estimate_clean_shares(shares, state.retriever, captions, with_languages(experiment), reads)
     found = []
     for k, language in enumerate(captions.languages):
         truth = captions.truth[:, :, k][captions.has_caption[:, :, k]].mean()

@@ -61,7 +61,10 @@ def prepare(vectors: Path, table: Path, data: Path) -> None:
 
 
 def owners(kind: str, ratio: float, captions: Sequence[str], K: int, seed: int) -> NDArray[np.int64]:
-    """The clip whose caption each clip has, [N, 1], or [N, K] for kinds in which a clip's K captions differ."""
+    """The clip whose caption each clip has, [N, 1], or [N, K] for kinds in which a clip's K captions differ (`apart`: three)."""
+    if kind == "apart":
+        each = [owners("pair", part * ratio, captions, 1, 3 * seed + k) for k, part in enumerate((0, 0.25, 1))]
+        return np.concatenate(each, axis=1)
     ids = [f"{row:05d}" for row in range(len(captions))]
     slots, languages = (K if kind == "caption" else 1), (K if kind == "language" else 1)
     noise = Noise(

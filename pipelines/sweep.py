@@ -1,4 +1,4 @@
-"""Search any space of settings: grid, random or Optuna, with early stopping or population-based training.
+"""Search any space of settings: grid, random or Optuna, with early stopping (ASHA) or a race.
 
     uv run python pipelines/sweep.py --objective m_ltm_pot --search optuna --trials 20 --scheduler asha \\
         --space 'objective.pair.transport_mass=uniform(0.3,1)' 'data.noise.ratio=grid(0.2,0.4)'

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -16,8 +17,9 @@ from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
 from ray_atr.cli.experiment_options import ExperimentOptions
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
-from ray_atr.cli.running import start_of
+from ray_atr.cli.running import run_plan, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
+from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
 from ray_atr.common.storage import write_json
 from ray_atr.training.recipes import RECIPES
@@ -149,8 +151,19 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as exit_:
         main(arguments=["swep"])
     assert exit_.value.code == 2
-    assert "command: got 'swep'; allowed one of train, sweep, " in (error := capsys.readouterr().err)
+    assert "command: got 'swep'; allowed one of prepare, translate, " in (error := capsys.readouterr().err)
     assert "did you mean sweep?" in error
+
+
+@pytest.mark.parametrize("figures", [True, False])
+def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch, figures: bool) -> None:
+    taken = Mock()
+    for name in ("planned", "_create", "_run"):
+        monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
+    taken.planned.return_value = (None, None)
+    taken._create.return_value = MagicMock()
+    run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, say=print)
+    assert taken._run.call_args.args[3].figures is figures
 
 
 def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:

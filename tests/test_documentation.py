@@ -38,6 +38,56 @@ def test_lines_of_names_are_rendered_as_a_list(argument_lists: ModuleType) -> No
     assert argument_lists.as_list(prose) == prose
 
 
+def test_an_example_is_rendered_as_code_and_its_leads_as_paragraphs(argument_lists: ModuleType) -> None:
+    example = ">>> sounds = open()  # doctest: +SKIP\n>>> class Two:\n...     size = 2\n>>> Two.size\n2"
+    rendered = argument_lists.as_list(f"Sounds.\n\nWhen: always.\nRelated: `open`.\n\n{example}\n\nThe end.")
+    code = ["```pycon", ">>> sounds = open()", *example.splitlines()[1:], "```"]
+    assert [line for line in rendered.splitlines() if line] == [
+        "Sounds.", "**When:** always.", "**Related:** `open`.", *code, "The end.",
+    ]  # fmt: skip
+    assert argument_lists.as_list(example).splitlines()[-2:] == ["2", "```"]
+
+
+def test_the_fields_of_a_class_are_rendered_unless_its_docstring_lists_them(argument_lists: ModuleType) -> None:
+    griffe = pytest.importorskip("griffe")
+    code = '''
+from dataclasses import dataclass
+
+@dataclass
+class Pair:
+    """Two numbers.{}"""
+    first: int
+    second: float = 0.0
+'''
+
+    def fields_of(listed: str) -> list[str]:
+        with griffe.temporary_visited_module(code.format(listed)) as module:
+            return [line for line in argument_lists.fields_list(module["Pair"]).splitlines() if line]
+
+    assert fields_of("") == ["**Fields:**", "- `first: int`", "- `second: float`"]
+    assert fields_of("\\n\\n- `first`: one.") == ["**Fields:**", "- `second: float`"]
+
+
+def test_a_product_in_prose_is_no_tag(argument_lists: ModuleType) -> None:
+    assert argument_lists.as_list("s = <u, v>, in `a < b`:\n\n    <x>") == "s = &lt;u, v>, in `a < b`:\n\n    <x>"
+
+
+def test_the_settings_of_a_class_are_rendered_as_a_list(argument_lists: ModuleType) -> None:
+    lines = argument_lists.settings_list(LearnedSettings).splitlines()
+    assert "- `temperature` (0.07): first value of the temperature, if it is learned; (0, inf)" in lines
+    assert argument_lists.settings_list(str) == ""
+
+
+def test_an_option_is_broken_neither_after_its_hyphens_nor_a_name_in_a_table_but_after_a_dot() -> None:
+    breaks = load_script("docs/line_breaks.py").on_page_content
+    assert breaks("<p>a--b <code>run --no-ray.x</code></p>") == (
+        '<p>a--b <code>run <span class="option">--no-ray</span>.x</code></p>'
+    )
+    assert breaks("<td><code>train.rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>") == (
+        "<td><code>train.<wbr>rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>"
+    )
+
+
 def test_the_site_has_every_page() -> None:
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
 

@@ -17,10 +17,10 @@ from ray_atr.common.runtime import (
     code_digest,
     code_name,
     code_version,
-    command_words,
     differences_of_code,
     is_a_clone,
     require_answer,
+    train_words,
 )
 
 
@@ -87,6 +87,6 @@ def test_the_files_decide_whether_code_is_the_same() -> None:
 
 def test_commands_are_named_as_the_reader_can_call_them(installed: Path) -> None:
     assert not is_a_clone()
-    assert command_words("train") == ["ray-atr", "train"]
+    assert train_words() == ["ray-atr", "train"]
     (installed.parent / "pyproject.toml").write_text('[project]\nname = "ray_atr"\n')
-    assert command_words("train") == ["uv", "run", "python", "pipelines/train.py"]
+    assert train_words() == ["uv", "run", "python", "pipelines/train.py"]

@@ -29,9 +29,12 @@ from ray_atr.common.storage import (
     fetched,
     file_exists,
     locate,
+    make_folder,
+    names_in,
     read_json,
     sent,
     write_json,
+    write_text,
 )
 from ray_atr.common.transfer import put_folder
 from ray_atr.evaluation.report import read_runs, write_report
@@ -99,6 +102,15 @@ def test_a_run_folder_is_the_same_wherever_it_lies(place: str) -> None:
     assert [row["epoch"] for row in found.epochs()] == [1]
     with pytest.raises(ValueError, match="a run folder already; continue it with --resume"):
         RunFolder.create(place, Experiment(), {})
+
+
+@pytest.mark.parametrize(("file", "what"), [("manifest.json", "data set"), ("retriever.json", "retriever")])
+def test_a_run_is_not_written_into_something_else(place: str, file: str, what: str) -> None:
+    make_folder(locate(place))
+    write_text(locate(place) / file, "{}")
+    with pytest.raises(ValueError, match=f"holds a {what}"):
+        RunFolder.create(place, Experiment(), {})
+    assert [name.rpartition("/")[2] for name in names_in(locate(place))] == [file]
 
 
 def test_a_report_is_written_beside_the_run(place: str) -> None:

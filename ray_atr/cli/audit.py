@@ -27,9 +27,9 @@ class AuditCommand:
     Every caption of the split is scored by regressions that never saw its clip. They use the vectors of a saved retriever
     that was not trained on these pairs, or the vectors that a data set holds. The new folder holds the page to listen and
     decide (audit.html) and every pair, worst first (pairs.csv), and a random sample to listen to (listen.html, listen.csv).
-    With --apply, --keep or --estimate, DATA is the folder of an audit. --apply and --keep write the data set --out: with the
-    fixed captions and without the dropped ones, or with the captions alone of which at most a share is wrong. --estimate
-    writes the file --out.
+    With --apply, --keep or --estimate, DATA is the folder of an audit. --apply writes a data set with the fixed captions and
+    without the dropped ones. --keep writes one with a subset of the captions, of which at most a share is wrong. --estimate
+    writes a file.
     """
 
     data: tyro.conf.Positional[str] = option(
@@ -39,7 +39,7 @@ class AuditCommand:
     checkpoint: str | None = option(
         None, "saved retriever whose vectors the regressions are trained on", "FOLDER", "the data set's own vectors"
     )
-    apply: str | None = option(None, "decisions that the page saved", "FILE", "audit, apply nothing")
+    apply: str | None = option(None, "apply the decisions that the page saved in this file", "FILE", "none")
     keep: float | None = option(
         None,
         "keep the largest set of captions of which at most this share is wrong, in 95% of such sets",
@@ -47,7 +47,10 @@ class AuditCommand:
         "none",
     )
     estimate: str | None = option(
-        None, "answers to listen.csv: give the share of wrong captions with its 95% interval", "FILE", "none"
+        None,
+        "from the answers in this file, estimate the share of wrong captions with its 95% interval",
+        "FILE",
+        "none",
     )
     audit: tyro.conf.OmitArgPrefixes[AuditOptions] = field(default_factory=AuditOptions)
     cross_fit: CrossFit = field(default_factory=CrossFit)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from ray_atr.cli.parse import option, parse
@@ -19,7 +20,7 @@ from ray_atr.common.settings import refuse
 class CacheCommand:
     """List what is cached under data/ (features, vectors, tokenisers, copies of indexes): all of it can be made again."""
 
-    prune: bool = option(False, "remove caches that were not used for --unused-days, and what killed runs left")
+    prune: bool = option(False, "remove caches that were not used for --unused-days, and files that killed runs left")
     unused_days: float = option(30.0, "with --prune: days without use after which a cache is removed", "DAYS")
 
 
@@ -34,11 +35,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     table = Table("kind", "size", "unused for", "", "folder or file", box=None, pad_edge=False)
     for cache in caches:
         state = "" if cache.is_complete else "unfinished"
-        table.add_row(cache.kind, _size(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
+        table.add_row(cache.kind, decimal(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
     Console(width=200, soft_wrap=True).print(table, highlight=False)
     what = "removed" if options.prune else "cached"
-    print(f"{len(caches)} {what}, {_size(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.2f} MB"
+    print(f"{len(caches)} {what}, {decimal(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")

@@ -15,18 +15,18 @@ from ray_atr.common.settings import refuse, require_known
 
 PROGRAM = "ray-atr"
 COMMANDS = {
+    "prepare": "Import a data set, join several, or check one.",
+    "translate": "Add captions in missing languages with a translation model, or check translations.",
+    "audit": "Find the wrong pairs of a data set, and write it with your decisions applied.",
     "train": "Train one experiment.",
-    "sweep": "Search any space of settings, or compare objectives, transport or knowledge bases.",
-    "evaluate": "Evaluate saved retrievers and compare two.",
-    "export": "Export a saved retriever to other libraries' formats, and compare.",
-    "prepare": "Import a data set, or check one.",
-    "audit": "Find wrong pairs of a data set, and apply the decisions on them.",
-    "index": "Build an index of an archive of sounds, bring it up to date, and ask it.",
-    "pack": "Teach an index, or vectors of another model, languages.",
-    "serve": "Serve an index: a page to search and listen, and the same by HTTP.",
-    "translate": "Fill missing languages with a translation model, or check translations.",
-    "report": "Write the report of run folders.",
-    "cache": "List what is cached under data/, with its size and last use, and remove what is not needed.",
+    "sweep": "Compare settings: a grid or search of your own, or one of five comparisons.",
+    "report": "Write the report of run folders again, or of several together.",
+    "evaluate": "Evaluate saved retrievers, and compare them with a baseline.",
+    "index": "Build, update or query an index of an archive of sounds.",
+    "serve": "Serve an index: a page to search and listen, and an HTTP interface.",
+    "pack": "Add languages to an index, or to vectors of another model.",
+    "export": "Export a saved retriever to the format of another library.",
+    "cache": "List the caches under data/, or remove those that were not used for long.",
 }
 """Command -> its description; the module of the same name in this package runs it."""
 
@@ -54,6 +54,7 @@ def _print_help() -> None:
     for name, text in COMMANDS.items():
         table.add_row(f"  {name}", text)
     lines = (
+        f"{PROGRAM} sweep noise               a first sweep, on synthetic sounds that it makes",
         f"{PROGRAM} COMMAND --help            the options of a command",
         f"{PROGRAM} train --help-settings     every setting of an experiment, given as --dotted.path VALUE",
         f"{PROGRAM} --tyro-print-completion bash|zsh     a shell's completion script",

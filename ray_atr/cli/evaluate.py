@@ -31,7 +31,7 @@ class EvaluateCommand:
     """
 
     checkpoint: tuple[str, ...] = option(
-        help="what to evaluate; several: seeds of one experiment", metavar="FOLDER ..."
+        help="what to evaluate; several count as seeds of one experiment", metavar="FOLDER ..."
     )
     evaluation: tyro.conf.OmitArgPrefixes[EvaluationOptions] = field(default_factory=EvaluationOptions)
     encoding: tyro.conf.OmitArgPrefixes[Encoding] = field(default_factory=Encoding)
@@ -42,11 +42,11 @@ class EvaluateCommand:
         False, "also write calibration.json beside the (first) retriever: what its scores mean, by language"
     )
     prior: float | None = option(
-        None, "with --calibrate: share of pairs that match where it will be used", "SHARE", "the split's own"
+        None, "with --calibrate: share of matching pairs where the retriever will be used", "SHARE", "the split's own"
     )
     false_nothing: float | None = option(
         None,
-        "with --calibrate: share of texts that --or-nothing may answer with nothing although there is something",
+        "with --calibrate: share of texts for which --or-nothing may find nothing although a clip matches",
         "SHARE",
         "0.05",
     )

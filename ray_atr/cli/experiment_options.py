@@ -18,6 +18,7 @@ from ray_atr.training.recipes import RECIPES
 if TYPE_CHECKING:
     from ray_atr.sweep.space import Point
 
+OWN_RECIPES = [name for name in RECIPES if not name.startswith(("audiocaps_", "clotho_"))]
 NOISE_HELP = "noise ratios, each in [0, 1)"
 
 
@@ -27,13 +28,13 @@ class ExperimentOptions:
 
     recipe: str | None = option(
         None,
-        "experiment to start from: " + ", ".join(RECIPES),
+        f"experiment to start from: {', '.join(OWN_RECIPES)}, or a paper's (--help-settings lists all)",
         "NAME",
         "quickstart; with a --data.source of your own from_scratch",
     )
     config: str | None = option(
         None,
-        "settings on top of the recipe: a YAML or JSON file, such as a run folder's experiment.json",
+        "file of settings that replace the recipe's: YAML or JSON, such as a run folder's experiment.json",
         "FILE",
         "none",
     )
@@ -46,9 +47,9 @@ class ExperimentOptions:
     )
     figures: bool = option(True, "draw the figures of the report at the end too")
     estimate: bool = option(
-        False, "print the time, disk and memory that it will take, from some steps of each kind of trial, and end"
+        False, "measure some steps of each kind of trial, print the time, disk space and memory of all trials, and exit"
     )
-    quiet: bool = option(False, "print what comes out and what is wrong, not the progress")
+    quiet: bool = option(False, "print results and problems, but no progress")
 
     @cached_property
     def config_values(self) -> Mapping[str, Any]:
@@ -69,16 +70,14 @@ class SweepOptions(ExperimentOptions):
     concurrency: int | None = option(None, "trials at a time", "INT", "as many as fit")
     scheduler: str | None = option(
         None,
-        "race: no further seeds for points that cannot be the best; asha, in a search: ends trials that are behind; none",
+        "race: give no more seeds to points that cannot be the best; asha (searches only): end trials that are behind; none",
         "NAME",
         "none",
     )
     spend_spared: bool = option(
-        False, "with --scheduler race: give the trials that are spared to the points that are left, as further seeds"
+        False, "with --scheduler race: run the saved trials as further seeds of the remaining points"
     )
-    hours: float | None = option(
-        None, "stop after this many hours; --resume continues what is unfinished", "HOURS", "no limit"
-    )
+    hours: float | None = option(None, "stop after this many hours; --resume continues", "HOURS", "no limit")
     retry_failed: bool = option(False, "with --resume: run failed trials again")
     same_code: bool = option(False, "with --resume: refuse to continue if the code has changed")
 
@@ -90,7 +89,7 @@ class SpaceOptions(SweepOptions):
     space: tuple[str, ...] = option(
         (),
         "PATH=grid(VALUE,...), choice(VALUE,...), uniform(LOW,HIGH), loguniform(LOW,HIGH), "
-        "quniform(LOW,HIGH,STEP) or randint(LOW,HIGH), ends included; a grid is run at every value",
+        "quniform(LOW,HIGH,STEP) or randint(LOW,HIGH), with both ends; each value of a grid is run",
         "PATH=DIMENSION ...",
         "nothing varies",
     )

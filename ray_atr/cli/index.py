@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
 from ray_atr.deploy.index.options import IndexEncoding
@@ -37,7 +38,9 @@ class BuildIndex:
     checkpoint: str = option(help="saved retriever: its folder, its trial's, or its run's", metavar="FOLDER")
     audio: str = option(help="folder of audio, folder or URL of a data set, or .npy file", metavar="ARCHIVE")
     out: str = option(help="folder of the new index", metavar="INDEX")
-    part: str = option("", "K/N: the K-th of N parts of the archive, to be served with the others as one", "K/N", "all")
+    part: str = option(
+        "", "index only the K-th of N parts of the archive; `serve` searches several parts as one", "K/N", "all"
+    )
     encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
@@ -46,8 +49,10 @@ class UpdateIndex:
     """Update an index: new and changed sounds are encoded, removed ones are left out."""
 
     index: tyro.conf.Positional[str] = option(help="folder of the index", metavar="INDEX")
-    checkpoint: str | None = option(None, "where its retriever has moved to", "FOLDER", "where it was")
-    audio: str | None = option(None, "where its archive has moved to", "ARCHIVE", "where it was")
+    checkpoint: str | None = option(
+        None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
+    )
+    audio: str | None = option(None, "new place of the archive, if it has moved", "ARCHIVE", "its old place")
     encoding: tyro.conf.OmitArgPrefixes[IndexEncoding] = field(default_factory=IndexEncoding)
 
 
@@ -56,19 +61,25 @@ class QueryIndex:
     """Query an index by text, in any language that its retriever learned, or by a sound."""
 
     index: tyro.conf.Positional[str] = option(help="folder or URL of an index", metavar="INDEX")
-    text: tyro.conf.Positional[str] = option("", "what to hear", "TEXT", "with --like or --from: none")
+    text: tyro.conf.Positional[tuple[str, ...]] = option(
+        (), "what to hear, with or without quotes around it", "TEXT", "with --like or --from: none"
+    )
     like: str | None = option(None, "a sound to find others like it", "FILE", "search by text")
     from_: Annotated[str | None, tyro.conf.arg(name="from")] = option(
         None, "a file with a text on each line, or - for the standard input", "FILE", "the one text"
     )
-    language: str | None = option(
-        None, "ISO 639 code of the text's language", "CODE", "asked for if the model needs it"
+    language: str | None = option(None, "ISO 639 code of the text's language; only some models need it", "CODE", "none")
+    top: int = option(10, "most answers to a query")
+    at_least: float | None = option(
+        None, "only answers with at least this probability; needs a calibration", "P", "all of the top"
     )
-    top: int = option(10, "answers to a query at most")
-    at_least: float | None = option(None, "only answers of this probability or more", "P", "all of the top")
-    or_nothing: bool = option(False, "answer 'nothing found' if the best answers look like those to what is not there")
-    json: bool = option(False, "print JSON, an object for each query on a line of its own")
-    checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
+    or_nothing: bool = option(
+        False, "answer 'nothing found' if nothing in the archive seems to match; needs a calibration"
+    )
+    json: bool = option(False, "print one JSON object per line, for each query")
+    checkpoint: str | None = option(
+        None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
+    )
 
 
 COMMANDS = {"build": BuildIndex, "update": UpdateIndex, "query": QueryIndex}
@@ -84,6 +95,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     if isinstance(given, QueryIndex):
         _query(given)
         return
+    with advising("the same command goes on where it stopped"):
+        _make(given)
+
+
+def _make(given: BuildIndex | UpdateIndex) -> None:
     from ray_atr.deploy.index.build import build_index, update_index
 
     console = Console()
@@ -116,15 +132,18 @@ def _summary(changes: Changes) -> str:
 
 
 def _query(given: QueryIndex) -> None:
-    ways = [bool(given.text), given.like is not None, given.from_ is not None]
-    if sum(ways) != 1:
-        raise refuse("query", f"{sum(ways)} of TEXT, --like and --from", "one of them")
+    ways = {"TEXT": bool(given.text), "--like": given.like is not None, "--from": given.from_ is not None}
+    chosen = " and ".join(way for way, is_given in ways.items() if is_given)
+    if chosen not in ways:
+        raise refuse(
+            "query", chosen or "nothing to look for", 'a text, such as "a dog barks", --like FILE or --from FILE'
+        )
     if given.like is not None and (given.at_least is not None or given.language is not None or given.or_nothing):
         raise refuse("--like", given.like, "no --at-least, --or-nothing and --language, which are of a text")
     from ray_atr.deploy.index.opened import Index
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
-    texts = [given.text] if given.from_ is None else _lines(given.from_)
+    texts = [" ".join(given.text)] if given.from_ is None else _lines(given.from_)
     if given.like is None and (warning := index.warning_of_language(given.language)):
         print(f"note: {warning}", file=sys.stderr)
     if given.like is not None:
@@ -150,10 +169,14 @@ def _lines(file: str) -> list[str]:
             text = Path(file).read_text(encoding="utf-8")
         except (UnicodeDecodeError, IsADirectoryError):
             raise refuse("--from", file, "a text file in UTF-8") from None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    from ray_atr.deploy.index.search import check_text
+
+    lines = {number: line.strip() for number, line in enumerate(text.splitlines(), start=1) if line.strip()}
     if not lines:
         raise refuse("--from", file, "a file with a text on a line")
-    return lines
+    for number, line in lines.items():
+        check_text(line, f"--from: line {number}")
+    return list(lines.values())
 
 
 def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone: bool) -> None:

@@ -21,8 +21,8 @@ class ReportCommand:
         (), "run folders or URLs (s3://...); read together", "FOLDER ...", "what --experiment names"
     )
     out: str | None = option(None, "folder to write", "FOLDER", "report/ in the first run folder")
-    figures: bool = option(True, "draw the figures too")
-    upload: bool = option(False, "also send the results of these runs that MLflow lacks")
+    figures: bool = option(True, "draw the figures")
+    upload: bool = option(False, "also send MLflow the results that it lacks")
     experiment: str | None = option(
         None, "read this MLflow experiment instead of run folders (MLFLOW_TRACKING_URI)", "NAME", "none"
     )

@@ -60,6 +60,7 @@ def run_plan(
     how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True, quiet=options.quiet)
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+    how = replace(how, figures=options.figures)
     if how.concurrency is not None and how.concurrency < 1:
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
@@ -91,7 +92,7 @@ def planned(
     else:
         if options.config is not None:
             raise refuse("--config", options.config, "nothing with --resume: the run folder holds its settings")
-        # Folders of before do not say it: their settings may be the recipe's or another's.
+        # One fetched from MLflow does not say it: its settings may be the recipe's or another's.
         if options.recipe is not None and options.recipe != (was := resumed.info.get("recipe")):
             allowed = f"{was} with --resume" if was else "nothing with --resume"
             raise refuse("--recipe", options.recipe, f"{allowed}: {resumed.path} holds its settings")

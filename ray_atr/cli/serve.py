@@ -31,11 +31,13 @@ class ServeCommand:
     )
     host: str = option("127.0.0.1", "address to listen on", "ADDRESS")
     port: int = option(8080, "port to listen on", "PORT")
-    name: tuple[str, ...] = option((), "names by which browsers may call it beyond this machine", "HOST ...", "any")
-    checkpoint: str | None = option(None, "where the index's retriever has moved to", "FOLDER", "where it was")
-    audio: str | None = option(None, "where the index's archive has moved to", "ARCHIVE", "where it was")
+    name: tuple[str, ...] = option((), "host names that browsers may use from other machines", "HOST ...", "any")
+    checkpoint: str | None = option(
+        None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
+    )
+    audio: str | None = option(None, "new place of the index's archive, if it has moved", "ARCHIVE", "its old place")
     ray: bool = option(False, "run under Ray Serve: on RAY_ADDRESS's cluster, or on a Ray of this machine")
-    replicas: int = option(1, "with --ray: processes that answer, and as many for each of several indexes")
+    replicas: int = option(1, "with --ray: processes for each index")
     request: tyro.conf.OmitArgPrefixes[ServerLimits] = field(default_factory=ServerLimits)
 
 

@@ -1,4 +1,4 @@
-"""A file of sealed JSON lines that grows by one line at a time; the cost of a line does not grow with the file.
+"""A file of sealed JSON lines that grows by one line at a time; only the lines that are requested are parsed.
 
 On a file system a line is appended and synced. If the process is killed, the last line may lack its end: it is not read, and
 the next line replaces it. An object store cannot append: there all of the file is written again.
@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ray_atr.common import digests
 from ray_atr.common.atomic import disk_errors, sync_folder
 from ray_atr.common.locations import Location, file_exists, storage_errors
-
-BLOCK = 1 << 16
-"""Bytes per read from the end of a file."""
 
 
 def append_line(file: Location, row: Mapping[str, Any]) -> None:
@@ -26,9 +23,9 @@ def append_line(file: Location, row: Mapping[str, Any]) -> None:
         return
     with storage_errors(file), disk_errors(file):
         is_new = not file.exists()
-        with file.open("x+b" if is_new else "r+b") as opened:
-            opened.seek(_length_of_lines(opened))
-            opened.truncate()
+        with file.open("a+b") as opened:
+            opened.seek(0)
+            opened.truncate(opened.read().rfind(b"\n") + 1)
             opened.write((digests.seal(row) + "\n").encode())
             opened.flush()
             os.fsync(opened.fileno())
@@ -51,32 +48,7 @@ def read_appended(file: Location) -> list[dict[str, Any]]:
 
 
 def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
-    """The same lines, last one first; a local file is read only as far as lines are requested."""
-    if not isinstance(file, Path):
-        yield from reversed(read_appended(file))
-        return
-    if not file.is_file():
-        return
-    with file.open("rb") as opened:
-        start, later = _length_of_lines(opened) - 1, b""
-        if start < 0:
-            return
-        while start > 0:
-            end, start = start, max(0, start - BLOCK)
-            opened.seek(start)
-            later, *lines = (opened.read(end - start) + later).split(b"\n")
-            for line in reversed(lines):
-                yield from digests.rows_of(line, file)
-        yield from digests.rows_of(later, file)
-
-
-def _length_of_lines(opened: IO[bytes]) -> int:
-    """Number of bytes up to the last line break."""
-    start = opened.seek(0, os.SEEK_END)
-    while start:
-        end, start = start, max(0, start - BLOCK)
-        opened.seek(start)
-        place = opened.read(end - start).rfind(b"\n")
-        if place >= 0:
-            return start + place + 1
-    return 0
+    """The same lines, last one first; those after the last one requested are not parsed."""
+    if file_exists(file):
+        for line in reversed(digests.read_bytes(file).rpartition(b"\n")[0].splitlines()):
+            yield from digests.rows_of(line, file)

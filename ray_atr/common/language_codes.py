@@ -55,7 +55,7 @@ def require_language(code: str, path: str = "language") -> Language:
     if language := _by_code(primary):
         return language
     allowed = ", ".join(LANGUAGES) + " or another code of ISO 639, such as swe or kor"
-    if meant := _by_name(str(code).strip()):
+    if meant := language_by_name(str(code).strip()):
         raise refuse(path, code, allowed, f" (did you mean {meant}?)")
     raise refuse(path, code, allowed, nearest(str(code), LANGUAGES))
 
@@ -123,12 +123,22 @@ def _by_code(code: str) -> Language | None:
     return None if found is None else LANGUAGES.get(found.code, found)
 
 
-def _by_name(name: str) -> str | None:
+def language_by_name(name: str) -> str | None:
+    """The code of the language with this name, in English or, for those of `LANGUAGES`, its own, with or without accents.
+
+    >>> language_by_name("francais"), language_by_name("Swedish"), language_by_name("text")
+    ('fra', 'swe', None)
+    """
     for language in LANGUAGES.values():
-        if name.casefold() in (language.name.casefold(), language.endonym.casefold()):
+        if _plain(name) in (_plain(language.name), _plain(language.endonym)):
             return language.code
     found = _in_iso(name=name.capitalize())
     return None if found is None else found.code
+
+
+def _plain(name: str) -> str:
+    letters = unicodedata.normalize("NFD", name.casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _in_iso(**key: str) -> Language | None:

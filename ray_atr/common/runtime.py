@@ -263,9 +263,9 @@ def is_a_clone() -> bool:
     return project.is_file() and 'name = "ray_atr"' in project.read_text(encoding="utf-8").splitlines()
 
 
-def command_words(command: str) -> list[str]:
-    """The words that call a command in this installation: its script in a clone, else `ray-atr`."""
-    return ["uv", "run", "python", f"pipelines/{command}.py"] if is_a_clone() else ["ray-atr", command]
+def train_words() -> list[str]:
+    """The words that call `train` in this installation: its script in a clone, else `ray-atr`."""
+    return ["uv", "run", "python", "pipelines/train.py"] if is_a_clone() else ["ray-atr", "train"]
 
 
 def code_name(code: Mapping[str, str]) -> str:

@@ -35,11 +35,14 @@ from ray_atr.common.digests import (
     seal_folder,
 )
 from ray_atr.common.settings import refuse
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.frame_statistics import frame_statistics
 from ray_atr.data.padding import padded
 
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
+NO_LANGUAGES = ("clip_id", "labels", WINDOWS_COLUMN)
+"""Columns beside those of the captions, each of which has the name of its language."""
 FRAMES = ("power_db", "kaldi")
 """Kinds of front ends that compute log-mel frames."""
 READ_TOGETHER = 64
@@ -89,6 +92,17 @@ class FeatureSet:
     @cached_property
     def labels(self) -> list[list[str]]:
         return self.captions.column("labels").to_pylist()
+
+    @cached_property
+    def caption_sample(self) -> CaptionSample:
+        """A sample of the clips and of their captions in all languages."""
+        columns = [name for name in self.captions.column_names if name not in NO_LANGUAGES]
+
+        def captions_of(rows: np.ndarray) -> list[list[str]]:
+            of_languages = (self.captions_in(language, rows) for language in columns)
+            return [[text for texts in own for text in texts if text] for own in zip(*of_languages, strict=True)]
+
+        return CaptionSample.of(self.clip_ids, captions_of, are_joined=bool(self.parts))
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
         """The captions in one language of the given rows (None: all), a list for each clip, empty if it has none."""

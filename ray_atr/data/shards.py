@@ -382,6 +382,8 @@ JOB_FOLDER = "_ray_pkg_"
 def read_manifest(folder: str | storage.Location) -> Manifest:
     """The manifest of a data set. ValueError if the folder is no complete data set or the manifest was changed."""
     opened = storage.locate(folder, keeps_links=True)
+    if isinstance(opened, Path) and opened.is_file():
+        raise ValueError(f"{opened}: is a file; a data set is a folder with a {MANIFEST_FILE}")
     if not storage.file_exists(opened / MANIFEST_FILE):
         remedy = "make one with `ray-atr prepare`"
         if JOB_FOLDER in str(opened):

@@ -72,13 +72,12 @@ def cross_fitted(
     relevance: Mapping[str, Relevance],
     *,
     prior: float | None = None,
-    seed: int = 0,
 ) -> dict[str, CalibrationScore]:
     """The errors of calibrations fitted on half of the clips of scores [M, N] and measured on the other half, by language.
     ValueError for fewer than four clips, and if a half has none with captions in one of the languages.
     """
     num_clips = next(iter(relevance.values())).num_clips
-    order = np.random.default_rng(seed).permutation(num_clips)
+    order = np.random.default_rng(0).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
     for language, given in relevance.items():
         clips = np.unique(given.clip.numpy())
@@ -89,7 +88,7 @@ def cross_fitted(
             )
     of_halves: dict[str, list[CalibrationScore]] = {}
     for fitted, held in (halves, halves[::-1]):
-        calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior, seed=seed)
+        calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior)
         held_scores, held_relevance = _of_clips(scores, relevance, held)
         for language, of_pairs in held_scores.items():
             measured = measure(calibration, language, of_pairs, held_relevance[language])

@@ -10,10 +10,18 @@ from ray_atr.common.language_codes import normalise
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, read_json
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
-from ray_atr.training.run_folder import RunFolder, TrialFolder, saved_retriever, sets_of, trial_of
+from ray_atr.training.run_folder import (
+    RunFolder,
+    TrialFolder,
+    captions_trained_on,
+    saved_retriever,
+    sets_of,
+    trial_of,
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,14 @@ class Checkpoint:
             return manifest if self.is_trained_on(manifest) else read_manifest(self.experiment.data.source)
         except (ValueError, OSError):
             return None
+
+    def share_trained_on(self, manifest: Manifest, split: str) -> float:
+        """The share of a split's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""
+        rows = list(read_captions(manifest, split))
+        texts = [[text for own in row.captions.values() for text in own or () if text] for row in rows]
+        ids = [row.clip_id for row in rows]
+        sample = CaptionSample.of(ids, lambda rows: [texts[row] for row in rows], are_joined=bool(manifest.parts))
+        return sample.share_in(captions_trained_on(self.folder))
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""

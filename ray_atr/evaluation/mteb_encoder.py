@@ -26,13 +26,12 @@ class RetrieverEncoder:
     feature cache (float16), which may change ranks that are nearly equal.
     """
 
-    def __init__(self, retriever: Retriever, name: str, revision: str | None = None) -> None:
+    def __init__(self, retriever: Retriever, name: str) -> None:
         self.retriever = retriever
         languages = [language_and_script(code) for code in retriever.languages or ()]
         self.mteb_model_meta = ModelMeta.create_empty(
             {
                 "name": f"ray_atr/{name}",
-                "revision": revision,
                 "modalities": ["text", "audio"],
                 "languages": languages or None,
                 "embed_dim": retriever.vector_width,

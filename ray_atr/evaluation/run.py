@@ -20,6 +20,7 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
@@ -73,12 +74,16 @@ def evaluate(
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
 
-    `baseline` are checkpoints too, or one folder of an earlier evaluation of the same split. `out` is a new folder
-    (default: `runs/evaluate-<time>`). All of them may be URLs. Raises ValueError for bad input before anything is encoded or
-    written.
+    checkpoints   folders or URLs of saved retrievers, trials, or runs of one trial.
+    options       the data set, the split, its languages, and how candidates are ranked.
+    baseline      checkpoints too, or one folder of an earlier evaluation of the same split; empty: no comparison.
+    encoding      where the clips are encoded and in which batches; None: by Ray's workers. `Encoding(ray="never")` stays in
+                  this process.
+    out           a new folder or URL for the page and the scores; None: `runs/evaluate-<time>`.
+    progress, say  called with what progresses, and with lines of text.
 
-    The numbers are in `.page.metrics`. `encoding` says where the clips are encoded and in which batches; `progress` and `say`
-    report progress.
+    Returns the folder and the page; the metrics are in `.page.metrics`. Raises ValueError for bad input before anything is
+    encoded or written.
 
     When: a saved retriever is to be evaluated, or compared, on a prepared data set.
     Related: `ray_atr.retrieval_metrics` for embeddings of your own.
@@ -297,15 +302,16 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     """Warnings about earlier uses of the split, for training or selection."""
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
-    languages = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
+    notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
+    share = checkpoint.share_trained_on(eval_split.manifest, eval_split.split)
+    if share > FEW:
+        which = "These clips" if share == 1 else f"Some {share:.0%} of these clips"
+        notes.append(f"{which} were trained on.")
     if checkpoint.experiment is None:
-        return languages
+        return notes
     if not checkpoint.is_trained_on(eval_split.manifest):
-        return ["Another data set than the training's: whether the two share recordings was not checked.", *languages]
-    notes, data = languages, checkpoint.experiment.data
-    if eval_split.split == data.train_split:
-        notes.append("These clips were trained on.")
-    if eval_split.split == data.validation_split:
+        return ["Another data set than the training's: whether the two share recordings was not checked.", *notes]
+    if eval_split.split == checkpoint.experiment.data.validation_split:
         notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
     return notes
 

@@ -175,8 +175,8 @@ def over_clips_and_seeds(
     With one seed: the percentiles of the draws, which do not include seeds.
     """
     sides = [(values, drawn)] if less is None or drawn_less is None else [(values, drawn), (less, drawn_less)]
-    difference = _signed_mean([side for side, _ in sides], axis=0)
-    of_draws = _signed_mean([side for _, side in sides], axis=0)
+    difference = _signed_mean([side for side, _ in sides])
+    of_draws = _signed_mean([side for _, side in sides])
     if len(values) < 2 and (less is None or len(less) < 2):
         low, high = _ends(of_draws, level)
         share = min(np.mean(of_draws <= 0), np.mean(of_draws >= 0))
@@ -201,9 +201,8 @@ def over_clips_and_seeds(
 
     # A difference beyond every quantile has no tail.
     tail = LEAST_TAIL
-    if abs(difference) <= half(
-        0.5
-    ):  # SciPy before 1.17 rounds the median to some 1e-17, which a difference of 0 is below
+    # SciPy before 1.17 rounds the median to some 1e-17, which a difference of 0 is below.
+    if abs(difference) <= half(0.5):
         tail = 0.5
     elif half(LEAST_TAIL) > abs(difference):
         tail = float(brentq(lambda one: half(one) - abs(difference), LEAST_TAIL, 0.5))
@@ -235,9 +234,9 @@ def warning_of_seeds(seeds: int) -> str:
     )
 
 
-def _signed_mean(sides: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """The mean of the first, minus that of the second if there is one."""
-    means = [side.mean(axis=axis) for side in sides]
+def _signed_mean(sides: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean over the seeds of the first, minus that of the second if there is one."""
+    means = [side.mean(axis=0) for side in sides]
     return np.asarray(means[0] if len(means) == 1 else means[0] - means[1])
 
 

@@ -50,15 +50,15 @@ class LanguageCalibration:
     """Share of matching pairs that `probabilities` assume."""
     pairs: int
     """Matching pairs that it was fitted on."""
-    best_scores: tuple[float, ...] = ()
+    best_scores: tuple[float, ...]
     """Ascending scores of answers: each clip's best text among those of the split."""
-    best_probabilities: tuple[float, ...] = ()
+    best_probabilities: tuple[float, ...]
     """Share of answers at each of `best_scores` that match, never falling."""
-    best_among: int = 0
-    """Number of texts that an answer was the best of; 0: unknown."""
-    nothing_of: int = 0
-    """Number of best answers whose mean score decides whether an archive holds what a text asks for; 0: unknown."""
-    nothing_below: float = 0.0
+    best_among: int
+    """Number of texts that an answer was the best of."""
+    nothing_of: int
+    """Number of best answers whose mean score decides whether an archive holds what a text asks for."""
+    nothing_below: float
     """The archive holds nothing if that mean minus the text's level (`Calibration.says_nothing`) is below this."""
 
     def probability(self, scores: ArrayLike) -> Floats:
@@ -67,10 +67,8 @@ class LanguageCalibration:
 
     def probability_of_best(self, scores: ArrayLike) -> Floats:
         """Probability in [0, 1], of the scores' shape, that a clip's best text matches: the one with the highest score among
-        about as many texts as the split had. ValueError for an older calibration, which lacks it.
+        about as many texts as the split had.
         """
-        if not self.best_scores:
-            raise refuse("calibration", "one without answers", "one that evaluate --calibrate makes now")
         return np.interp(np.asarray(scores, np.float64), self.best_scores, self.best_probabilities)
 
     def knows_best_of(self, texts: int) -> bool:
@@ -139,14 +137,9 @@ class Calibration:
     def says_nothing(self, scores: ArrayLike, language: str | None = None, vector: ArrayLike | None = None) -> bool:
         """Whether an archive holds no clip for a text, by the scores of its answers, best first.
 
-        `vector` [r] is the text's own, which gives it the level of the texts near to it; None: the mean level. ValueError for
-        an older calibration, which lacks the rule.
+        `vector` [r] is the text's own, which gives it the level of the texts near to it; None: the mean level.
         """
         own = self.for_language(language)
-        if not own.nothing_of:
-            raise refuse(
-                "calibration", "one that cannot tell what is absent", "one that evaluate --calibrate makes now"
-            )
         best = np.asarray(scores, np.float64)[: own.nothing_of]
         level = 0.0
         if self.levels is not None:

@@ -29,6 +29,7 @@ from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import atomic_folder, fetched, locate
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.decoding import Waveform, open_sound
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
@@ -51,6 +52,7 @@ from ray_atr.models.weights import (
     load_weights,
     read_settings,
     read_weights,
+    trained_captions_of,
     write_settings,
     write_state,
 )
@@ -181,6 +183,8 @@ class Retriever(nn.Module):
         """Learned part of the query of attention over windows."""
         self.languages: tuple[str, ...] = ()
         """ISO 639-3 codes of the captions that it was trained on; empty: unknown."""
+        self.trained_captions = CaptionSample()
+        """A sample of the clips and captions that runs trained it on; empty: unknown."""
         self.calls: EqualCalls | None = None
         """Coordinates the workers' calls of sharded towers; None if the towers are not sharded."""
 
@@ -541,6 +545,8 @@ class Retriever(nn.Module):
                 "front_end": flatten(self.audio_tower.front_end),
                 "languages": list(self.languages),
             }
+            if len(self.trained_captions.numbers):
+                content["trained_captions"] = self.trained_captions.text()
             write_settings(aside, content)
             for name, tower in (("audio", self.audio_tower), ("text", self.text_tower)):
                 (aside / name).mkdir()
@@ -645,6 +651,7 @@ class Retriever(nn.Module):
         held = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
         load_weights(retriever, {**held, **read_weights(folder)}, source=str(folder), path="model folder")
         retriever.languages = tuple(map(str, content.get("languages", ())))
+        retriever.trained_captions = trained_captions_of(content, folder)
         return retriever.eval()
 
 

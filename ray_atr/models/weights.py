@@ -29,6 +29,7 @@ from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.common.storage import disk_errors, read_json
+from ray_atr.data.caption_sample import CaptionSample
 
 SETTINGS_FILE = "retriever.json"
 CONFIG_FILE = "config.json"
@@ -317,11 +318,28 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that `write_settings` wrote. ValueError for a missing or broken file, or another layout."""
     file = folder / SETTINGS_FILE
     if not file.is_file():
-        raise refuse("model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}")
+        # Commands take a run or a trial and find its best epoch.
+        of_trials = sorted(
+            one.parent for place in ("", "trials/*/") for one in folder.glob(f"{place}best/{SETTINGS_FILE}")
+        )
+        meant = f" (did you mean {of_trials[0]}?)" if of_trials else ""
+        raise refuse(
+            "model folder", str(folder), f"a folder that save_pretrained wrote; it lacks {SETTINGS_FILE}", meant
+        )
     content = read_json(file)
     if not isinstance(content, dict):
         raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")
     return require_format("retriever", content, file)
+
+
+def trained_captions_of(settings: Mapping[str, Any], folder: object) -> CaptionSample:
+    """The sample of what a saved retriever was trained on, from its settings; an empty one if they lack it."""
+    text = settings.get("trained_captions")
+    return (
+        CaptionSample()
+        if text is None
+        else CaptionSample.from_text(text, f"{folder}/{SETTINGS_FILE}: trained_captions")
+    )
 
 
 def is_clap(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -56,7 +57,7 @@ class Objective(Settings):
         retrieved: Any = None,
         weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
-        """The loss of a global batch, and scalars to log.
+        """The loss of a global batch, and scalars to log: in float32, or float64 if the embeddings are, within autocast too.
 
         learned    takes the place of the pair loss's settings.
         draw       [B] int64: what `scheme.draw` returned, for the schemes that draw.
@@ -72,12 +73,14 @@ class Objective(Settings):
         """
         if self.knowledge.needs_retrieval and retrieved is None:
             raise refuse("retrieved", None, f"the neighbours that objective.knowledge={self.knowledge.name} needs")
-        parts = self.scheme.pairs(embeddings, draw)
-        if weigh_pairs is not None:
-            parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        return self._combined(
-            parts, [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
-        )
+        learned = learned.to(embeddings.audio.dtype)
+        # A loop of one's own may call it within autocast, which would round every similarity to half precision.
+        with torch.autocast(embeddings.audio.device.type, enabled=False):
+            parts = self.scheme.pairs(embeddings, draw)
+            if weigh_pairs is not None:
+                parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
+            scored = [self.knowledge.score(part.comparison, self.pair, retrieved, learned) for part in parts]
+            return self._combined(parts, scored)
 
     @property
     def gathers(self) -> str:

@@ -60,7 +60,10 @@ def preset(name: str, **settings: Any) -> Objective:
     name      one of PRESETS; docs/objectives.md says which one when.
     settings  of any of the objective's four parts, by their bare names.
 
-    ValueError, with the nearest name, for an unknown preset or setting. Related: `Objective` puts four parts together.
+    ValueError, with the nearest name, for an unknown preset or setting.
+
+    When: a paper's objective is wanted, in a loop of your own or for `ray_atr.train`.
+    Related: `Objective` puts four parts together.
 
     >>> from ray_atr.objectives import preset
     >>> preset("kcl").scheme.name, preset("m_ltm_pot", transport_mass=0.8).pair.transport_mass

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.filesize import decimal
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import counted
@@ -83,9 +84,9 @@ class Estimate:
         lines = [
             f"estimate for {how_many} ({kinds} of trial measured, by {counted(steps, 'step')} or more):",
             f"  {unit} time  {duration(share * total)}{each}",
-            f"  disk      {size(statistics.fmean(self.disk) * (number or 1))} in the run folder",
-            f"  memory    {size(max(cost.memory for cost in self.costs))} for each trial at a time"
-            + (f", {size(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
+            f"  disk      {decimal(round(statistics.fmean(self.disk) * (number or 1)))} in the run folder",
+            f"  memory    {decimal(max(cost.memory for cost in self.costs))} for each trial at a time"
+            + (f", {decimal(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
             "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
             "MLflow, the report, and what patience, asha or a race spare.",
         ]
@@ -183,15 +184,3 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
-
-
-def size(number: float) -> str:
-    """Readable bytes: `640 kB`, `12 MB`, `1.4 GB`."""
-    for unit, bytes_in_it in (("GB", 1e9), ("MB", 1e6)):
-        if number >= bytes_in_it:
-            return (
-                f"{number / bytes_in_it:,.1f} {unit}"
-                if number < 10 * bytes_in_it
-                else f"{number / bytes_in_it:,.0f} {unit}"
-            )
-    return f"{number / 1e3:,.0f} kB"

@@ -158,6 +158,9 @@ class ConsoleProgress(SweepListener):
         self.started = time.monotonic()
 
     def trial_started(self, trial: TrialFolder) -> None:
+        if trial.trial_id not in self.numbers:
+            # A resumed trial has epochs of an earlier command, which are not to come.
+            self.epochs_ended += len(trial.epochs())
         self._number(trial)
         self.marks[trial.trial_id] = time.monotonic()
 

@@ -187,6 +187,13 @@ class TrainingData:
         self._slots: dict[int, list[np.ndarray]] = {}
 
     @cached_property
+    def clip_weights(self) -> np.ndarray | None:
+        """How often an epoch has each clip, on average, [N]; None for once."""
+        if self._weights is None:
+            return None
+        return np.repeat(self._weights, list(self.features.parts.values()))
+
+    @cached_property
     def clean_share(self) -> float:
         """Share of true pairs among those that it trains on."""
         return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)

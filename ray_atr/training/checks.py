@@ -233,6 +233,9 @@ def check_wrong_share(experiment: Experiment) -> None:
     if data.noise.is_injected:
         allowed = f"no data.noise, whose wrong captions are in no audit{number}"
         raise refuse(path, "an audit", allowed)
+    if any(weight != 1 for weight in parse_weights(data.weights).values()):
+        allowed = f"no data.weights, by which another share of the trained captions is wrong than of all{number}"
+        raise refuse(path, "an audit", allowed)
     source, digest, split = _training_split(experiment)
     if digest and audit.facts.get("data_hash") == digest and audit.facts.get("split", split) == split:
         return

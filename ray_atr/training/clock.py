@@ -29,12 +29,12 @@ class Clock:
         finally:
             self.seconds[part] += time.perf_counter() - started
 
-    def waiting(self, part: str, items: Iterator[Item]) -> Iterator[Item]:
-        """The items. The time until each is available counts for the part; the time of the loop's body does not."""
+    def waiting(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The items. The time until each is available counts as `data`; the time of the loop's body does not."""
         started = time.perf_counter()
         for item in items:
             waited = time.perf_counter() - started
-            self.seconds[part] += waited
+            self.seconds["data"] += waited
             self._unspent += waited
             yield item
             started = time.perf_counter()

@@ -19,6 +19,7 @@ from ray_atr.common.caches import cache_folder
 from ray_atr.common.positives import folded
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FRAMES, open_features
@@ -33,7 +34,7 @@ from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_i
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.run_folder import data_trained_on, saved_retriever
+from ray_atr.training.run_folder import captions_trained_on, saved_retriever
 
 logger = logging.getLogger(__name__)
 CLIPS = 64
@@ -121,12 +122,12 @@ def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
     if not isinstance(given, str) or given == "auto":
         return None
     file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
-    said = read_json(file) if file_exists(file) else {}
-    if not isinstance(said, dict) or not {"interval_95", "wrong_share_by_language"} & said.keys():
+    facts = read_json(file) if file_exists(file) else {}
+    if not isinstance(facts, dict) or not {"interval_95", "wrong_share_by_language"} & facts.keys():
         raise refuse(
             "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
         )
-    return AuditedShare(file, said)
+    return AuditedShare(file, facts)
 
 
 def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
@@ -136,8 +137,8 @@ def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence
     """
     if given == "auto":
         return None
-    said = audit_of_wrong_share(given)
-    return [float(given)] * len(languages) if said is None else said.shares(languages, trained)
+    audit = audit_of_wrong_share(given)
+    return [float(given)] * len(languages) if audit is None else audit.shares(languages, trained)
 
 
 def read_first(
@@ -146,50 +147,50 @@ def read_first(
     captions: TrainingCaptions,
     experiment: Experiment,
     group: WorkerGroup,
-    data_hash: str = "",
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
     """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
     all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
 
-    data_hash  the manifest hash of the data set, by which weights are told that have trained on its pairs before.
+    clip_weights  [N], how often an epoch has each clip; None: all alike. So the share is of the pairs that are trained.
     """
     shares = estimator.clean_shares
     is_share_read = shares is not None and not shares.is_known
     if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
         return
     # The first worker reads for all.
-    reads = what_is_read(experiment, data_hash, captions.features.holds_frames) if group.is_first else None
+    reads = what_is_read(experiment, captions) if group.is_first else ""
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
-                estimate_clean_shares(shares, retriever, captions, experiment, reads)
+                estimate_clean_shares(shares, retriever, captions, experiment, reads, clip_weights)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
     if isinstance(estimator, LeaveOneOutEstimator):
         read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads)
 
 
-def what_is_read(experiment: Experiment, data_hash: str, holds_frames: bool) -> str:
+def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
-    have trained on these very pairs, as such towers take the wrong ones for right. A warning says so.
+    have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A warning
+    says so.
     """
-    reads, start = _setting_of_reads(experiment), experiment.train.start_from
+    chosen, start = experiment.objective.correspondence, experiment.train.start_from
+    reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
     is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
     if start is None or reads == "recordings" or is_frozen:
         return reads
-    if data_hash not in data_trained_on(saved_retriever(start, "train.start_from")):
+    trained = captions_trained_on(saved_retriever(start, "train.start_from"))
+    share = captions.features.caption_sample.share_in(trained)
+    if share <= FEW:
         return reads
-    if reads == "auto" and holds_frames:
+    if reads == "auto" and captions.features.holds_frames:
         reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
-        what = "so few wrong ones will be found; start from weights that were trained on other data"
-    logger.warning("train.start_from: %s was trained on this data set and takes its pairs for right, %s", start, what)
+        what = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
+    which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
+    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, what)
     return reads
-
-
-def _setting_of_reads(experiment: Experiment) -> str:
-    chosen = experiment.objective.correspondence
-    return chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
 
 
 @torch.no_grad()
@@ -198,13 +199,17 @@ def estimate_clean_shares(
     retriever: Retriever,
     captions: TrainingCaptions,
     experiment: Experiment,
-    reads: str | None = None,
+    reads: str,
+    clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, which the
-    setting `reads` says if it is None.
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips. A clip is in the sample
+    with a chance in proportion to its weight, [N].
     """
-    reads = _setting_of_reads(experiment) if reads is None else reads
-    order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
+    ids = captions.features.clip_ids
+    order = sampling.permutation(ids, experiment.seed, "clean share")
+    if clip_weights is not None:
+        chance = clip_weights / clip_weights.max()
+        order = order[(sampling.uniform(ids, experiment.seed, "clean share weights") < chance)[order]]
     rows = np.sort(order[:SAMPLE])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 
@@ -216,24 +221,20 @@ def read_pairs(
     captions: TrainingCaptions,
     trained: Sequence[str],
     group: WorkerGroup,
-    reads: str | None = None,
+    reads: str,
 ) -> None:
     """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():
-        found = (
-            estimator.estimate_from(*_readings(reads or estimator.settings.reads, retriever, captions, trained))
-            if group.is_first
-            else {}
-        )
+        found = estimator.estimate_from(*_readings(reads, retriever, captions, trained)) if group.is_first else {}
     estimator.take(group.gather_objects(found)[0])
     is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
-    if kept := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
+    if confused := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
         logger.warning(
             "leave_one_out: captions in %s that look wrong are not random ones, as where a class is often called by the same "
             "wrong name; which is right cannot be told, so every pair is kept",
-            ", ".join(kept),
+            ", ".join(confused),
         )
 
 

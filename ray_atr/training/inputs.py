@@ -122,6 +122,7 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
                 allowed = f"a retriever whose frozen {kind} tower is the one that was encoded; it differs in {name}"
                 raise refuse("train.start_from", folder, allowed)
     retriever.languages = tuple(dict.fromkeys([*retriever.languages, *saved.languages])) if saved.languages else ()
+    retriever.trained_captions = saved.trained_captions
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 

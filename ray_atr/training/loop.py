@@ -112,7 +112,7 @@ def train_trial(
                     # A new version of a base may replace one that the previous checkpoint needs.
                     shards.wait()
                 begin_epoch(state, data, epoch)
-            for batch in clock.waiting("data", batches):
+            for batch in clock.waiting(batches):
                 with clock.step():
                     result = step(state, data, texts, batch, clock)
                 progress.add(result.scalars, clock.spent())
@@ -138,9 +138,7 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     """Before an epoch's first step: a refresh of the knowledge base may be due, sample weights may change."""
     state.memory.begin_epoch(epoch, epoch * data.steps_per_epoch, state.published_weights)
     if epoch == 0:
-        read_first(
-            state.estimator, state.retriever, data.captions, data.experiment, data.group, data.prepared.data_hash
-        )
+        read_first(state.estimator, state.retriever, data.captions, data.experiment, data.group, data.clip_weights)
     state.estimator.begin_epoch(epoch)
 
 

@@ -36,10 +36,12 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import HIDDEN, redact, redact_values
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
+from ray_atr.data.caption_sample import CaptionSample
+from ray_atr.data.shards import MANIFEST_FILE
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE
-from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file
+from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file, trained_captions_of
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
 from ray_atr.training.objective_label import joint_name, objective_label
 
@@ -241,11 +243,16 @@ class RunFolder:
 
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder. ValueError if it cannot be written, is a run folder already, or a setting holds a secret."""
+        """Make a new run folder. ValueError if it cannot be written, is a run folder already, holds a data set or a retriever,
+        or a setting holds a secret.
+        """
         folder = storage.locate(path)
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
+        for file, what in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
+            if storage.file_exists(folder / file):
+                raise ValueError(f"{folder}: holds a {what} ({file}); choose another folder for the run")
         settings = flatten(experiment)
         refuse_secrets(settings)
         try:
@@ -439,10 +446,10 @@ def trial_of(retriever: Location) -> TrialFolder | None:
     return TrialFolder(folder) if retriever.name == BEST and is_in_run else None
 
 
-def data_trained_on(retriever: Location) -> set[str]:
-    """Manifest hashes of the training data sets of a trial's retriever (RUN/trials/TRIAL/best); none for one in no run."""
-    trial = trial_of(retriever)
-    return set() if trial is None else set(hashes_of(RunFolder.open(trial.folder.parent.parent).info).values())
+def captions_trained_on(retriever: Location) -> CaptionSample:
+    """The sample of what a saved retriever was trained on, wherever its folder is; an empty one for another tool's."""
+    file = retriever / SETTINGS_FILE
+    return trained_captions_of(storage.read_json(file) if storage.file_exists(file) else {}, retriever)
 
 
 def _object(file: Location) -> dict[str, Any]:

@@ -27,6 +27,9 @@ def first_state(data: TrainingData, folder: Path, make_refresher: MakeRefresher 
     """The state before the first step. All workers have the same weights; each has its own seed for dropout."""
     experiment, prepared, group = data.experiment, data.prepared, data.group
     complete = prepared.first_retriever(experiment)
+    if group.is_first:
+        # What it will be saved with.
+        complete.trained_captions = complete.trained_captions.joined(data.features.caption_sample)
     retriever = prepared.reading(complete)
     if experiment.scaling.shard_towers and group.size > 1:
         retriever.shard(group.device)

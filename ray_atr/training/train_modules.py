@@ -78,6 +78,12 @@ def train(
 
     audio, text   modules: the clips of `data.batch` -> [B, D]; a list of n captions -> [n, D].
     objective     any without a knowledge base and without a correspondence, which need a prepared data set.
+    data          N training clips and their captions in K languages (`ClipSet`).
+    validation    clips that choose the best epoch; None: the last epoch is the best one.
+    epochs        passes over the clips. The last clips of a pass that fill no batch are left out.
+    batch_size    clips of a batch, B.
+    select_by     the validation metric that chooses the epoch, the higher the better.
+    seed          seed of the order of the clips and of the languages that a scheme draws.
     optimizer     makes the optimiser of all parameters; None: AdamW at `learning_rate`.
     clip_norm     largest norm of the gradient; 0: no limit.
     patience      epochs without a better `select_by` on the validation set after which it stops; 0: never.

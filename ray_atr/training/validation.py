@@ -89,7 +89,8 @@ def retrieve_by_tokens(
             for start in range(0, len(once), TEXTS):
                 some = texts.embed_tokens(once[start : start + TEXTS])
                 compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
-                columns.append(torch.cat(compared))
+                # A worker may have no clip of a small split.
+                columns.append(torch.cat([some.pooled.new_zeros(0, len(some.pooled)), *compared]))
         scores = group.gather_rows(torch.cat(columns, dim=1)).T[torch.from_numpy(places).to(group.device)]
         encoded[language] = ranked_by(scores, captions, language)
     return encoded

@@ -13,7 +13,7 @@ from ray_atr.objectives.correspondence import ridge
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs
 from ray_atr.objectives.correspondence.noise_rate import without_right_mispairs, wrong_share
-from ray_atr.workshop.audit import score
+from ray_atr.workshop.audit import posteriors, score
 from ray_atr.workshop.audit.certify import certified
 from ray_atr.workshop.audit.estimate import STRATA, draw, interval, strata_of
 from ray_atr.workshop.audit.options import CrossFit
@@ -111,6 +111,30 @@ def test_a_wrong_translation_is_told_by_how_well_its_clips_other_captions_fit() 
     few = slice(0, 800)
     together = estimate_posteriors(scores[few], null, clip[few])
     assert (np.diff(together.wrong[np.argsort(together.p_value)]) >= 0).all()
+
+
+def test_languages_that_are_wrong_to_different_degrees_are_judged_apart() -> None:
+    """Together, right pairs of a clean language were called wrong, and wrong ones of the worst were not. Where the languages are
+    wrong alike, where one has few pairs, and of one language, the posteriors are bit for bit those of all together.
+    """
+    random = np.random.default_rng(5)
+    clip, language = np.divmod(np.arange(2400), 3)
+    calls, missed = np.zeros((2, 3)), np.zeros(2)
+    for rate in np.tile([0.0, 0.1, 0.4], (8, 1)):
+        is_wrong = random.random(len(clip)) < rate[language]
+        p_value = norm.sf(random.normal(np.where(is_wrong, 0, 2.0)))
+        for way, of in enumerate((None, language)):
+            called = posteriors_of(p_value, None, of).flagged(0.1)
+            calls[way] += np.bincount(language, called & ~is_wrong, 3)
+            missed[way] += (is_wrong & ~called).sum()
+    assert calls[1, 0] < 0.4 * calls[0, 0]
+    assert missed[1] < 0.9 * missed[0]
+    few = np.zeros(2400, dtype=int)
+    few[np.flatnonzero(is_wrong)[:300]] = 1
+    alike = norm.sf(random.normal(np.where(np.arange(2400) % 7 == 0, 0, 2.0)))
+    for told, of in ((alike, language), (p_value, few), (p_value, 0 * language)):
+        together, apart = posteriors_of(told, clip), posteriors_of(told, clip, of)
+        assert apart.wrong.tolist() == together.wrong.tolist()
 
 
 def test_the_stated_share_holds_on_small_sets_whose_hard_right_pairs_fit_no_better_than_random_ones() -> None:
@@ -338,8 +362,11 @@ def test_the_chance_that_captions_of_two_clips_say_the_same_is_counted_by_langua
     assert score._same(twice) == score._same(of), "a clip that says it twice is no other clip"
 
 
-def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it() -> None:
-    """Where 40% of one language are wrong its regression is less sure: against all mispairs its wrong pairs looked right."""
+def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where 40% of one language are wrong its regression is less sure: against all mispairs its wrong pairs looked right. And its
+    posteriors are its own.
+    """
+    monkeypatch.setattr(posteriors, "LEAST_PAIRS", 100)
     random = np.random.default_rng(0)
     meaning, of_language = random.normal(size=(20, 24)), random.normal(size=(2, 24, 20))
     kind = random.integers(0, 20, 400)
@@ -360,6 +387,8 @@ def test_wrong_pairs_of_a_language_are_told_from_mispairs_in_it() -> None:
     kept = certified(p_value, 0.05, found.posteriors.share)
     assert is_wrong[kept].mean() <= 0.05
     assert kept[~is_wrong].mean() > 0.95
+    assert found.posteriors.wrong.tolist() == posteriors_of(p_value, clip, language).wrong.tolist()
+    assert found.posteriors.wrong.tolist() != posteriors_of(p_value, clip).wrong.tolist()
 
 
 def test_a_language_that_says_one_thing_alone_is_named() -> None:

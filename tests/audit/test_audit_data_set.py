@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,14 @@ import pytest
 from rich.console import Console
 
 from ray_atr.cli.audit import audit_lines, print_applied
-from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.common.locations import MAX_NAME_BYTES
+from ray_atr.common.storage import DamagedFileError, read_json, write_json
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import read_manifest, read_shard, write_clips
+from ray_atr.data.shards import read_manifest, read_shard, write_clips, write_manifest
 from ray_atr.evaluation.options import Encoding
-from ray_atr.models.retriever import build_retriever
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.training.checks import check_experiment
@@ -256,6 +259,10 @@ def test_sixty_answers_give_an_interval_that_holds_the_truth(
     assert found.low <= found.share <= found.high
     written = json.loads((tmp_path / "estimate.json").read_text())
     assert (written["heard"], written["unanswered"]) == (60, 0)
+    # As a spreadsheet writes it where the comma is the decimal point.
+    semicolons = tmp_path / "semicolons.csv"
+    semicolons.write_text((tmp_path / "answers.csv").read_text().replace(",", ";"))
+    assert estimate(audit, semicolons, tmp_path / "same.json") == found
     # What cannot be told is left out, and costs width.
     fewer = write_answers(tmp_path / "fewer.csv", [{**row, "wrong": ""} for row in answers[:30]] + answers[30:])
     wider = estimate(audit, fewer, tmp_path / "fewer.json")
@@ -277,10 +284,21 @@ def test_answers_that_are_not_of_the_list_are_refused(audited: tuple[Path, Path,
     assert not (tmp_path / "estimate.json").exists()
 
 
+def forget_table(audit: Path) -> None:
+    """Make an audit one that does not know its table's hash, as those of before had none."""
+    facts = read_json(audit / "audit.json")
+    write_json(audit / "audit.json", {name: value for name, value in facts.items() if name != "pairs_hash"})
+
+
 def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -> None:
-    audit = audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+    data = Path(shutil.copytree(vectors, tmp_path / "data"))
+    longest = "é" * (MAX_NAME_BYTES // 2)
+    write_manifest(data, dataclasses.replace(read_manifest(data), name=longest))
+    audit = audit_data_set(str(data), None, tmp_path / "audit", cross_fit=JUDGES)
     applied = keep_certified(audit, 0.05, tmp_path / "kept")
     kept = set(clips_of(tmp_path / "kept"))
+    # The longest name that can be read.
+    assert read_manifest(tmp_path / "kept").name == longest[:-3] + "_kept"
     assert "clip-00000000" not in kept
     assert len(kept) > 50
     assert applied.dropped == applied.clips_without_captions == 64 - len(kept)
@@ -291,6 +309,9 @@ def test_the_certified_captions_make_a_data_set(vectors: Path, tmp_path: Path) -
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": str((n + 1) / len(rows))} for n, row in enumerate(rows))
+    with pytest.raises(DamagedFileError, match=r"pairs\.csv: damaged.*make the audit again"):
+        keep_certified(audit, 0.05, tmp_path / "none")
+    forget_table(audit)
     with pytest.raises(ValueError, match=r"--keep: got 0\.05; allowed a larger share"):
         keep_certified(audit, 0.05, tmp_path / "none")
 
@@ -308,6 +329,7 @@ def test_captions_of_one_clip_are_certified_as_one_observation(
         writer = csv.DictWriter(file, list(table[0]))
         writer.writeheader()
         writer.writerows({**row, "p_value": f"{p_of[row['clip_id']]:.9f}"} for row in table)
+    forget_table(tmp_path / "audit")
     keep_certified(tmp_path / "audit", 0.02, tmp_path / "kept")
     p_value, clip = (np.repeat(values, 2) for values in ([*p_of.values()], np.arange(160)))
     together, apart = (certified(p_value, 0.02, wrong_share(p_value, of)).sum() for of in (clip, None))
@@ -489,6 +511,37 @@ def test_vectors_are_judged_as_they_are_and_keep_theirs_in_what_the_decisions_ma
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="a caption of the data set, since others have no vector"):
         apply_decisions(audit, file, tmp_path / "other")
+
+
+def map_rows(texts: dict[int, Any], rows: np.ndarray) -> list[Any]:
+    return [texts[row] for row in rows.tolist()]
+
+
+def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, audit, _ = audited
+    clips = [clip for clip in clips_of(data).values() if clip.split == "train"]
+    retriever, said = Retriever.from_pretrained(audit.parent / "untrained"), list[str]()
+
+    def stop(*of: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "encode", stop)
+    for part, expected in (
+        (clips[:0], ""),
+        (clips[:40], "copy was trained on some 25% of these clips and takes their captions for right, so fewer"),
+        (clips, "copy was trained on these clips and takes"),
+    ):
+        # As if in English alone.
+        texts = dict(enumerate(clip.captions["eng"] for clip in part))
+        retriever.trained_captions = CaptionSample.of([clip.clip_id for clip in part], partial(map_rows, texts))
+        retriever.save_pretrained(tmp_path / "copy")
+        said.clear()
+        with pytest.raises(KeyboardInterrupt):
+            audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, say=said.append)
+        assert bool(said) == bool(expected)
+        assert expected in "".join(said)
 
 
 def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_a_folder_without_whole_manifest_is_no_data_set(tmp_path: Path) -> None:
         read_manifest(tmp_path)
     manifest = write_clips(tmp_path / "set", clips(3), name="toy", licence="CC0")
     path = Path(manifest.folder) / MANIFEST_FILE
+    with pytest.raises(ValueError, match=r"manifest\.json: is a file; a data set is a folder"):
+        read_manifest(path)
     content = json.loads(path.read_text())
     content["shards"][0]["sha256"] = "0" * 64
     path.write_text(json.dumps(content))

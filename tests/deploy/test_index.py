@@ -236,14 +236,22 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     for name, content in broken.items():
         (audio / name).write_bytes(content)
     (audio / "loop").symlink_to(audio)
+    (audio / "away.wav").symlink_to(tmp_path / "not mounted" / "a.wav")
     (audio / "readme.txt").write_text("no audio")
     said: list[str] = []
     options = {"say": said.append}
     changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
-    assert set(changes.broken) == set(broken)
+    assert set(changes.broken) == {*broken, "away.wav"}
+    assert changes.broken["away.wav"] == "No such file or directory"
     assert changes.manifest.num_sounds == 2
     assert all(any(name in line for line in said) for name in broken)
     assert "ffmpeg" in changes.broken["phone.m4a"]
+    counts: list[tuple[int, int]] = []
+    make_tones(audio, count=300, seconds=0.05)
+    options = {"encoding": IndexEncoding(batch_size=1)}
+    update_index(str(tmp_path / "index"), **options)
+    update_index(str(tmp_path / "index"), progress=lambda what, done, total: counts.append((done, total)), **options)
+    assert counts[-1] == (306, 306)
     shutil.rmtree(audio)
     audio.mkdir()
     with pytest.raises(ValueError, match=r"--audio: got .*; allowed one with sounds: \.wav"):
@@ -444,9 +452,15 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     assert "un son aigu" in capsys.readouterr().out
     main("index", arguments=["query", index, "--like", str(place / "audio" / "tone 1.wav"), "--top", "1"])
     assert "tone 1.wav" in capsys.readouterr().out
+    main("index", arguments=["query", index, "a", "low", "tone", "--json", "--top", "2"])
+    assert json.loads(capsys.readouterr().out) == answer
+    (tmp_path / "long texts").write_text("a low tone\n\n" + 2_001 * "x")
     refused = {
-        "one of them": [index],
+        "nothing to look for": [index],
+        "TEXT and --like": [index, "a low tone", "--like", str(place / "audio" / "tone 1.wav")],
         "not blank": [index, "  "],
+        "text: got ''": [index, ""],
+        "--from: line 3": [index, "--from", str(tmp_path / "long texts")],
         "UTF-8": [index, "a \udcff"],
         "a text on a line": [index, "--from", os.devnull],
         "a text file": [index, "--from", str(tmp_path)],
@@ -468,6 +482,21 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
             arguments=["build", "--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", out],
         )
     assert f"`ray-atr index update '{out}'`" in capsys.readouterr().err
+
+
+def test_a_build_that_is_stopped_at_any_time_says_how_to_go_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    words = ["--checkpoint", str(place / "model"), "--audio", str(place / "audio"), "--out", str(tmp_path / "index")]
+    for where in ("deploy.index.build.open_archive", "models.retriever.Retriever.from_pretrained"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"ray_atr.{where}", stop)
+            with pytest.raises(SystemExit):
+                main("index", arguments=["build", *words])
+        assert "interrupted: the same command goes on" in capsys.readouterr().err
 
 
 def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
@@ -612,7 +641,7 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         best.setdefault(one.path, one.score)
     mean = float(np.mean(list(best.values())[:3]))
     for below, is_there in ((mean - 1e-6, True), (mean + 1e-6, False)):
-        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0, 1), 2, 3, below)
         Calibration({"any": own}).write(tmp_path / "model")
         index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
         found = index.search("a low tone", top=2, or_nothing=True)
@@ -623,14 +652,10 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
     levels = Levels(np.concatenate([vector, -vector]), np.array([[1.0, -1.0]] * 3))
     expected = levels.expected(vector)[1, 0]
     for below, is_there in ((mean - expected - 1e-3, True), (mean - expected + 1e-3, False)):
-        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, nothing_of=3, nothing_below=below)
+        own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0, 1), 2, 3, below)
         Calibration({"any": own}, levels=levels).write(tmp_path / "model")
         index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
         assert bool(index.search("a low tone", top=2, or_nothing=True)) == is_there
-    older = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2)
-    Calibration({"any": older}).write(tmp_path / "model")
-    with pytest.raises(ValueError, match="evaluate --calibrate makes now"):
-        Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", or_nothing=True)
     with pytest.raises(ValueError, match="or_nothing: got True; allowed a calibrated retriever"):
         Index.open(place / "index").search("a low tone", or_nothing=True)
 
@@ -639,7 +664,7 @@ def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Pa
     from ray_atr.metrics.calibration import Calibration, LanguageCalibration
 
     copied(place, tmp_path)
-    own = LanguageCalibration((-1, 1), (0.1, 0.2), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0.7, 0.8), best_among=2)
+    own = LanguageCalibration((-1, 1), (0.1, 0.2), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0.7, 0.8), 2, 3, 0)
     Calibration({"any": own}).write(tmp_path / "model")
     index = Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model"))
     sound = np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32)

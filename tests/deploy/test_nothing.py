@@ -123,7 +123,7 @@ def test_of_many_texts_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calibration.levels.vectors.shape == (50, 32)
 
 
-def test_a_calibration_from_before_levels_is_read(tmp_path) -> None:
+def test_a_calibration_without_vectors_is_read(tmp_path) -> None:
     scores, relevance = drawn(8)
     fit_calibration({"eng": scores}, {"eng": relevance}).write(tmp_path)
     content = read_json(tmp_path / CALIBRATION_FILE)

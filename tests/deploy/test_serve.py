@@ -173,6 +173,12 @@ def test_a_mistake_has_one_form(
     assert message in answer["error"]
 
 
+def test_a_form_is_told_that_the_file_alone_is_the_body(port: int) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    status, answer = call(port, "POST", "/similar", body=b"--x\r\n\r\n" + tone(1, 1) + b"\r\n--x--", headers=headers)
+    assert (status, "--data-binary" in answer["error"]) == (400, True)
+
+
 def test_a_body_without_a_length_is_cut_off_at_the_limit(port: int) -> None:
     parts = (b"\0" * 10_000 for _ in range(1000))
     try:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ray_atr.common.storage import StorageError
+from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
@@ -52,6 +53,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ]
     write_clips(root / "classes", clips, name="classes", licence="none")
     experiment = tiny(data, data__test_split="test")
+    seen = [clip for clip in tones if clip.split == "train"]
+    seen_captions = CaptionSample.of(
+        [clip.clip_id for clip in seen], lambda rows: [seen[row].captions["eng"] for row in rows]
+    )
     tokenizer = train_tokenizer(["a low tone, number 1", "un son grave, numéro 2"], 200)
     for name, points, seed in (
         ("seed0", [{"seed": 0}], 0),
@@ -65,6 +70,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             trial = run.add_trial(point)
             if seed is not None:
                 model = build_retriever(experiment.model, tokenizer=tokenizer, seed=seed)
+                model.trained_captions = seen_captions
                 model.save_pretrained(Path(str(trial.folder)) / "best")
     loose = next((root / "runs" / "seed0" / "trials").iterdir()) / "best"
     Retriever.from_pretrained(loose).save_pretrained(root / "loose")
@@ -496,6 +502,17 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
     assert all("No captions in training: fra." in of_split for of_split in said.values())
+    # In no run, and other data with some of the clips.
+    rows = [dataclasses.replace(Clip(**row), split="test") for row in _clips(world["data"])]
+    write_clips(tmp_path / "mixed", rows, name="mixed", licence="none")
+    share = sum(row["split"] == "train" for row in _clips(world["data"])) / len(rows)
+    for place, out, warned in (
+        (world["data"], "of copy", trained),
+        (tmp_path / "mixed", "of mixed", f"Some {share:.0%} of these clips were trained on."),
+    ):
+        split = "train" if place == world["data"] else "test"
+        page = evaluate([world["loose"]], options(data=str(place), split=split), out=tmp_path / out, **quiet).page
+        assert warned in page.warnings
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[
     assert found["old"].days_unused == pytest.approx(40, abs=0.1)
     (home / "data" / "cache" / "features" / ".new.0123456789ab").write_bytes(b"of a killed run")
     main("cache", arguments=[])
-    assert "features  0.00 MB  40.0 days" in capsys.readouterr().out
+    assert "features  1.0 kB  40.0 days" in capsys.readouterr().out
     with FileLock(home / "data" / "cache" / "vectors" / "busy.lock"):
         main("cache", arguments=["--prune", "--unused-days", "30"])
     assert "1 removed" in capsys.readouterr().out

@@ -286,6 +286,14 @@ def test_a_missing_file_is_named(missing: str, tmp_path: Path) -> None:
         Retriever.from_pretrained(tmp_path / "saved")
 
 
+@pytest.mark.parametrize("best", ["best", "trials/base-44136fa3/best"])
+def test_a_run_in_the_place_of_its_retriever_is_refused_with_what_is_meant(best: str, tmp_path: Path) -> None:
+    (tmp_path / best).mkdir(parents=True)
+    (tmp_path / best / "retriever.json").touch()
+    with pytest.raises(ValueError, match=f"did you mean {tmp_path / best}"):
+        Retriever.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["retriever.json", "model.safetensors", "text/tokenizer.json"])
 def test_half_a_file_is_named(name: str, tmp_path: Path) -> None:
     scratch().save_pretrained(tmp_path / "saved")

@@ -406,6 +406,36 @@ def test_self_refining_takes_a_caption_that_it_meets_late_by_its_own_probability
     assert used.tolist() == pytest.approx([one if one >= 0.1 else 0.0 for one in p], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["small_loss", "rematch", "self_refining"])
+@pytest.mark.parametrize("same", [False, True])
+def test_a_pair_without_negatives_is_not_taken_for_the_best(name: str, same: bool, world: World) -> None:
+    """As a clip that is alone in its batch with a caption in its language, or a batch whose captions all say the same."""
+    table = "clean_probabilities" if name == "self_refining" else "scores"
+    estimator = method(name, warmup_epochs=1).estimator(world.pairs())
+    rows, without = torch.arange(32), torch.tensor([0, 1] if same else [0])
+    alone = dataclasses.replace(
+        world.comparison(without, 0 * without), positives=torch.ones(2, 2, dtype=torch.bool) if same else None
+    )
+    estimator.begin_epoch(0)
+    estimator.for_batch(without, 0 * without)(alone)
+    estimator.flush()
+    assert bool(estimator.tables[table][without, 0, 0].isnan().all())
+    estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
+    estimator.flush()
+    known = estimator.tables[table][rows, 0, 0].clone()
+    assert not bool(known.isnan().any())
+    estimator.begin_epoch(1)
+    weight = estimator.for_batch(without, 0 * without)(alone).sample_weight
+    estimator.flush()
+    torch.testing.assert_close(estimator.tables[table][rows, 0, 0], known, rtol=0, atol=0)
+    assert bool(weight.isfinite().all())
+    if name == "self_refining":
+        torch.testing.assert_close(weight, known[without], rtol=0, atol=0)
+        # One that was never met with a negative counts in full.
+        late = torch.tensor([40])
+        assert estimator.for_batch(late, 0 * late)(world.comparison(late, 0 * late)).sample_weight.tolist() == [1]
+
+
 @pytest.mark.parametrize("name", ["small_loss", "self_refining"])
 def test_clips_with_the_same_caption_do_not_speak_for_each_other(name: str, world: World) -> None:
     rows = torch.arange(8)
@@ -632,6 +662,17 @@ def test_detection_of_certain_and_of_equal_beliefs() -> None:
     # All or nothing: a quarter of all is wrong, more than may be kept.
     assert clean_pairs_lost(torch.full((40,), 0.75).double(), is_true) == 1.0
     assert "detector_auc" not in detection(torch.ones(4), torch.ones(4, dtype=torch.bool))
+
+
+def test_rounding_tells_no_pairs_apart() -> None:
+    """As where a plan transports everything: all weights are 1 up to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    is_true = torch.rand(40, generator=generator) < 0.5
+    rounded = 1 - 1e-7 * torch.rand(40, generator=generator, dtype=torch.float64) - 1e-7 * ~is_true
+    assert detection(rounded, is_true)["detector_auc"] == 0.5
+    score = torch.where(is_true, 2.0, 1.0)
+    assert detection(rounded, is_true, score)["detector_auc"] == 1
+    assert detection(rounded - 1e-5 * ~is_true, is_true)["detector_auc"] == 1
 
 
 def test_pairs_that_are_believed_alike_stand_in_the_order_of_their_score() -> None:

@@ -189,7 +189,7 @@ def test_a_language_whose_captions_are_confused_is_kept_whole_and_the_run_says_s
     monkeypatch.setattr(correspondence, "_readings", lambda *of: [confused])
     frozen: Any = SimpleNamespace(evaluating=nullcontext, equal_calls=nullcontext)
     captions: Any = SimpleNamespace(languages=["eng", "fra"])
-    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup())
+    correspondence.read_pairs(estimator, frozen, captions, ["eng", "fra"], WorkerGroup(), "auto")
     assert "captions in fra that look wrong" in caplog.text
     assert float(estimator.tables["left_out"][:, 0, 0].min()) < 0.1
     assert bool((estimator.tables["left_out"][:, 0, 1] == 1).all())

@@ -52,6 +52,26 @@ def test_every_point_of_the_grid_has_a_finite_loss_and_gradient(scheme: str, pai
     assert audio.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("pair", list(PAIRS))
+def test_embeddings_in_half_precision_are_compared_in_float32(pair: str, dtype: torch.dtype) -> None:
+    """As in a loop of one's own, with towers in half precision or under autocast."""
+    objective, rounded = Objective(scheme=SCHEMES["kcl"](), pair=PAIRS[pair]()), batch()
+    audio, text = rounded.audio.to(dtype), rounded.text.to(dtype)
+    parameters = LearnedParameters(objective.pair.learns(), D).to(dtype)
+    learned = parameters.values()
+    expected = objective(Embeddings(audio.float(), text.float()), learned=learned.to(torch.float32)).loss
+    halves = audio.requires_grad_()
+    found = objective(Embeddings(halves, text), learned=learned)
+    assert found.loss.dtype == torch.float32
+    torch.testing.assert_close(found.loss, expected, rtol=0, atol=0)
+    found.loss.backward()
+    assert halves.grad.dtype == dtype
+    assert 0 < float(halves.grad.norm()) < 1e4
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(objective(Embeddings(halves, text), learned=learned).loss, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_presets_survive_flattening(name: str) -> None:
     assert override(Objective(), flatten(PRESETS[name])) == PRESETS[name]

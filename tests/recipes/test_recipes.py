@@ -255,7 +255,11 @@ def test_the_train_script_starts_from_a_recipe_and_lists_them(
     with pytest.raises(SystemExit):
         main("train", arguments=["--help"])
     shown = "".join(capsys.readouterr().out.split())
-    assert all(name in shown.replace("│", "") for name in RECIPES)
+    assert "quickstart,from_scratch,vectors,clap,orapaper's(--help-settingslistsall)" in shown.replace("│", "")
+    with pytest.raises(SystemExit):
+        main("train", arguments=["--help-settings"])
+    settings = capsys.readouterr().out
+    assert all(name in settings for name in RECIPES)
 
 
 def test_the_quickstart_trains_projections_on_shipped_towers_and_from_scratch_everything() -> None:

@@ -74,17 +74,35 @@ def test_a_trial_of_one_epoch_has_a_time_left_too(now: list[float]) -> None:
     assert [line for line in said if "about 0:05 left" in line]
 
 
+def test_epochs_of_before_a_resume_are_not_to_come(now: list[float]) -> None:
+    said: list[str] = []
+    progress = ConsoleProgress(5, said.append)
+    progress.sweep_started(1, 0)
+    one, recorded = trial("resumed"), [{"epoch": number} for number in (1, 2, 3)]
+    one.epochs = lambda: recorded
+    for number in (4, 5):
+        # Also where its process died and it was begun again.
+        progress.trial_started(one)
+        now[0] += 2.0
+        recorded.append({"epoch": number})
+        progress.epoch_ended(one, {"epoch": number})
+    assert progress.epochs_ended == 5
+    progress.trial_finished(one)
+    assert progress.epochs_ended == 5
+
+
 def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() -> None:
     said: list[str] = []
     progress = ConsoleProgress(9, said.append)
     progress.sweep_started(2, 0)
     for name, is_early in (("early", True), ("whole", False)):
-        one = trial(name)
-        one.epochs = lambda is_early=is_early: [{}] * (5 if is_early else 9)
+        one, recorded = trial(name), list[dict[str, int]]()
+        one.epochs = lambda recorded=recorded: recorded
         one.result = lambda is_early=is_early: {"best_epoch": 3, "out_of_patience": is_early}
         progress.trial_started(one)
-        for number in range(1, len(one.epochs()) + 1):
-            progress.epoch_ended(one, {"epoch": number})
+        for number in range(1, (5 if is_early else 9) + 1):
+            recorded.append({"epoch": number})
+            progress.epoch_ended(one, recorded[-1])
         progress.trial_finished(one)
     finished = [line for line in said if "finished" in line]
     assert finished == [

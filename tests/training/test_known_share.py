@@ -17,7 +17,7 @@ from ray_atr.common import sampling
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.data.shards import read_manifest
+from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.data.soundscapes import SoundscapesSettings
 from ray_atr.objectives import PAIRS
 from ray_atr.objectives.correspondence import (
@@ -41,8 +41,10 @@ from ray_atr.training.experiment import DataSettings
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import begin_epoch, step
 from ray_atr.training.setup import first_state
+from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.join import join_data_sets
 from ray_atr.workshop.soundscapes.clips import generate
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 TRUE = {"number": (0.7, 0.7), "audit": (0.8, 0.4), "heard": (0.75, 0.75), "estimated": (0.9, 0.5)}
 """The shares of true pairs in English and in French, by where they are from."""
@@ -209,13 +211,52 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     monkeypatch.setattr(correspondence, "SAMPLE", 6)
     spied(monkeypatch, correspondence, "_readings", lambda found, *given: rows.append(given[4].tolist()))
     shares = SimpleNamespace(estimate=lambda readings, seed: read.extend(readings))
-    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment)
+    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment, "auto")
     assert experiment.trained_languages == ["eng"]
     assert len(read) == 2
     assert all(len(one.audio) == 6 and set(one.places[2].tolist()) == {0} for one in read)
     drawn = sampling.permutation(features.clip_ids, experiment.seed, "clean share")[:6]
     assert rows == [sorted(drawn.tolist())]
     assert max(rows[0]) > 6
+
+
+@pytest.fixture(scope="module")
+def joined(home: Path) -> Path:
+    """The tones, and sixteen others."""
+    others = [tone_clip("train", 100 + n, {"eng": [f"other {n}"], "fra": [f"autre {n}"]}) for n in range(16)]
+    write_clips(home / "others", others, name="others", licence="none")
+    sets = (str(home / "tones"), str(home / "others"))
+    join_data_sets(Join(sets=sets, ray="never", recordings="bytes", leaks="keep"), home / "joined")
+    return home / "joined"
+
+
+def test_of_parts_that_an_epoch_has_more_often_more_clips_are_asked(
+    home: Path, joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    spied(monkeypatch, correspondence, "_readings", lambda found, *given: read.append(given[4]))
+    monkeypatch.setattr(correspondence, "SAMPLE", 100)
+    for weights in ((), ("tones=0",), ("tones=.25", "others=.5")):
+        prior = {"objective__correspondence": "small_loss", **PRIOR}
+        experiment = tiny(joined, data__weights=weights, train__batch_size=4, **prior)
+        data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup())
+        begin_epoch(first_state(data, tmp_path), data, 0)
+    every, none, half = read
+    assert every.tolist() == list(range(40))
+    assert none.tolist() == list(range(24, 40))
+    assert half[-16:].tolist() == list(range(24, 40))
+    assert 6 <= len(half) - 16 <= 18
+
+
+def test_an_audit_tells_no_share_of_parts_that_are_weighed(joined: Path, tmp_path: Path) -> None:
+    file = tmp_path / "audit.json"
+    audited = {"data_hash": read_manifest(str(joined)).hash, "split": "train"}
+    file.write_text(json.dumps({**audited, "wrong_share_by_language": {"eng": {"share": 0.2}, "fra": {"share": 0.2}}}))
+    for weights in ((), ("tones=1",)):
+        checks.check_wrong_share(tiny(joined, data__wrong_share=str(file), data__weights=weights))
+    with pytest.raises(ValueError, match=r"audit\.json: got 'an audit'; allowed no data\.weights.* as a number"):
+        checks.check_wrong_share(tiny(joined, data__wrong_share=str(file), data__weights=("tones=.5",)))
+    checks.check_wrong_share(tiny(joined, data__wrong_share=0.2, data__weights=("tones=.5",)))
 
 
 def test_an_audit_is_read_once_before_the_start(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

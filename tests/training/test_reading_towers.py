@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +12,20 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from ray_atr.common.formats import FORMATS
-from ray_atr.common.storage import write_json
+from ray_atr.data.shards import write_clips
+from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import noise_rate
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.training import correspondence
 from ray_atr.training.batch import TrainingData
-from ray_atr.training.correspondence import _readings, check_correspondence
+from ray_atr.training.correspondence import _readings, check_correspondence, what_is_read
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import begin_epoch, train_trial
 from ray_atr.training.setup import first_state
-from tests.support.tiny import NOTES, make_data, prepared_for, tiny
+from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.join import join_data_sets
+from tests.support.tiny import NOTES, make_data, prepared_for, tiny, tone_clip
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,8 @@ def test_the_share_of_true_pairs_is_read_from_what_the_regression_reads(home: Pa
     shares: Any = SimpleNamespace(estimate=lambda readings, seed: given.append(readings))
     only = experiment(home, objective__correspondence__reads="recordings")
     for asked, expected in ((chosen, [towers, recordings]), (only, [recordings])):
-        correspondence.estimate_clean_shares(shares, state.retriever, data.captions, asked)
+        reads = what_is_read(asked, data.captions)
+        correspondence.estimate_clean_shares(shares, state.retriever, data.captions, asked, reads)
         for found, wanted in zip(given.pop(), expected, strict=True):
             assert found.audio.shape == wanted.audio.shape
             np.testing.assert_allclose(found.audio, wanted.audio, atol=1e-5)
@@ -199,39 +202,86 @@ def test_one_worker_reads_and_the_others_take_what_it_found(home: Path, tmp_path
     for rank, state in enumerate((first, second)):
         group: Any = Group(rank)
         assert isinstance(state.estimator, LeaveOneOutEstimator)
-        correspondence.read_pairs(state.estimator, state.retriever, data.captions, ("eng", "fra"), group)
+        correspondence.read_pairs(state.estimator, state.retriever, data.captions, ("eng", "fra"), group, "auto")
     assert sent[1] == {}
     for name, table in first.estimator.tables.items():
         torch.testing.assert_close(second.estimator.tables[name], table, rtol=0, atol=0, equal_nan=True)
     assert not bool(second.estimator.left_out.isnan().any())  # type: ignore[attr-defined]
 
 
-def test_weights_that_have_trained_on_the_pairs_are_not_asked_which_are_wrong(
-    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.fixture(scope="module")
+def trained(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A retriever that was trained on the tones, and copied out of its run."""
+    folder, chosen = (
+        tmp_path_factory.mktemp("trained"),
+        tiny(home / "tones", train__epochs=1, evaluation__every_epochs=1),
+    )
+    train_trial(chosen, prepared_for(chosen, home), folder / "trial", lambda row: None, use_ray_data=False)
+    shutil.copytree(folder / "trial" / "best", folder / "copy")
+    return folder / "copy"
+
+
+def reads_of(home: Path, data: Path, start: Path | None, **changes: Any) -> str:
+    """Of a run on `data` that starts from a retriever."""
+    chosen = experiment(
+        home, data__source=str(data), train__start_from=None if start is None else str(start), **changes
+    )
+    given = TrainingData(chosen, prepared_for(experiment(home, data__source=str(data), **changes), home), WorkerGroup())
+    return what_is_read(chosen, given.captions)
+
+
+def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are_wrong(
+    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    best = tmp_path / "run" / "trials" / "one" / "best"
-    best.mkdir(parents=True)
-    (best / "retriever.json").write_text("{}")
-    (best.parent / "trial.json").write_text(json.dumps({"overrides": {}, "status": "finished", "name": "one"}))
-    info = {"data": {"name": "tones", "hash": "these"}}
-    write_json(tmp_path / "run" / "sweep.json", {"format": FORMATS["run"], **info})
-    write_json(tmp_path / "run" / "experiment.json", {})
+    clips = [tone_clip("train", 100 + n, {"eng": [f"other {n}"], "fra": [f"autre {n}"]}) for n in range(200)]
+    clips += [tone_clip("val", 1, {"eng": ["x"], "fra": ["x"]}, seconds=0.7)]
+    write_clips(tmp_path / "others", clips, name="others", licence="none")
+    few = clips[:8] + clips[-1:]
+    write_clips(tmp_path / "few", few, name="few", licence="none")
+    # Its captions are those that the retriever saw; as in a data set that was cleaned or divided into other shards.
+    some = [
+        tone_clip("train", n, {"eng": [f"{NOTES[n % 4]} tone, number {n}"], "fra": ["une autre"]}) for n in range(4, 14)
+    ]
+    write_clips(tmp_path / "some", [*some, clips[-1]], name="some", licence="none")
+    for name in ("few", "others"):
+        sets = (str(home / "tones"), str(tmp_path / name))
+        join_data_sets(Join(sets=sets, ray="never", recordings="bytes"), tmp_path / f"with {name}")
 
-    def read(data_hash: str, holds_frames: bool = True, start: Path | None = best, **changes: Any) -> tuple[str, str]:
-        caplog.clear()
-        chosen = experiment(home, train__start_from=None if start is None else str(start), **changes)
-        found = correspondence.what_is_read(chosen, data_hash, holds_frames)
-        return found, caplog.text
-
+    tones = home / "tones"
     frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
-    assert read("others") == read("these", start=None) == read("these", **frozen) == ("auto", "")
-    for start in (best, tmp_path / "run"):
-        found, warned = read("these", start=start)
-        assert found == "recordings"
-        assert "was trained on this data set and takes its pairs for right, so wrong ones are told by" in warned
-    for found, warned in (read("these", False), read("these", objective__correspondence__reads="towers")):
-        assert found in ("auto", "towers")
-        assert "so few wrong ones will be found" in warned
+    assert reads_of(home, tones, None) == reads_of(home, tmp_path / "others", trained) == "auto"
+    assert reads_of(home, tones, trained, **frozen) == "auto"
+    assert caplog.text == ""
+    for place, which in (
+        (tones, "these clips"),
+        (tmp_path / "some", "these clips"),
+        # Eight of the tones' training clips are left out, whose recordings are in its other splits too.
+        (tmp_path / "with few", "some 67% of these clips"),
+    ):
+        caplog.clear()
+        assert reads_of(home, place, trained) == "recordings"
+        assert f"was trained on {which} and takes their captions for right, so wrong ones are told by" in caplog.text
+    assert reads_of(home, tmp_path / "with others", trained) == "recordings"
+    with pytest.MonkeyPatch.context() as patch:
+        caplog.clear()
+        patch.setattr(correspondence, "FEW", 0.2)
+        assert reads_of(home, tmp_path / "with others", trained) == "auto"
+        assert caplog.text == ""
+    for changes in ({"model__audio__adapt__is_frozen": True}, {"objective__correspondence__reads": "towers"}):
+        caplog.clear()
+        assert reads_of(home, tones, trained, **changes) in ("auto", "towers")
+        assert "so few of the wrong ones among them will be found" in caplog.text
+
+
+def test_what_weights_were_trained_on_before_is_not_forgotten(home: Path, trained: Path, tmp_path: Path) -> None:
+    clips = [tone_clip("train", 100 + n, {"eng": [f"other {n}"], "fra": [f"autre {n}"]}) for n in range(16)]
+    write_clips(tmp_path / "others", [*clips, tone_clip("val", 1, {"eng": ["x"]})], name="others", licence="none")
+    chosen = tiny(tmp_path / "others", train__start_from=str(trained), train__epochs=1, evaluation__every_epochs=1)
+    train_trial(chosen, prepared_for(chosen, home), tmp_path / "trial", lambda row: None, use_ray_data=False)
+    best = tmp_path / "trial" / "best"
+    assert reads_of(home, home / "tones", best) == reads_of(home, tmp_path / "others", best) == "recordings"
+    Retriever.from_pretrained(best).save_pretrained(tmp_path / "again")
+    assert reads_of(home, home / "tones", tmp_path / "again") == "recordings"
 
 
 def test_what_is_read_is_decided_by_the_data_of_the_run(
@@ -243,10 +293,10 @@ def test_what_is_read_is_decided_by_the_data_of_the_run(
     asked: list[Any] = []
 
     def what_is_read(*arguments: Any) -> str:
-        asked.append(arguments[1])
+        asked.append(arguments[1:])
         return "recordings"
 
     monkeypatch.setattr(correspondence, "what_is_read", what_is_read)
     monkeypatch.setattr(correspondence, "_tower_clips", lambda *of: pytest.fail("towers are not read"))
     begin_epoch(state, data, 0)
-    assert asked == [data.prepared.data_hash]
+    assert asked == [(data.captions,)]

@@ -20,6 +20,9 @@ def as_sentence_transformer(retriever: Retriever, language: str = "eng") -> Sent
     library opens only its own modules; `ray-atr export --to sentence-transformers` writes a folder that it can open.
 
     ValueError, with what to install, without sentence-transformers.
+
+    When: code that takes a SentenceTransformer, such as MTEB, is to use a retriever.
+    Related: `ray-atr export` writes a folder that is opened without this package.
     """
     require_extra("sentence_transformers", EXTRA, "as_sentence_transformer")
     from sentence_transformers import SentenceTransformer

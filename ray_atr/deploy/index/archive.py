@@ -75,9 +75,14 @@ class AudioFolder(Archive):
 
     def sounds(self) -> Iterator[ArchivedSound]:
         for path in sorted(_files_below(self.folder)):
-            status = path.stat()
             name = path.relative_to(self.folder).as_posix()
-            yield ArchivedSound(name, status.st_size, status.st_mtime_ns, clip_id=PurePosixPath(name).stem)
+            try:
+                status = path.stat()
+                size, modified_ns = status.st_size, status.st_mtime_ns
+            except OSError:
+                # A link to nothing, or a file that was removed meanwhile: reading it gives the reason.
+                size = modified_ns = 0
+            yield ArchivedSound(name, size, modified_ns, clip_id=PurePosixPath(name).stem)
 
     def read(self, sound: ArchivedSound) -> bytes:
         # An index may come from another person: its paths must stay below the folder.
@@ -188,7 +193,7 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder; a link to a folder that was already listed is not followed."""
+    """The audio files below a folder, and links to none; a link to a folder that was already listed is not followed."""
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         here = os.stat(parent)
@@ -199,5 +204,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             path = Path(parent, name)
-            if not name.startswith(".") and path.suffix.lower() in SUFFIXES + OTHER_AUDIO and path.is_file():
+            if name.startswith(".") or path.suffix.lower() not in SUFFIXES + OTHER_AUDIO:
+                continue
+            if path.is_file() or (path.is_symlink() and not path.exists()):
                 yield path

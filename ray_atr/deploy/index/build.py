@@ -21,7 +21,6 @@ from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.digests import digest_of
 from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.progress import NamedProgress, Say, silent
-from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.data.schema import caption_rows, captions_by_language
@@ -156,17 +155,16 @@ def bring_up_to_date(
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
-        with advising("the same command goes on where it stopped"):
-            try:
-                for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, say):
-                    done[result.sound.path] = result
-                    parts.add(result)
-                    progress("sounds", len(done) + len(reused), total)
-                if not done:
-                    progress("sounds", len(reused), total)
-            except KeyboardInterrupt:
-                parts.flush()
-                raise
+        try:
+            for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, say):
+                done[result.sound.path] = result
+                parts.add(result)
+                progress("sounds", len(done) + len(reused), total)
+            # Those behind the last new one are counted too.
+            progress("sounds", len(done) + len(reused), total)
+        except KeyboardInterrupt:
+            parts.flush()
+            raise
         everything = [reused.get(sound.path) or done[sound.path] for sound in order]
         broken = {one.sound.path: one.error for one in everything if one.error}
         _tell(broken, say)

@@ -34,6 +34,7 @@ COARSE_ROWS = 8_192
 class Index(Search):
     """An index of sounds, open for search. Safe to use from several threads.
 
+    When: an archive that `ray-atr index build` has indexed is searched from Python.
     Related: `build_index` makes one, `open_shards` asks several as one, `ray-atr serve` answers over HTTP.
 
     >>> index = Index.open("indexes/sounds")  # doctest: +SKIP

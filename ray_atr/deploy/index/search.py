@@ -300,14 +300,14 @@ def calibrated_language(calibration: Calibration, language: str | None) -> str |
     return language if language in calibration.by_language else None
 
 
-def check_text(text: str) -> None:
-    """ValueError for a query that is blank, too long, or no Unicode."""
+def check_text(text: str, path: str = "text") -> None:
+    """ValueError, naming `path`, for a query that is blank, too long, or no Unicode."""
     if not isinstance(text, str) or not text.strip():
-        raise refuse("text", text, "a text that is not blank")
+        raise refuse(path, text, "a text that is not blank")
     if len(text) > LONGEST_QUERY:
-        raise refuse("text", text, f"at most {LONGEST_QUERY:,} characters")
+        raise refuse(path, text, f"at most {LONGEST_QUERY:,} characters")
     if not is_unicode(text):
-        raise refuse("text", text, "a text in UTF-8")
+        raise refuse(path, text, "a text in UTF-8")
 
 
 def is_unicode(text: str) -> bool:

@@ -222,6 +222,8 @@ class _Served:
             self.num_listening -= 1
 
     async def _body(self, request: Request) -> bytes:
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            raise refuse("body", "a form", "the audio file itself as the body (curl --data-binary @FILE)")
         most = int(self.limits.most_megabytes * 1e6)
         allowed = f"at most {self.limits.most_megabytes:g} MB"
         length = request.headers.get("content-length", "0")

@@ -76,7 +76,7 @@ def noise_label(runs: Runs) -> str:
     def values_of(path: str, default: str) -> set[str]:
         if path in runs.trials:
             return set(runs.trials[path].dropna())
-        # Older run folders lack the setting and have its default.
+        # One of another version lacks the setting and has its default.
         return {str(experiment.get(path, default)) for experiment in runs.experiments}
 
     units, kinds = values_of(UNIT, "clip"), values_of(KIND, "pair")

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.common.override import as_typed
-from ray_atr.common.runtime import code_name, command_words
+from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
@@ -188,7 +188,7 @@ def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
     """The shell command that trains one trial again, with its run's settings and the trial's overrides."""
     folder, seed = runs.folders[runs.names.index(run)], runs.experiments[runs.names.index(run)].get(SEED, 0)
     settings = {**runs.overrides[trial_id], SEED: runs.overrides[trial_id].get(SEED, seed)}
-    words = [*command_words("train"), "--config", str(folder / "experiment.json")]
+    words = [*train_words(), "--config", str(folder / "experiment.json")]
     for path in sorted(settings, key=lambda path: (path.count("."), path == SEED)):
         value = as_typed(settings[path])
         words += [f"--{path}", "none" if value is None else str(value)]

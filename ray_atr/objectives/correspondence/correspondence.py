@@ -118,13 +118,15 @@ class Estimator:
         return self.tables[name]
 
     def write_later(self, table: Tensor, index: PairIndex, values: Tensor) -> None:
-        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little."""
+        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little. NaN is not
+        written.
+        """
         self._pending_writes.append((table, index, values))
 
     def flush(self) -> None:
         """Make the writes of `write_later`."""
         for table, index, values in self._pending_writes:
-            table[index] = values
+            table[index] = torch.where(values.isnan(), table[index], values)
         self._pending_writes.clear()
 
     def begin_epoch(self, epoch: int) -> None:
@@ -263,10 +265,10 @@ class NoCorrespondence(Correspondence):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(Correspondence):
-    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known: the upper bound of every method.
+    """True pairs have a sample weight of 1, wrong ones of 0, as injected noise is known.
 
-    When: noise was injected, and an upper bound for the other methods is wanted.
-    Related: every other method estimates what this one knows.
+    When: noise was injected, and the other methods are compared with weights that are right.
+    Related: every other method estimates what this one knows. Those that give wrong pairs new partners can be better.
 
     >>> from ray_atr.objectives import Objective
     >>> from ray_atr.objectives.correspondence import CORRESPONDENCES

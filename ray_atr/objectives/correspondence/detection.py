@@ -8,6 +8,8 @@ from torch import Tensor
 
 BINS = 10
 FALSE_DISCOVERY = 0.05
+LEAST_DIFFERENCE = 1e-6
+"""Probabilities that differ by less are the same: it is rounding, which differs with the number of workers."""
 
 
 def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None = None) -> dict[str, float]:
@@ -23,7 +25,7 @@ def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None =
     clean_probability, is_true = clean_probability.double().flatten().cpu(), is_true.flatten().cpu()
     measured = {"detector_calibration_error": calibration_error(clean_probability, is_true)}
     if 0 < int(is_true.sum()) < len(is_true):
-        ranks = probability_ranks(clean_probability, score)
+        ranks = probability_ranks((clean_probability / LEAST_DIFFERENCE).round(), score)
         measured["detector_auc"] = area_under_curve(ranks, is_true)
         measured["clean_pairs_lost"] = clean_pairs_lost(ranks, is_true)
     return measured

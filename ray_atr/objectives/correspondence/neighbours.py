@@ -32,7 +32,7 @@ class NeighbourAgreement(Correspondence):
     """Agreement of audio-side and text-side neighbours among anchors.
 
     When: the objective has a knowledge base, whose entries serve as anchors.
-    Related: `leave_one_out` was better on every set with wrong pairs; it reads the towers and needs no base.
+    Related: `leave_one_out` was better on ESC-50 at 40 to 80% wrong pairs, and needs no base.
 
     >>> from ray_atr.objectives import Objective
     >>> from ray_atr.objectives.correspondence import CORRESPONDENCES

@@ -72,7 +72,7 @@ class MixtureEstimator(Estimator):
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
-        """The score of each pair, [n]."""
+        """The score of each pair, [n]; NaN if nothing is told of it here, so that it keeps the one that it has."""
         raise NotImplementedError
 
 

@@ -7,7 +7,7 @@
 As the released code (model/CRCL.py, `train_self`). Left out: the restarts with new weights and the old y after 6, 6 and 6
 epochs, and the paper's loss, which gates its complementary part by y; here y weighs whichever pair loss is chosen. Ours:
 the batch's further positives are no negatives in p, and a pair that the warm-up's last epoch did not meet (captions and
-languages are drawn) has its p as y when it is first met.
+languages are drawn) has its p as y when it is first met. A pair that has no negative in its batch keeps its y.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class _SelfRefiningEstimator(Estimator):
         if self.epoch < settings.warmup_epochs - 1:
             return PairEstimate(comparison.u.new_ones(comparison.size))
         rows, columns = contrastive_losses(comparison, settings.temperature)
+        # NaN where the batch has no negative of the pair: then its sample weight stays, 1 if it has none.
         probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(before)
         if self.epoch == settings.warmup_epochs - 1:
             self.write_later(self.clean_probabilities, index, probability)
@@ -71,4 +72,5 @@ class _SelfRefiningEstimator(Estimator):
         after = torch.where(before.isnan(), probability, mean)
         after = torch.where(after < settings.least, 0.0, after)
         self.write_later(self.clean_probabilities, index, after)
-        return PairEstimate(after.to(comparison.u.dtype))
+        weight = torch.where(probability.isnan(), before.nan_to_num(nan=1.0), after)
+        return PairEstimate(weight.to(comparison.u.dtype))

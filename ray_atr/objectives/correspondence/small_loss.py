@@ -3,7 +3,7 @@
 A network fits true pairs before it memorises wrong ones: after a few epochs the losses of all pairs are of two groups.
 Left out of the papers: the second network that selects for the first (co-teaching; twice the time), NCR's soft margin (a
 clean probability is a sample weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of
-the training batches, not of a pass of their own over the training set.
+the training batches, not of a pass of their own over the training set; a pair that has no negative in its batch keeps its loss.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -68,11 +69,15 @@ class SmallLossEstimator(MixtureEstimator):
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
     """Each pair's own contrastive loss against the negatives of its batch in both directions, [n] each.
 
-    Other positives are left out: another clip of the same caption is no evidence of whether this one fits it.
+    Other positives are left out: another clip of the same caption is no evidence of whether this one fits it. NaN without any
+    negative, as of a clip that is alone in its batch with a caption in its language: a loss of 0 would be the best of all.
     """
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
     own = logits.diagonal()
     if positives is None:
+        if len(own) == 1:
+            return torch.full_like(own, torch.nan), torch.full_like(own, torch.nan)
         return logits.logsumexp(dim=1) - own, logits.logsumexp(dim=0) - own
-    negatives = without(logits, positives)
-    return functional.softplus(negatives.logsumexp(dim=1) - own), functional.softplus(negatives.logsumexp(dim=0) - own)
+    negatives, is_told = without(logits, positives), ~positives.all(dim=1)
+    rows, columns = (functional.softplus(negatives.logsumexp(dim=dim) - own) for dim in (1, 0))
+    return rows.where(is_told, torch.nan), columns.where(is_told, torch.nan)

@@ -30,7 +30,7 @@ class Contrastive(PairLoss):
     """Cross-entropy of each sample's true partner among the batch, both directions.
 
     When: most pairs are true; the baseline that other objectives are compared with.
-    Related: `Sigmoid` has no softmax over the batch, `LearningToMatch` is less pulled by single wrong pairs.
+    Related: `Sigmoid` has no softmax over the batch, `LearningToMatch` has a transport plan in its place.
 
     >>> import torch
     >>> from ray_atr.objectives.pairs import Comparison, Contrastive

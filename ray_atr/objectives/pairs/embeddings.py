@@ -15,7 +15,8 @@ from ray_atr.common.settings import refuse
 class Embeddings:
     """The embeddings of one global batch of B clips with texts in K languages (k = 0 is English).
 
-    audio       [B, D], text [B, K, D]: rows get unit norm here. Texts outside of the mask may hold anything, even NaN.
+    audio       [B, D], text [B, K, D]: rows get unit norm here, and half precision becomes float32, in which a loss over a batch
+                is computed. Texts outside of the mask may hold anything, even NaN.
     mask        [B, K] bool: True if the text exists and was encoded; None: all. A text outside is no anchor, no positive
                 and no negative.
     positives   [B, B] bool: True if two clips are no negatives of each other (the same clip twice, the same label, the
@@ -59,15 +60,20 @@ class Embeddings:
             _require_shape("embeddings.groups", self.groups, (B, *self.groups.shape[1:2]), torch.int64)
         if self.similarity is not None:
             _require_shape("embeddings.similarity", self.similarity, (K, B, B), None)
+            object.__setattr__(self, "similarity", _single_or_double(self.similarity))
         require_finite("embeddings.audio", self.audio)
         require_finite("embeddings.text", text)
-        object.__setattr__(self, "audio", functional.normalize(self.audio, dim=-1))
-        object.__setattr__(self, "text", functional.normalize(text, dim=-1))
+        object.__setattr__(self, "audio", functional.normalize(_single_or_double(self.audio), dim=-1))
+        object.__setattr__(self, "text", functional.normalize(_single_or_double(text), dim=-1))
 
     def available(self) -> Tensor:
         """The mask, bool [B, K]; all True if none was given."""
         text = self.text
         return torch.ones(text.shape[:2], dtype=torch.bool, device=text.device) if self.mask is None else self.mask
+
+
+def _single_or_double(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def require_finite(name: str, value: Tensor) -> None:

@@ -42,6 +42,12 @@ class Learned:
         """The temperature that counts: the learned one, or a pair loss's setting."""
         return setting if self.temperature is None else self.temperature
 
+    def to(self, dtype: torch.dtype) -> Learned:
+        """The values in this number type, with gradient."""
+        return Learned(
+            *(None if value is None else value.to(dtype) for value in (self.temperature, self.metric, self.bias))
+        )
+
 
 NOTHING_LEARNED = Learned()
 

@@ -36,9 +36,9 @@ FLOATS_HELD = 4.4
 
 @dataclass(frozen=True, kw_only=True)
 class LearningToMatch(PairLoss):
-    """KL from the true matching to the balanced entropic plan; use `partial_learning_to_match` where pairs may be wrong.
+    """KL from the true matching to the balanced entropic plan.
 
-    When: some pairs are wrong, and none should be left out; the learned metric needs training of its own.
+    When: to repeat m-LTM, or to learn a metric with the towers. On ESC-50's clean pairs it costs recall (docs/results.md).
     Related: `PartialLearningToMatch` transports a part of the mass, `Contrastive` costs no transport problem.
 
     >>> import torch

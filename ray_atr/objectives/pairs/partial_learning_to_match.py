@@ -28,7 +28,8 @@ from ray_atr.objectives.pairs.pair_loss import Comparison
 class PartialLearningToMatch(LearningToMatch):
     """KL from the true matching to the partial entropic plan.
 
-    When: the share of wrong pairs is known or can be estimated (`transport_mass`).
+    When: to repeat m-LTM's partial transport. A pair that the plan leaves out is still pulled together, unless `target` is
+    `followed`.
     Related: `LearningToMatch` matches every pair, the correspondence `transport` weighs any other loss by such a plan.
 
     >>> import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.common import storage
@@ -102,14 +102,11 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     trial_id = storage.safe_name(run.data.tags[TRIAL_TAG], f"MLflow tag {TRIAL_TAG}")
     trial = folder / "trials" / trial_id
     rows: dict[int, EpochReport] = {}
-    final: dict[str, dict[str, float]] = {"best": {}, "test": {}}
-    for in_store, latest in run.data.metrics.items():
+    for in_store in run.data.metrics:
         name = from_mlflow(in_store)
-        kind, slash, rest = name.partition("/")
-        if kind in final:
-            final[kind][rest] = latest
-        # Without a slash it says that a result was sent.
-        elif slash and kind != SUMMARY:
+        kind, slash, _ = name.partition("/")
+        # Without a slash it says that a result was sent; the result is a file too.
+        if slash and kind not in (SUMMARY, "best", "test"):
             for point in client.get_metric_history(run.info.run_id, in_store):
                 row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
                 row[name.removeprefix("validation/")] = point.value
@@ -117,9 +114,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     storage.make_folder(trial)
     storage.write_lines(trial / run_folder.METRICS_FILE, ({**row, "trial_id": trial_id} for row in epochs))
     if "best_epoch" in run.data.metrics:
-        storage.write_json(
-            trial / run_folder.RESULT_FILE, _sent_result(client, run) or _result(run.data.metrics, final, epochs)
-        )
+        storage.write_json(trial / run_folder.RESULT_FILE, _result(client, run))
     content = {
         "trial_id": trial_id,
         "name": run_folder.trial_name(overrides),
@@ -132,29 +127,11 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     storage.write_json(trial / "trial.json", content)
 
 
-def _sent_result(client: MlflowClient, run: Run) -> dict[str, Any]:
-    """The result that was sent as a file, including numbers that are no MLflow metrics; empty for a run of an older version."""
-    if not any(file.path == run_folder.RESULT_FILE for file in client.list_artifacts(run.info.run_id)):
-        return {}
+def _result(client: MlflowClient, run: Run) -> Any:
+    """The result, which was sent as a file, including numbers that are no MLflow metrics."""
     with tempfile.TemporaryDirectory() as folder:
-        content = storage.read_json(
-            storage.locate(client.download_artifacts(run.info.run_id, run_folder.RESULT_FILE, folder))
-        )
-    return dict(content) if isinstance(content, dict) else {}
-
-
-def _result(
-    metrics: Mapping[str, float], final: Mapping[str, Mapping[str, float]], epochs: Sequence[EpochReport]
-) -> dict[str, Any]:
-    last = epochs[-1] if epochs else EpochReport()
-    return {
-        "best_epoch": int(metrics["best_epoch"]),
-        "val": dict(final["best"]),
-        "last": last.validation,
-        "test": dict(final["test"]),
-        "clean_share": last.group("train").get("clean_share"),
-        "train_seconds": run_folder.train_seconds(epochs),
-    }
+        file = client.download_artifacts(run.info.run_id, run_folder.RESULT_FILE, folder)
+        return storage.read_json(storage.locate(file))
 
 
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:

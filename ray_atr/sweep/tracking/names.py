@@ -38,7 +38,7 @@ def in_mlflow(name: str) -> str:
 
 
 def from_mlflow(name: str) -> str:
-    """The metric's name for a name in MLflow; names of older versions are unchanged."""
+    """The metric's name for a name in MLflow."""
     kind, slash, rest = name.partition("/")
     return kind + slash + rest.replace(".", "/") if kind in KINDS else name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import read_json, write_json
 from ray_atr.workshop.audit.estimate import STRATA, NoiseInterval, draw, interval, strata_of
 from ray_atr.workshop.audit.posteriors import PairPosteriors
+from ray_atr.workshop.importing.sources.read_table import read_table
 
 Key = tuple[str, str, int]
 """Clip id, language, caption number."""
@@ -23,6 +23,7 @@ FACTS_FILE = "audit.json"
 LIST_FILE = "listen.csv"
 ANSWERS = {"0": False, "right": False, "1": True, "wrong": True}
 COLUMNS = ("clip_id", "language", "caption_number", "caption", "wrong")
+ASKED = (*COLUMNS[:3], "wrong")
 
 
 class ListeningSample(NamedTuple):
@@ -80,35 +81,21 @@ def read_answers(path: Path, listed: dict[Key, int]) -> dict[Key, bool]:
 
     Raises ValueError that names the file and the row that is not understood, or not of the list.
     """
-    try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file; the listening page saves it") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise ValueError(f"{path}: not a table (CSV, UTF-8) of answers") from None
     answers: dict[Key, bool] = {}
-    for number, row in enumerate(rows, start=2):
-        at = f"{path}, line {number}"
-        key = _key(at, row)
+    for at, row in read_table(str(path), ASKED):
+        clip, language, slot, answer = (str(row[name] or "") for name in ASKED)
+        key = clip, language, int(slot) if slot.strip().isdecimal() else -1
         if key not in listed:
-            raise refuse(at, " ".join(map(str, key)), "a pair that this audit asks for (" + LIST_FILE + ")")
+            raise refuse(at, f"{clip} {language} {slot}", "a pair that this audit asks for (" + LIST_FILE + ")")
         if key in answers:
-            raise refuse(at, " ".join(map(str, key)), "each pair once")
-        text = (row.get("wrong") or "").strip().lower()
-        if text:
+            raise refuse(at, f"{clip} {language} {slot}", "each pair once")
+        if text := answer.strip().lower():
             if text not in ANSWERS:
                 raise refuse(f"{at}, wrong", shortened(text, 40), "0 (right), 1 (wrong) or empty (cannot be told)")
             answers[key] = ANSWERS[text]
     if not answers:
         raise refuse(f"{path}: answers", 0, "at least one pair that was heard")
     return answers
-
-
-def _key(at: str, row: dict[str, str]) -> Key:
-    clip, language, slot = (row.get(name) for name in COLUMNS[:3])
-    if clip is None or language is None or slot is None or not slot.strip().isdecimal():
-        raise refuse(at, ", ".join(filter(None, row)), "the columns " + ", ".join((*COLUMNS[:3], "wrong")))
-    return clip, language, int(slot)
 
 
 def write_list(path: Path, pairs: Sequence[tuple[str, str, int, str]]) -> None:

@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from ray_atr.common.locations import MAX_NAME_BYTES
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.data.caption_vectors import GIVEN, has_vectors, open_caption_vectors
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import Manifest, read_manifest, read_shard, write_clips
+from ray_atr.data.shards import Manifest, hash_of_file, read_manifest, read_shard, write_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import Key, read_facts
 from ray_atr.workshop.audit.certify import certified
-from ray_atr.workshop.audit.run import TABLE_FILE
+from ray_atr.workshop.audit.run import TABLE_FILE, TABLE_HASH
 
 DECISIONS = ("keep", "drop", "fix")
 
@@ -108,9 +109,13 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     """Write the audited data set again, the split with the captions alone of which at most `rate` are wrong (`certified`);
     captions in languages that were not audited stay.
 
-    Raises ValueError if the data set changed since the audit, the rate is none, or no caption can be kept.
+    Raises ValueError if the data set or the audit's table changed since the audit, the rate is none, or no caption can be kept.
     """
     facts, manifest = audited(audit)
+    if facts.get(TABLE_HASH) not in (None, hash_of_file(audit / TABLE_FILE)):
+        raise DamagedFileError(
+            audit / TABLE_FILE, "what is promised holds for its p-values alone; make the audit again"
+        )
     with (audit / TABLE_FILE).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     p_value = np.array([float(row["p_value"]) for row in rows])
@@ -167,7 +172,9 @@ def _apply(
     given = [Path(manifest.folder) / GIVEN] if has_vectors(manifest.folder) else []
     if given:
         _require_known(decisions, wanted, given[0])
-    name = f"{manifest.name}_{suffix}"
+    # A longer one could be written, and not read.
+    begin = manifest.name.encode()[: MAX_NAME_BYTES - 1 - len(suffix)].decode(errors="ignore")
+    name = f"{begin}_{suffix}"
     written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
     # Every decision was of one caption.
     counts = Counter(one.decision for one in wanted.values())

@@ -10,6 +10,10 @@ is called wrong then seems surer than it is. The lower end of e's one-sided 95% 
 the audits of 400 clips call nothing. So the posterior takes the middle of the two, about the lower end of an 80% interval.
 Pairs of one clip, which fit or do not fit together, count as one observation.
 
+Languages may be wrong to different degrees: a machine translated one, and one that people wrote. Together, the right pairs of the
+better one would be called wrong at the rate of the worse one. So where the shares of p-values above 1/2 differ more than chance
+allows, e and f are estimated in each language with enough pairs. Where they do not, all pairs together say more.
+
 Whether a clip's other captions fit says whether the clip has a wrong caption at all, in one language or in all, and how well the
 regressions hear it. So where there are enough pairs, e and f are estimated in each quarter of them by that. A wrong pair's
 p-value is uniform in each quarter, as it does not depend on the others.
@@ -21,10 +25,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.stats import chi2_contingency, norm
 
 from ray_atr.common.settings import refuse
 from ray_atr.objectives.correspondence.noise_rate import (
+    LAMBDA,
     WrongShare,
     p_values,
     without_right_mispairs,
@@ -34,7 +39,9 @@ from ray_atr.objectives.correspondence.noise_rate import (
 Floats = NDArray[np.float64]
 BINS = 64
 QUARTERS, LEAST_PAIRS = 4, 400
-"""Of the pairs by how well their clips' other captions fit, and the pairs in one below which all are taken together."""
+"""Of the pairs by how well their clips' other captions fit; fewer pairs in one, or in a language, are no part of their own."""
+APART = 0.01
+"""The chance at which languages are taken apart that are wrong to the same degree."""
 LEAST_P = 1e-4
 """No p-value counts for more, or for less than one below it from 1, in how well captions fit."""
 
@@ -81,17 +88,43 @@ def p_values_of(scores: Floats, mispairs: Floats, clip: NDArray[np.int64] | None
     return without_right_mispairs(p_values(scores, mispairs), same, clip)
 
 
-def posteriors_of(p_value: Floats, clip: NDArray[np.int64] | None = None) -> PairPosteriors:
-    """The posteriors of pairs with these p-values [M], which are uniform for wrong ones. `clip` [M] as in `p_values_of`."""
+def posteriors_of(
+    p_value: Floats, clip: NDArray[np.int64] | None = None, language: NDArray[np.int64] | None = None
+) -> PairPosteriors:
+    """The posteriors of pairs with these p-values [M], which are uniform for wrong ones. `clip` [M] as in `p_values_of`;
+    `language` [M], counted from 0; None: all pairs are in one.
+    """
     share = wrong_share(p_value, clip)
     wrong = posterior(p_value, share.middle)
+
+    def alone(of: NDArray[np.int64]) -> Floats:
+        # Scaled as the share of all pairs is, to be on the safe side.
+        own = wrong_share(p_value[of], None if clip is None else clip[of]).share
+        return posterior(p_value[of], own * share.middle / share.share)
+
+    languages = [] if language is None else _languages_apart(p_value, language)
+    for of in languages:
+        wrong[of] = alone(of)
     if clip is not None and share.share and len(p_value) >= QUARTERS * LEAST_PAIRS:
         quarter = _quarters(p_value, clip)
-        for one in np.unique(quarter):
-            of = quarter == one
-            own = wrong_share(p_value[of], clip[of]).share
-            wrong[of] = posterior(p_value[of], own * share.middle / share.share)
+        for of in languages or [np.arange(len(p_value))]:
+            if len(of) >= QUARTERS * LEAST_PAIRS:
+                for one in np.unique(quarter[of]):
+                    part = of[quarter[of] == one]
+                    wrong[part] = alone(part)
     return PairPosteriors(p_value, wrong, share)
+
+
+def _languages_apart(p_value: Floats, language: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The pairs of each language with enough of them, if more are wrong in one than in another; none if that may be chance.
+
+    By a chi-squared test of the numbers of p-values [M] above 1/2. Clips that are wrong in all languages make it careful.
+    """
+    parts = [np.flatnonzero(language == k) for k in np.flatnonzero(np.bincount(language) >= LEAST_PAIRS)]
+    large = np.array([(p_value[of] > LAMBDA).sum() for of in parts])
+    table = np.stack([large, [len(of) for of in parts] - large]) if len(parts) > 1 else np.zeros((2, 1))
+    is_told = len(parts) > 1 and table.any(axis=1).all()
+    return parts if is_told and chi2_contingency(table, correction=False).pvalue < APART else []
 
 
 def _quarters(p_value: Floats, clip: NDArray[np.int64]) -> NDArray[np.int64]:

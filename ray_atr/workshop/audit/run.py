@@ -20,8 +20,9 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, write_json
 from ray_atr.data.caption_digests import caption_digests
+from ray_atr.data.caption_sample import FEW
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_writable
+from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
@@ -34,6 +35,8 @@ from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, C
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
+TABLE_HASH = "pairs_hash"
+"""Where an audit's facts have the hash of the table, whose p-values `--keep` reads."""
 
 
 class Caption(NamedTuple):
@@ -77,10 +80,11 @@ def audit_data_set(
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        experiment = opened.experiment
-        if experiment and opened.is_trained_on(manifest) and options.split == experiment.data.train_split:
+        if (share := opened.share_trained_on(manifest, options.split)) > FEW:
+            which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
             say(
-                f"warning: {opened.folder} was trained on these pairs and takes them for right, so fewer wrong ones are found"
+                f"warning: {opened.folder} was trained on {which} and takes their captions for right, so fewer wrong ones are "
+                "found"
             )
         source = EncodingSource.from_retriever(opened.folder, manifest, options.split, encoding)
         asked = [(one.language, one.text) for one in captions]
@@ -120,7 +124,7 @@ def audit_data_set(
         listed = [captions[m] for m in sample.pairs]
         write_list(place / LIST_FILE, [one[1:] for one in listed])
         _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
-        write_json(place / FACTS_FILE, facts)
+        write_json(place / FACTS_FILE, {**facts, TABLE_HASH: hash_of_file(place / TABLE_FILE)})
     return folder
 
 

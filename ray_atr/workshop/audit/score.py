@@ -87,7 +87,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
             rows = with_caption[(neighbour >= 0) & (neighbour < len(first))]
             rows = rows[first[rows + offset] >= 0]
             values[rows] = fold.score(place[rows], first[rows + offset]) / scales[spoken]
-    posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip)
+    posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip, language)
     wrong = {offset: _wrong(values, score, posteriors, language == spoken) for offset, values in shifted.items()}
     audit = Audit(posteriors, score, preferred)
     # Regressions that tell nothing are as sure of a block as of any other.
@@ -121,10 +121,10 @@ def _same(pairs: Pairs) -> float:
     """The chance that a caption says what one of another clip's captions in its language says."""
     _, language = np.unique(pairs.language, return_inverse=True)
     _, key = np.unique(pairs.key, return_inverse=True)
-    said = np.unique(np.stack([language, key, pairs.clip]), axis=1)
-    _, clips = np.unique(said[:2], axis=1, return_counts=True)
-    of_language = np.array([len(np.unique(said[2, said[0] == k])) for k in range(language.max() + 1)])
-    return float((clips * (clips - 1)).sum() / max(1, (of_language[said[0]] - 1).sum()))
+    captioned = np.unique(np.stack([language, key, pairs.clip]), axis=1)
+    _, clips = np.unique(captioned[:2], axis=1, return_counts=True)
+    of_language = np.array([len(np.unique(captioned[2, captioned[0] == k])) for k in range(language.max() + 1)])
+    return float((clips * (clips - 1)).sum() / max(1, (of_language[captioned[0]] - 1).sum()))
 
 
 def _wrong(

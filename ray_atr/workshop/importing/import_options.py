@@ -30,7 +30,7 @@ class Import(Settings):
     clips_per_shard: int = setting(CLIPS_PER_SHARD, "clips in one Parquet file", at_least=1)
     ray: str = setting(
         "auto",
-        "decode on Ray's workers: always, never, or auto: in a cluster, or if there are 5,000 clips or more",
+        "decode on Ray's workers: always, never, or auto: in a cluster, or if there are 5000 clips or more",
         choices=("auto", "always", "never"),
     )
     cpus_per_task: float = setting(1.0, "logical CPUs that Ray reserves for each shard that is being decoded", above=0)
@@ -84,7 +84,7 @@ class Join(Settings):
     licence: str = setting("", "its licence; unset: those of its sets")
     ray: str = setting(
         "auto",
-        "read on Ray's workers: always, never, or auto: in a cluster, or if there are 5,000 clips or more",
+        "read on Ray's workers: always, never, or auto: in a cluster, or if there are 5000 clips or more",
         choices=("auto", "always", "never"),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from sacrebleu.metrics import CHRF
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from ray_atr.common.jobs import Resources
 from ray_atr.common.language_codes import normalise, require_language, tag_among
@@ -86,11 +88,18 @@ def translation_tokenizer(model: str) -> Any:
 
 
 def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
+    has_bars = is_progress_bar_enabled()
+    if os.path.isdir(name):
+        # Only a download is worth a bar of theirs beside ours.
+        disable_progress_bar()
     try:
         return kind.from_pretrained(name)
     except (OSError, ValueError) as error:
         first_line = str(error).strip().split("\n")[0]
         raise refuse(path, name, f"{allowed} ({first_line})") from None
+    finally:
+        if has_bars:
+            enable_progress_bar()
 
 
 def language_tokens(tokenizer: Any, options: Translation) -> dict[str, tuple[str, int]]:

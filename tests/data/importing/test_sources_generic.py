@@ -8,6 +8,7 @@ import re
 import tarfile
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,16 +137,26 @@ def test_captions_are_written_composed(tmp_path: Path) -> None:
     assert [row["captions"]["eng"] for row in iterate_rows(manifest, "val")] == [["Raiń"]]
 
 
-@pytest.mark.parametrize("form", ["columns", "object"])
+@pytest.mark.parametrize("form", ["columns", "object", "lists in an object", "lists in columns", "export"])
 def test_blank_cells_leave_a_caption_in_its_place_in_every_language(tmp_path: Path, form: str) -> None:
     rows = [
         {"eng": "A", "fra": "", "deu": "a3"},
         {"eng": "B", "fra": "b2", "deu": ""},
         {"eng": "C", "fra": "c2", "deu": "c3"},
     ]
+    source: Source
     if form == "columns":
         root = make_folder(tmp_path, rows=[{"path": "a.wav", **row} for row in rows])
         source = TableSource(source=str(root), caption_column=("eng", "fra", "deu"))
+    elif form == "export":
+        root, columns = tmp_path, {code: [[row[code] for row in rows]] for code in rows[0]}
+        pq.write_table(audio_table(["a.wav"], **columns), root / "train.parquet")
+        source = HuggingFace(source=str(root), caption_columns=tuple(f"{code}={code}" for code in rows[0]))
+    elif form.startswith("lists"):
+        cells = {code: [row[code] or None for row in rows] for code in rows[0]}
+        row: dict[str, Any] = {"path": "a.wav", **({"captions": cells} if form.endswith("object") else cells)}
+        root = make_folder(tmp_path, "captions.jsonl", rows=[row])
+        source = TableSource(source=str(root), caption_column=tuple(cells) if form.endswith("columns") else ())
     else:
         written = [{"path": "a.wav", "captions": {k: v for k, v in row.items() if v}} for row in rows]
         root = make_folder(tmp_path, "captions.jsonl", rows=written)
@@ -614,6 +625,10 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
     assert list(next(entry for entry in plain.entries() if isinstance(entry, Entry)).captions) == ["eng"]
     mixed = TableSource(source=root, caption_column=("swe=eng", "txt"))
     assert list(next(entry for entry in mixed.entries() if isinstance(entry, Entry)).captions) == ["swe", "eng"]
+    for names in (("English", "francais", "日本語"), ("english", "Français", "japanese")):
+        called = make_folder(tmp_path / names[0], rows=[{"path": "a.wav", **dict.fromkeys(names, "x y")}])
+        source = TableSource(source=str(called), caption_column=names)
+        assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
 
 
 def test_a_link_that_leads_back_is_followed_once(tmp_path: Path) -> None:

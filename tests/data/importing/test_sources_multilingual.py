@@ -58,6 +58,17 @@ def test_a_caption_stands_at_one_place_in_every_language_though_a_translation_is
     assert [text[9] for text in entry.captions["hin"]] == ["0", "2", "3", "4"]
 
 
+def test_a_row_that_a_table_has_twice_is_taken_once_and_counted(tmp_path: Path) -> None:
+    table = published(tmp_path) / "test" / "metadata.csv"
+    header, *rows = table.read_text(encoding="utf-8").splitlines()
+    numbered = [f"{number},{row}" for number, row in enumerate([*rows, rows[0], rows[7]])]
+    table.write_text("\n".join([f",{header}", *numbered]) + "\n", encoding="utf-8")
+    found = list(Multilingual(source=str(tmp_path)).entries())
+    (entry,) = [one for one in found if isinstance(one, Entry)]
+    assert [text[9] for text in entry.captions["deu"]] == list("01234")
+    assert any("2 rows left out: another one says the same" in one.text for one in found if isinstance(one, Remark))
+
+
 def test_blanks_of_two_languages_in_two_rows_leave_a_caption_in_its_place(tmp_path: Path) -> None:
     found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 0), ("German", 1)))).entries())
     (entry,) = [one for one in found if isinstance(one, Entry)]

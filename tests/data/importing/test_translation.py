@@ -253,7 +253,9 @@ def test_the_script_fills_and_checks(
     data, out = ["--data", str(tmp_path / "set")], ["--out", str(tmp_path / "out")]
     run = partial(run_pipeline, monkeypatch, "translate_captions")
     assert run("fill", *data, *out, *model, "--ray", "never") == 0
-    assert "deu: 16 captions, 16 made by machine" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "deu: 16 captions, 16 made by machine" in printed.out
+    assert printed.err == ""
     assert run("check", *data, "--samples", "4", *model) == 0
     assert re.search(r"^fra +human ", capsys.readouterr().out, re.MULTILINE)
     assert run("check", "--data", str(tmp_path / "nowhere"), *model) == 2

@@ -51,7 +51,7 @@ class Esc50(source.Source):
             )
         for language in self.languages:
             caption(ESC50_CLASSES[0], language)
-        for split in source.require_split_choices(self.folds, "folds"):
+        for split in source.require_folds(self.folds):
             check_split(split, "folds")
 
     def entries(self) -> Iterator[source.Entry | source.Absent]:
@@ -102,7 +102,7 @@ def _entry(
 
 def _splits(assignments: tuple[str, ...], found: set[str]) -> dict[str, str]:
     """The split of each fold. ValueError if a fold was asked for that the table does not have."""
-    chosen = source.require_split_choices(assignments or DEFAULT_FOLDS, "folds")
+    chosen = source.require_folds(assignments or DEFAULT_FOLDS)
     split_of = {fold: split for split, folds in chosen.items() for fold in folds}
     for fold, split in split_of.items():
         if fold not in found and assignments:

@@ -46,7 +46,7 @@ class HuggingFace(source.Source):
     label_column: str = setting("", "column of labels; unset: none")
     split: str = setting("train", "split of files whose name tells none")
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
@@ -54,6 +54,7 @@ class HuggingFace(source.Source):
             raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
         there = set(files)
         rows_of_split: Counter[str] = Counter()
+        lost = 0
         for path in tables:
             split = self._split_of(path)
             for group, row, values, audio_column in _rows(folder, path, self._columns):
@@ -71,9 +72,12 @@ class HuggingFace(source.Source):
                             clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there"
                         )
                         continue
-                captions = self._captions(values, at)
+                captions, num_lost = source.in_place(self._captions(values, at))
+                lost += num_lost
                 labels = source.labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
+        if lost:
+            yield source.unaligned(lost)
 
     def _split_of(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
@@ -110,11 +114,13 @@ class HuggingFace(source.Source):
             assigned[check_language(language, "caption_columns")] = column
         return assigned
 
-    def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, tuple[str, ...]]:
+    def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, list[str]]:
+        """The captions of a row by language, blank where a list of several languages lacks one."""
         assigned = self._assigned()
         if assigned:
             captions = {
-                language: source.texts_of(values[column], f"{at}, {column}") for language, column in assigned.items()
+                language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
+                for language, column in assigned.items()
             }
         else:
             column = next((name for name in ("text", "texts") if values.get(name)), None)
@@ -122,9 +128,9 @@ class HuggingFace(source.Source):
                 "eng": source.captions_of(values, at)
                 or (source.texts_of(values[column], f"{at}, {column}") if column else [])
             }
-        if not any(captions.values()):
+        if not any(map(any, captions.values())):
             raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {', '.join(values)}")
-        return {language: tuple(texts) for language, texts in captions.items() if texts}
+        return captions
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:

@@ -70,8 +70,9 @@ class Multilingual(source.Source):
     def _of_table(self, folder: Location, path: str) -> Iterator[source.Entry | source.Absent | source.Remark]:
         clips: dict[str, source.ListedClip] = {}
         rows: dict[str, list[dict[str, str]]] = {}
-        lost = 0
+        lost = repeated = 0
         columns: dict[str, str] = {}
+        seen: set[tuple[str, ...]] = set()
         split = next(
             (source.SPLIT_OF[word] for word in re.split(r"[/_.]", path.lower()) if word in source.SPLIT_OF), "test"
         )
@@ -86,10 +87,18 @@ class Multilingual(source.Source):
             texts = {language: source.cell_of(row, column) for language, column in columns.items()}
             if not texts[ENGLISH]:
                 raise ValueError(f"{at}: caption is blank")
+            # The nameless column numbers the rows.
+            cells = tuple(value for name, value in row.items() if name)
+            if cells in seen:
+                repeated += 1
+                continue
+            seen.add(cells)
             clips.setdefault(clip_id, source.ListedClip(file, clip_id, split, at))
             rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
         if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
             yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
+        if repeated:
+            yield source.Remark(f"{path}: {counted(repeated, 'row')} left out: another one says the same")
         find = self._audio(folder, path)
         for clip_id, clip in clips.items():
             slots: dict[str, dict[int, str]] = {code: {} for code in columns}

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
 from ray_atr.common.storage import Location, files_below, locate
-from ray_atr.data.schema import SPLITS
+from ray_atr.data.schema import SPLITS, aligned_captions
 from ray_atr.data.shards import Skipped, open_arrow
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -149,6 +149,20 @@ def unaligned(count: int) -> Remark:
     )
 
 
+def in_place(captions: Mapping[str, Sequence[str]]) -> tuple[dict[str, tuple[str, ...]], int]:
+    """Captions by language, blank where a row or a cell lacks a language, so that caption j is one sentence in every language;
+    as they follow each other where no sentence has two languages. Also the number of those that had to be left out for it.
+
+    >>> in_place({"eng": ["A dog.", "Rain."], "deu": ["", "Regen."]})
+    ({'eng': ('Rain.', 'A dog.'), 'deu': ('Regen.',)}, 0)
+    """
+    given = {code: {slot: text for slot, text in enumerate(texts) if text} for code, texts in captions.items()}
+    if len(set().union(*given.values())) == sum(map(len, given.values())):
+        return {code: tuple(texts.values()) for code, texts in given.items() if texts}, 0
+    aligned = aligned_captions(given)
+    return aligned, sum(map(len, given.values())) - sum(map(len, aligned.values()))
+
+
 def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
     """The captions in a row: `caption`, `captions`, `caption_1`, `caption_2`, ... in this order, blanks left out. A
     cell may hold one text or a list of them. ValueError, beginning with `at`, for anything else.
@@ -191,7 +205,7 @@ def is_absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, list[str]]:
+def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
     """`("train=1,2", "val=3")` -> `{"train": ["1", "2"], "val": ["3"]}`. ValueError on another form or a value named twice."""
     chosen: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -199,10 +213,10 @@ def require_split_choices(assignments: Sequence[str], path: str) -> dict[str, li
         name, equals, values = assignment.partition("=")
         parts = [part.strip() for part in values.split(",") if part.strip()]
         if not equals or not name or not parts:
-            raise ValueError(f"{path}: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
+            raise ValueError(f"folds: got {assignment!r}; allowed NAME=VALUE,VALUE such as train=1,2,3")
         for part in parts:
             if part in seen:
-                raise ValueError(f"{path}: {part} occurs in two splits")
+                raise ValueError(f"folds: {part} occurs in two splits")
             seen.add(part)
         chosen[name] = parts
     return chosen

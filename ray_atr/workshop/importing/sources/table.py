@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ray_atr.common.language_codes import has_two_letters
+from ray_atr.common.language_codes import has_two_letters, language_by_name
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.data.schema import aligned_captions, check_captions, check_language, check_split
+from ray_atr.data.schema import check_captions, check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
@@ -39,7 +39,7 @@ class TableSource(source.Source):
     path_column: str = setting("path", "column with the path of the audio, below --source")
     caption_column: tuple[str, ...] = setting(
         (),
-        "columns of captions, LANGUAGE=COLUMN or COLUMN ..., which may be named by a language's code; unset: caption, "
+        "columns of captions, LANGUAGE=COLUMN or COLUMN ..., which may be named by a language or its code; unset: caption, "
         "captions, caption_1, caption_2, ...",
     )
     split_column: str = setting("split", "column with the split of a clip")
@@ -80,10 +80,8 @@ class TableSource(source.Source):
                 yield source.Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
             place, alias = source.AudioLocation(f"{folder}/{path}"), _relative(clip.place)
-            captions, labels = _in_place(clip.captions), tuple(clip.labels)
-            lost += sum(
-                len(list(filter(None, texts))) - len(captions.get(code, ())) for code, texts in clip.captions.items()
-            )
+            (captions, num_lost), labels = source.in_place(clip.captions), tuple(clip.labels)
+            lost += num_lost
             yield source.Entry(
                 clip_id=ids[path], place=place, captions=captions, labels=labels, split=clip.split, alias=alias
             )
@@ -187,8 +185,13 @@ class TableSource(source.Source):
             return captions if any(map(any, captions.values())) else {}
         by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
         if by_language is not None:
-            texts = {code: source.texts_of(value, f"{at}, captions[{code}]") for code, value in by_language.items()}
-            return {code: list(own) for code, own in check_captions({c: t for c, t in texts.items() if t}, at).items()}
+            cells = {
+                code: source.texts_of(value, f"{at}, captions[{code}]", blanks=True)
+                for code, value in by_language.items()
+            }
+            # Checked without the blanks, which say where a sentence has no translation.
+            check_captions({code: list(filter(None, cell)) for code, cell in cells.items() if any(cell)}, at)
+            return {check_language(code, at): cell for code, cell in cells.items() if any(cell)}
         texts_of_row = source.captions_of(row, at)
         return {own: texts_of_row} if texts_of_row else {}
 
@@ -217,13 +220,14 @@ class TableSource(source.Source):
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
 
-        Columns that are all named by the codes of languages with two letters are of those languages: `txt` and `cap` are codes
-        too, of languages that few tables hold.
+        Columns that are all named by languages with a code of two letters, or by their codes, are of those languages: `txt` and
+        `cap` are codes too, of languages that few tables hold.
         """
-        bare = [entry for entry in self.caption_column if "=" not in entry]
-        if bare and all(map(_is_common_code, bare)):
-            named = {entry: f"{entry}={entry}" for entry in bare}
-            return self._parsed([named.get(entry, entry) for entry in self.caption_column])
+        called = {entry: _language_called(entry) for entry in self.caption_column if "=" not in entry}
+        if called and all(called.values()):
+            return self._parsed(
+                [f"{called[entry]}={entry}" if entry in called else entry for entry in self.caption_column]
+            )
         return self._parsed(self.caption_column)
 
     def _parsed(self, entries: Sequence[str]) -> list[tuple[str, str]]:
@@ -238,21 +242,12 @@ class TableSource(source.Source):
         return given or (_relative(path) if path else super().id_of(row))
 
 
-def _in_place(captions: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Captions by language, blank where a row lacks a language, so that caption j is one sentence in every language; as they
-    follow each other where no row has two languages.
-    """
-    given = {code: {slot: text for slot, text in enumerate(texts) if text} for code, texts in captions.items()}
-    if len(set().union(*given.values())) == sum(map(len, given.values())):
-        return {code: tuple(texts.values()) for code, texts in given.items() if texts}
-    return aligned_captions(given)
-
-
-def _is_common_code(name: str) -> bool:
-    """Whether a column's name is the code of a language that has one of two letters, or is of the family of one."""
+def _language_called(name: str) -> str | None:
+    """The language whose code or name a column has, if that language, or one of its family, has a code of two letters."""
+    code = name if len(name) in (2, 3) and name.isascii() else language_by_name(name)
     with contextlib.suppress(ValueError):
-        return len(name) in (2, 3) and has_two_letters(name)
-    return False
+        return code if code is not None and has_two_letters(code) else None
+    return None
 
 
 def _relative(path: str) -> str:

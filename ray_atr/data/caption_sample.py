@@ -1,0 +1,93 @@
+"""A sample of the clips and captions that weights were trained on, by which these are known again in another data set.
+
+Each caption of a clip is a number: a hash of the clip's id, then one of the text. A sample has all of a set's numbers up to one
+of them, so that it is the same for any order and division into shards, and the samples of two sets agree in what both have
+("bottom k": Beyer et al. 2007, "On synopses for distinct-value estimation under multiset operations"). Recordings have no part
+in it: a clip of another id, or whose captions are all others, is another clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.positives import folded
+from ray_atr.common.sampling import hashes
+from ray_atr.common.settings import refuse
+
+CLIPS, CAPTIONS = 1024, 4096
+"""Most clips and captions of a sample. A share of a thousand clips is off by .03 at most (two standard errors)."""
+FEW = 0.05
+"""Share of the clips that may be known without a word: as much as a share of true pairs may be off, and more than are the same by
+chance where ids are numbers and captions the names of many classes."""
+EVERY = 2**64 - 1
+HALF = np.uint64(32)
+"""Bits of a number that are the clip's, and the text's."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionSample:
+    """Captions of clips as ascending numbers, uint64 [n]: those of a set up to the number `last`.
+
+    >>> captions = [["rain", "pluie"], ["wind"]]
+    >>> rain_and_wind = CaptionSample.of(["1", "2"], lambda rows: [captions[row] for row in rows])
+    >>> rain = CaptionSample.of(["1"], lambda rows: [["Rain"]])
+    >>> rain.share_in(rain_and_wind), rain_and_wind.share_in(rain)
+    (1.0, 0.5)
+    """
+
+    numbers: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    last: int = EVERY
+
+    @classmethod
+    def of(
+        cls,
+        clip_ids: Sequence[str],
+        captions_of: Callable[[NDArray[np.int64]], Sequence[Sequence[str]]],
+        *,
+        are_joined: bool = False,
+    ) -> CaptionSample:
+        """Of clips, and of the captions of those at some rows: no others are asked for.
+
+        The ids of a joined data set count without the name of the part in front, as in that part's own data set.
+        """
+        own_ids = [clip_id.partition("/")[2] for clip_id in clip_ids] if are_joined else clip_ids
+        clips = hashes(own_ids, 0, "trained clips") >> HALF << HALF
+        rows = np.argsort(clips, kind="stable")[:CLIPS]
+        last = EVERY if len(rows) == len(clips) else int(clips[rows[-1]]) | (2**32 - 1)
+        captions = captions_of(rows)
+        own = np.repeat(clips[rows], [len(texts) for texts in captions])
+        texts = hashes([folded(text) for texts in captions for text in texts], 0, "trained captions")
+        return cls(own | texts >> HALF)._cut(last)
+
+    def joined(self, other: CaptionSample) -> CaptionSample:
+        """The sample of both sets together."""
+        return CaptionSample(np.concatenate([self.numbers, other.numbers]))._cut(min(self.last, other.last))
+
+    def share_in(self, other: CaptionSample) -> float:
+        """The share of this set's clips that are in the other with one of their captions or more, as far as the samples tell."""
+        own = self._cut(min(self.last, other.last)).numbers
+        known = own[np.isin(own, other.numbers)]
+        return len(np.unique(known >> HALF)) / max(len(np.unique(own >> HALF)), 1)
+
+    def _cut(self, last: int) -> CaptionSample:
+        numbers = np.unique(self.numbers[self.numbers <= last])
+        if len(numbers) > CAPTIONS:
+            numbers, last = numbers[:CAPTIONS], int(numbers[CAPTIONS - 1])
+        return CaptionSample(numbers, last)
+
+    def text(self) -> str:
+        """For a JSON file: hexadecimal digits, sixteen for `last` and for each number."""
+        return np.array([self.last, *self.numbers.tolist()], ">u8").tobytes().hex()
+
+    @classmethod
+    def from_text(cls, text: object, path: str) -> CaptionSample:
+        """What `text` wrote. ValueError, naming the `path` of its file, for anything else."""
+        try:
+            last, *numbers = np.frombuffer(bytes.fromhex(str(text)), ">u8").tolist()
+        except ValueError:
+            raise refuse(path, str(text), "the hexadecimal digits of a sample of captions") from None
+        return cls(np.array(numbers, np.uint64), last)
