@@ -371,13 +371,15 @@ def test_what_compares_trials_is_first_by_name_and_constants_are_no_metrics(tmp_
     track(tracker)
     client, _, children = runs(store, tracker)
     found = children["kcl"].data.metrics
-    assert next(name for name in sorted(found) if "/" not in name) == "R1 audio to text mean of languages"
-    assert found["R1 text to audio mean of languages"] == found["validation/text_to_audio.mean.recall_at_1"]
-    assert found["test R1 text to audio mean of languages"] == found["test/text_to_audio.mean.recall_at_1"]
-    # A section of the page is what stands before the last slash.
-    sections = {name.rpartition("/")[0] for name in found}
-    assert sections <= {"", "validation", "best", "test", "train", "seconds", "knowledge", "memory"}
-    points = client.get_metric_history(children["kcl"].info.run_id, "R1 text to audio mean of languages")
+    # A section of the page is what stands before the last slash; names without one are in the last section.
+    sections = {name.rpartition("/")[0] for name in found if "/" in name}
+    assert sections <= {"all", "validation", "best", "test", "train", "seconds", "knowledge", "memory"}
+    assert min(sections) == "all"
+    assert [name for name in found if "/" not in name] == ["best_epoch"]
+    first = "all/R1 text to audio mean of languages"
+    assert found[first] == found["validation/text_to_audio.mean.recall_at_1"]
+    assert found["all/test R1 text to audio mean of languages"] == found["test/text_to_audio.mean.recall_at_1"]
+    points = client.get_metric_history(children["kcl"].info.run_id, "all/R1 text to audio mean of languages")
     assert [point.step for point in points] == [1, 2, 3]
 
 
@@ -389,7 +391,7 @@ def test_a_name_goes_to_mlflow_and_back():
         "validation/text_to_audio/eng/chance_at_1": 0.1,
         "validation/text_to_audio/eng/queries": 8.0,
     }
-    assert tracked(numbers) == {"loss": 2.0, "train/loss": 2.0}
+    assert tracked(numbers) == {"all/loss": 2.0, "train/loss": 2.0}
 
 
 def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(tmp_path, store):

@@ -12,7 +12,7 @@ from ray_atr.common.formats import FORMATS
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import nearest
 from ray_atr.metrics.epoch_report import EpochReport
-from ray_atr.sweep.tracking.names import from_mlflow
+from ray_atr.sweep.tracking.names import SUMMARY, from_mlflow
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
     FORMAT_TAG,
@@ -105,8 +105,8 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     for in_store in run.data.metrics:
         name = from_mlflow(in_store)
         kind, slash, _ = name.partition("/")
-        # Without a slash it is the summary, or says that a result was sent; the result is a file too.
-        if slash and kind not in ("best", "test"):
+        # Without a slash it says that a result was sent; the result is a file too.
+        if slash and kind not in (SUMMARY, "best", "test"):
             for point in client.get_metric_history(run.info.run_id, in_store):
                 row = rows.setdefault(point.step, EpochReport(epoch=point.step, time=point.timestamp / 1000))
                 row[name.removeprefix("validation/")] = point.value

@@ -1,15 +1,17 @@
 """Names of metrics in MLflow, whose page sorts them by name, with a section for each prefix up to the last slash.
 
-The few that compare trials have no slash, so that they are the first section: `R1 text to audio trained` after each epoch's
-validation, `test R1 text to audio trained` of the best epoch. All others are in one section a kind: `validation/`, `best/`,
-`test/`, `train/`, `seconds/`, `knowledge/`, `memory/`. What is the same in every epoch and trial is in the files `result.json`
-and `metrics.jsonl` of a trial instead.
+The few that compare trials have a prefix that sorts first, since MLflow puts names without one below all sections: `all/R1 text
+to audio trained` after each epoch's validation, `all/test R1 ...` of the best epoch. All others are in
+one section a kind: `validation/`, `best/`, `test/`, `train/`, `seconds/`, `knowledge/`, `memory/`. What is the same in every
+epoch and trial is in the files `result.json` and `metrics.jsonl` of a trial instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+SUMMARY = "all"
+"""Prefix of the metrics that compare trials; short, since a chart has little room for its title."""
 KINDS = ("validation", "best", "test")
 """Prefixes of an evaluation's metrics: after an epoch, at the best epoch, on the test split."""
 CONSTANTS = ("chance_at_1", "queries", "tied_queries")
@@ -22,6 +24,11 @@ HEADINGS = {
     for group, words in GROUPS.items()
 } | {"text_to_audio/mean/mean_rank_variance": "mean rank variance text to audio"}
 """Names of the metrics that compare trials; MLflow does not allow the `@` of R@1."""
+
+
+def summary_name(metric: str) -> str | None:
+    """The name under which a metric of each epoch's validation compares trials; None if it is not among those."""
+    return f"{SUMMARY}/{HEADINGS[metric]}" if metric in HEADINGS else None
 
 
 def in_mlflow(name: str) -> str:
@@ -41,8 +48,8 @@ def tracked(numbers: Mapping[str, float]) -> dict[str, float]:
     summary: dict[str, float] = {}
     for kind, before in (("validation", ""), ("test", "test ")):
         by_heading = {heading: numbers.get(f"{kind}/{name}") for name, heading in HEADINGS.items()}
-        summary |= {before + heading: value for heading, value in by_heading.items() if value is not None}
+        summary |= {f"{SUMMARY}/{before}{heading}": value for heading, value in by_heading.items() if value is not None}
     if "train/loss" in numbers:
-        summary["loss"] = numbers["train/loss"]
+        summary[f"{SUMMARY}/loss"] = numbers["train/loss"]
     rest = {in_mlflow(name): value for name, value in numbers.items() if name.rsplit("/", 1)[-1] not in CONSTANTS}
     return summary | rest

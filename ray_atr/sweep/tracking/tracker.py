@@ -18,7 +18,7 @@ from ray_atr.common.lock import user_name
 from ray_atr.common.override import as_typed
 from ray_atr.common.redaction import redact
 from ray_atr.common.storage import Location, entries_in, fetched, file_exists, locate, read_json, read_text, write_json
-from ray_atr.sweep.tracking.names import HEADINGS, in_mlflow, tracked
+from ray_atr.sweep.tracking.names import in_mlflow, summary_name, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
     EPOCHS_TAG,
@@ -331,7 +331,7 @@ class _Connection:
         """
         sent = int(self.runs[trial.trial_id].data.tags.get(EPOCHS_TAG, 0))
         # The selecting metric first: MLflow's comparison opens with the first metric of a run.
-        first = HEADINGS.get(self.select_by) or in_mlflow(f"validation/{self.select_by}")
+        first = summary_name(self.select_by) or in_mlflow(f"validation/{self.select_by}")
         for row in trial.epochs_after(sent):
             numbers = tracked(row.numbers)
             numbers = {**({first: numbers[first]} if first in numbers else {}), **numbers}
