@@ -108,17 +108,18 @@ class Table:
         note = f"\n{markdown_text(self.note)}\n" if self.note else ""
         return f"{'#' * level} {markdown_text(self.title)}\n{note}\n{text}\n"
 
-    def to_text(self, width: int | None = None) -> str:
-        """For a terminal, without the notes in smaller print: `*` after the best of each block, a rule between blocks.
+    def to_text(self, width: int | None = None, *, with_details: bool = False) -> str:
+        """For a terminal: `*` after the best of each block, a rule between blocks; the notes in smaller print if asked for.
 
         Columns that do not fit into `width` (None: that of the terminal) follow below, each time with the leading text columns.
         """
         width = terminal_width() if width is None else width
         heads = [f"{group}\n{column}".strip() for group, column in self.heads]
+        blocks = [[[_plain(cell, with_details) for cell in row] for row in block] for block in self.blocks]
         wide = [
             max(
                 len(line)
-                for text in (head, *(row[place].text + BEST for row in self.rows))
+                for text in (head, *(row[place] for block in blocks for row in block))
                 for line in text.split("\n")
             )
             for place, head in enumerate(heads)
@@ -131,11 +132,13 @@ class Table:
             if parts[-1] and sum(wide[one] + GAP for one in [*parts[-1], place]) > room:
                 parts.append([])
             parts[-1].append(place)
-        lines = [line for part in parts for line in self._lines([*range(names), *part], heads, width)]
+        lines = [line for part in parts for line in self._lines(blocks, [*range(names), *part], heads, width)]
         note = textwrap.fill(self.note, min(width, max(60, *map(len, lines))))
         return "\n".join(part for part in (self.title, *lines, note) if part.strip())
 
-    def _lines(self, places: Sequence[int], heads: Sequence[str], width: int) -> list[str]:
+    def _lines(
+        self, blocks: Sequence[Sequence[Sequence[str]]], places: Sequence[int], heads: Sequence[str], width: int
+    ) -> list[str]:
         """Some of the columns as lines."""
         shown = RichTable(box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
         for place in places:
@@ -143,13 +146,17 @@ class Table:
             is_number = self.are_numbers[place]
             justify: JustifyMethod = "right" if is_number else "left"
             shown.add_column(heads[place], justify=justify, no_wrap=is_number, overflow="fold")
-        for block in self.blocks:
+        for block in blocks:
             for row in block:
-                shown.add_row(*(Text(row[place].text + BEST * row[place].is_best) for place in places))
+                shown.add_row(*(Text(row[place]) for place in places))
             shown.add_section()
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(shown)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def _plain(cell: Cell, with_details: bool) -> str:
+    return cell.text + BEST * cell.is_best + (f" {cell.detail}" if with_details and cell.detail else "")
 
 
 def terminal_width() -> int:

@@ -380,7 +380,7 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
         scale = 100 if name in IN_PERCENT else 1
         text = format(scale * value, forms.get(name, ".3f")) if isinstance(value, float) else str(value)
         text = "" if pd.isna(value) else text
-        is_best = name == "test" and value == best and row["method"] != CEILING
+        is_best = bool(name == "test" and value == best and row["method"] != CEILING)
         ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
         form = "+z.1f" if scale == 100 else "+z.3f"
         interval = ", ".join(format(scale * row[one], form).replace("inf", "∞") for one in ends)

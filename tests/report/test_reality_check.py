@@ -251,6 +251,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     assert "0 is the floor, 1 the ceiling" in shown
     low, high = table.loc["small_loss", ["low", "high"]]
     assert f"({100 * low:+z.1f}, {100 * high:+z.1f})" in page
+    assert f"({100 * low:+z.1f}, {100 * high:+z.1f})" in written.summary, "in the terminal too"
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 

@@ -95,9 +95,9 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
     for block in english.blocks:
         assert [row[2].is_best for row in block] == [False, False, True]
     assert "English (trained)" in english.title
-    # Trained on English alone: the others come after, under a heading that says so, and each row says it too.
+    # Trained on English alone: the others come after, under a heading that says so, and no column repeats it.
     assert "mean of 7 languages without captions in training" in mean.title
-    assert {row[2].text for block in mean.blocks for row in block} == {"none"}
+    assert all(row[2].is_number for block in mean.blocks for row in block)
     markdown = english.to_markdown().splitlines()
     rows = [line for line in markdown if line.startswith("|")]
     assert len({len(line) for line in rows}) == 1

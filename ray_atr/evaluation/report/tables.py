@@ -98,7 +98,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
     columns = [column for column in columns if column.metric in points]
     # Without columns that are equal in all rows.
     lead = differing(points, sorted(runs.varied, key=lambda path: path != NOISE)) or [OBJECTIVE]
-    if any(Metric.parse(column.metric).language == UNSEEN for column in columns):
+    if not runs.is_unseen and any(Metric.parse(column.metric).language == UNSEEN for column in columns):
         # The number of languages that this point was trained on, among those that not all trials were trained on.
         others = set(runs.others)
         words = {number: f"{number} of {len(others)}" for number in range(len(others))} | {

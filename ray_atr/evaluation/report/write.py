@@ -59,10 +59,11 @@ def write_report(
     runs = read_runs([run_folder, *more])
     place = locate(out) if out is not None else runs.folders[0] / "report"
     tables = main_tables(runs)
-    summary = _summary(runs, tables)
     with sent(place) as folder:
         added = [section(runs, folder, figures) for section in wing("papers.sections").SECTIONS]
-        tables = [*(table for one in added for table in one.tables), *tables]
+        of_sections = [table for one in added for table in one.tables]
+        summary = _summary(runs, tables, of_sections)
+        tables = [*of_sections, *tables]
         if (of_race := race_table(runs.dropped)) is not None:
             tables.append(of_race)
         if left_out := [line for one in added for line in one.left_out]:
@@ -98,10 +99,11 @@ def summary_table(*run_folders: Location | str) -> str:
     return _summary(runs, main_tables(runs))
 
 
-def _summary(runs: Runs, tables: Sequence[Table]) -> str:
+def _summary(runs: Runs, tables: Sequence[Table], of_sections: Sequence[Table] = ()) -> str:
     if runs.finished.empty:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
-    text = "\n\n".join(table.to_text() for table in tables)
+    texts = [*(table.to_text() for table in tables), *(table.to_text(with_details=True) for table in of_sections)]
+    text = "\n\n".join(texts)
     if missing := [f"{count} {status}" for status, count in runs.unfinished["status"].value_counts().items()]:
         text += f"\nleft out: {', '.join(missing)}"
     if runs.dropped:
