@@ -290,7 +290,7 @@ def test_a_race_by_a_median_or_of_an_adaptive_search_is_refused() -> None:
 def test_the_report_says_who_was_dropped_and_by_what(run: RunFolder, trained: list[str]) -> None:
     quietly(run, plan_of(0, 1))
     written = write_report(run.path, figures=False)
-    assert "dropped by the race, without numbers of all seeds: lr=0.001" in written.summary
+    assert "dropped by the race, without numbers of all seeds: lr=0.001\nif several points remain," in written.summary
     (row,) = (line for line in str(written.table_markdown.read_text()).splitlines() if line.startswith("| lr=0.001 "))
     kept = next(iter(filter(None, evidence_of(run).values())))
     cells = [cell.strip() for cell in row.strip("|").split("|")]

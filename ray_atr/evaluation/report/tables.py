@@ -293,7 +293,8 @@ def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
         "These points were given no further seed, because another is better on validation by paired evidence over clips and "
         "seeds. What they would have reached with all seeds was not measured: where they have numbers, these are of the seeds "
         "that had ended by then. Ahead: by how many points (percent) the rival was, and by how many at least, in an interval "
-        "that holds for all pairs of the race at once but with the probability that is stated last."
+        "that holds for all pairs of the race at once but with the probability that is stated last. If several "
+        "points remain, the race does not say which of them is the best."
     )
     heads = ("dropped", "rival", "after seeds", "ahead", "at least", "but with probability")
     return Table("Dropped by the race", note, heads, [rows])

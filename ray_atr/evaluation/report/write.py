@@ -108,6 +108,7 @@ def _summary(runs: Runs, tables: Sequence[Table], of_sections: Sequence[Table] =
         text += f"\nleft out: {', '.join(missing)}"
     if runs.dropped:
         text += f"\ndropped by the race, without numbers of all seeds: {', '.join(runs.dropped)}"
+        text += "\nif several points remain, the race does not say which of them is the best"
     if runs.problems:
         text += "\nproblems:\n  " + "\n  ".join(runs.problems)
     if nothing := learnt_nothing(runs):
