@@ -22,7 +22,9 @@ def test_no_tag_and_no_formula(tmp_path: Path) -> None:
     for file in (path for path in report.iterdir() if path.suffix != ".png"):
         assert "<script" not in file.read_text(), file
     with (report / "trials.csv").open(newline="") as table:
-        cells = [cell for row in csv.reader(table) for cell in row]
+        head, *rows = csv.reader(table)
+    cells = [cell for row in rows for cell in row]
+    assert sorted(row[head.index("best_epoch")] for row in rows) == ["", str(whole.result()["best_epoch"])]
     assert any("&lt;script>" in cell for cell in cells)
     assert not any(cell.startswith(("=", "@")) for cell in cells)
 

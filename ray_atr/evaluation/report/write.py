@@ -73,7 +73,9 @@ def write_report(
         if figures:
             pictures += _figures(runs, folder)
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
-        write_csv(runs.trials, folder / "trials.csv")
+        # A trial without a best epoch would make the others' a 5.0.
+        whole = {name: "Int64" for name in ("best_epoch",) if name in runs.trials}
+        write_csv(runs.trials.astype(whole), folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
         (folder / "report.html").write_text(sweep_page(runs, tables, layouts, pictures))
     return ReportPaths(
@@ -148,7 +150,7 @@ def write_csv(frame: pd.DataFrame, file: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, Number | bool):
+    if value is None or value is pd.NA or isinstance(value, Number | bool):
         return value
     text = str(value)
     return ("'" if text.startswith(FORMULA) else "") + text.replace("<", "&lt;")
