@@ -212,10 +212,17 @@ class Retriever(nn.Module):
     def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
         """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance.
 
+        ValueError for other shapes, as of vectors of another retriever.
+
         >>> text = retriever.encode_text(["rain", "a dog barks"])
         >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
         True
         """
+        if not text.ndim == audio.ndim == 2 or text.shape[1] != audio.shape[1]:
+            given = f"{tuple(text.shape)} and {tuple(audio.shape)}"
+            raise refuse(
+                "shapes of text and audio", given, "[M, r] and [N, r]: what encode_text and encode_audio return"
+            )
         if self.distance == "cosine":
             return text @ audio.T
         # torch's way with inner products is inexact for near vectors.

@@ -260,6 +260,14 @@ def test_what_is_encoded_is_under_the_learnt_metric() -> None:
     assert abs(float(norm) - 1) > 1e-3, "no unit row"
 
 
+@pytest.mark.parametrize("audio", [torch.ones(3, 5), torch.ones(4)])
+def test_vectors_of_other_shapes_are_not_compared(audio: torch.Tensor) -> None:
+    with pytest.raises(
+        ValueError, match=r"shapes of text and audio: got '\(2, 4\) and \(.*\)'; allowed \[M, r\] and \[N, r\]"
+    ):
+        with_metric("diagonal").similarity(torch.ones(2, 4), audio)
+
+
 def test_without_a_metric_or_by_cosine_the_vectors_are_the_unit_rows() -> None:
     rows = torch.nn.functional.normalize(torch.randn(6, 16, generator=torch.Generator().manual_seed(5)), dim=1)
     for retriever in (scratch(), *(with_metric(kind, "cosine") for kind in KINDS)):
