@@ -28,6 +28,17 @@ HALF = np.uint64(32)
 """Bits of a number that are the clip's, and the text's."""
 
 
+def clips_in_words(share: float) -> str:
+    """A share of a data set's clips that a retriever was trained on, in words; empty if these are few.
+
+    >>> clips_in_words(1.0), clips_in_words(0.25), clips_in_words(0.01)
+    ('these clips', 'some 25% of these clips', '')
+    """
+    if share <= FEW:
+        return ""
+    return "these clips" if share == 1 else f"some {share:.0%} of these clips"
+
+
 @dataclass(frozen=True, eq=False)
 class CaptionSample:
     """Captions of clips as ascending numbers, uint64 [n]: those of a set up to the number `last`.

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse
@@ -116,11 +119,16 @@ class Checkpoint:
 
     def share_trained_on(self, manifest: Manifest, split: str) -> float:
         """The share of a split's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""
+        trained = captions_trained_on(self.folder)
+        if not len(trained.numbers):
+            return 0.0
         rows = list(read_captions(manifest, split))
-        texts = [[text for own in row.captions.values() for text in own or () if text] for row in rows]
+
+        def captions_of(some: NDArray[np.int64]) -> list[list[str]]:
+            return [[text for own in rows[row].captions.values() for text in own or () if text] for row in some]
+
         ids = [row.clip_id for row in rows]
-        sample = CaptionSample.of(ids, lambda rows: [texts[row] for row in rows], are_joined=bool(manifest.parts))
-        return sample.share_in(captions_trained_on(self.folder))
+        return CaptionSample.of(ids, captions_of, are_joined=bool(manifest.parts)).share_in(trained)
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""

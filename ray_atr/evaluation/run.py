@@ -20,7 +20,7 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
-from ray_atr.data.caption_sample import FEW
+from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.shards import Manifest, read_manifest, require_writable
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
@@ -303,10 +303,8 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
     notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
-    share = checkpoint.share_trained_on(eval_split.manifest, eval_split.split)
-    if share > FEW:
-        which = "These clips" if share == 1 else f"Some {share:.0%} of these clips"
-        notes.append(f"{which} were trained on.")
+    if which := clips_in_words(checkpoint.share_trained_on(eval_split.manifest, eval_split.split)):
+        notes.append(f"{which.capitalize()} were trained on.")
     if checkpoint.experiment is None:
         return notes
     if not checkpoint.is_trained_on(eval_split.manifest):

@@ -19,7 +19,7 @@ from ray_atr.common.caches import cache_folder
 from ray_atr.common.positives import folded
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
-from ray_atr.data.caption_sample import FEW
+from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FRAMES, open_features
@@ -180,14 +180,13 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     if start is None or reads == "recordings" or is_frozen:
         return reads
     trained = captions_trained_on(saved_retriever(start, "train.start_from"))
-    share = captions.features.caption_sample.share_in(trained)
-    if share <= FEW:
+    which = clips_in_words(captions.features.caption_sample.share_in(trained))
+    if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
         reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
         what = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
-    which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
     logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, what)
     return reads
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from ray_atr.data import caption_sample
 from ray_atr.data.shards import write_clips
 from ray_atr.models.retriever import Retriever
 from ray_atr.objectives.correspondence import noise_rate
@@ -264,7 +265,7 @@ def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are
     assert reads_of(home, tmp_path / "with others", trained) == "recordings"
     with pytest.MonkeyPatch.context() as patch:
         caplog.clear()
-        patch.setattr(correspondence, "FEW", 0.2)
+        patch.setattr(caption_sample, "FEW", 0.2)
         assert reads_of(home, tmp_path / "with others", trained) == "auto"
         assert caplog.text == ""
     for changes in ({"model__audio__adapt__is_frozen": True}, {"objective__correspondence__reads": "towers"}):

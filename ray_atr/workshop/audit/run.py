@@ -20,7 +20,7 @@ from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, write_json
 from ray_atr.data.caption_digests import caption_digests
-from ray_atr.data.caption_sample import FEW
+from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.caption_vectors import has_vectors, read_given
 from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest, require_writable
 from ray_atr.evaluation.checkpoints import find_checkpoint
@@ -80,8 +80,7 @@ def audit_data_set(
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        if (share := opened.share_trained_on(manifest, options.split)) > FEW:
-            which = "these clips" if share == 1 else f"some {share:.0%} of these clips"
+        if which := clips_in_words(opened.share_trained_on(manifest, options.split)):
             say(
                 f"warning: {opened.folder} was trained on {which} and takes their captions for right, so fewer wrong ones are "
                 "found"
