@@ -57,10 +57,13 @@ def run_plan(
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
     # A failed single trial is always run again.
-    how = options if isinstance(options, SweepOptions) else SweepOptions(retry_failed=True, quiet=options.quiet)
+    how = (
+        options
+        if isinstance(options, SweepOptions)
+        else SweepOptions(retry_failed=True, quiet=options.quiet, figures=options.figures)
+    )
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
-    how = replace(how, figures=options.figures)
     if how.concurrency is not None and how.concurrency < 1:
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
@@ -165,7 +168,7 @@ def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["al
     """Whether to use Ray: as the command line says, else as the run folder was last run, else always."""
     if options.ray != AUTO:
         return options.ray
-    # Folders of before do not say it.
+    # A folder fetched from MLflow does not say it.
     return NEVER if resumed is not None and resumed.info.get("ray") == NEVER else "always"
 
 

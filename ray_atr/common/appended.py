@@ -38,17 +38,20 @@ def read_appended(file: Location) -> list[dict[str, Any]]:
 
     ValueError names a line that is not an object or was changed.
     """
-    if not file_exists(file):
-        return []
-    lines, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
-    if digests.is_sealed(rest) and not rest.endswith((b'"', b"}")):
-        # A killed write is cut off in or before the digest; it never adds bytes after it.
-        raise digests.DamagedFileError(file)
-    return list(digests.rows_of(lines + line_break, file))
+    return list(digests.rows_of(_whole_lines(file), file))
 
 
 def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
     """The same lines, last one first; those after the last one requested are not parsed."""
-    if file_exists(file):
-        for line in reversed(digests.read_bytes(file).rpartition(b"\n")[0].splitlines()):
-            yield from digests.rows_of(line, file)
+    for line in reversed(_whole_lines(file).splitlines()):
+        yield from digests.rows_of(line, file)
+
+
+def _whole_lines(file: Location) -> bytes:
+    if not file_exists(file):
+        return b""
+    lines, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
+    if digests.is_sealed(rest) and not rest.endswith((b'"', b"}")):
+        # A killed write is cut off in or before the digest; it never adds bytes after it.
+        raise digests.DamagedFileError(file)
+    return lines + line_break
