@@ -329,6 +329,7 @@ TRAINED: dict[str, dict[str, Any]] = {
         "objective": "ance",
         "objective__knowledge__pool": 8,
         "objective__knowledge__negatives": 3,
+        "objective__correspondence": "leave_one_out",
         "train__epochs": 2,
     },
     "write_through": {
@@ -337,6 +338,8 @@ TRAINED: dict[str, dict[str, Any]] = {
         "objective__knowledge__prototypes": 4,
         "objective__knowledge__neighbours": 2,
         "objective__knowledge__refresh": "write_through",
+        "objective__correspondence": "self_refining",
+        "objective__correspondence__warmup_epochs": 1,
     },
     "neighbours": {
         "objective": "ask",
@@ -413,15 +416,13 @@ def train(
     return ended
 
 
-def test_two_workers_train_with_two_parts_as_with_the_whole_base_also_if_resumed_with_other_parts(
-    tmp_path: Path,
-) -> None:
+def test_three_workers_train_with_parts_as_with_the_whole_base_also_if_resumed_with_other_parts(tmp_path: Path) -> None:
     make_data(tmp_path / "tones")
     prepared_for(tiny(tmp_path / "tones"), tmp_path)
-    cases = {"whole": (list(TRAINED), [(1, 999)]), "parts": (list(TRAINED), [(2, 999)])}
+    cases = {"whole": (list(TRAINED), [(1, 999)]), "parts": (list(TRAINED), [(3, 999)])}
     # A version is always under way: some stop before it is taken, some after.
-    cases["resumed"] = ["neighbours"], [(2, 4), (1, 1), (2, 999)]
-    found = {name: run_processes(train, 2, tmp_path / name, tmp_path, *case)[0] for name, case in cases.items()}
+    cases["resumed"] = ["neighbours"], [(3, 4), (1, 1), (2, 999)]
+    found = {name: run_processes(train, 3, tmp_path / name, tmp_path, *case)[0] for name, case in cases.items()}
     for case in ("parts", "resumed"):
         for name, (weights, reports) in found[case].items():
             expected, rows = found["whole"][name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.ranks import Ranks
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import stream, training_plan
+from ray_atr.data.stream import share_sizes, stream, training_plan
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives import PRESETS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -36,6 +37,7 @@ from ray_atr.training.knowledge_base.queue import Identity
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
+from ray_atr.training.share import Share
 from ray_atr.training.step import StepResult, training_step
 from tests.support.processes import run_processes
 from tests.support.tiny import MEASURED, prepared_for, tiny
@@ -262,3 +264,69 @@ def test_a_checkpoint_of_another_experiment_is_refused(home: Path, tmp_path: Pat
             lambda metrics: None,
             use_ray_data=False,
         )
+
+
+SHARES = share_sizes(8, 3)
+
+
+class Tripled(torch.autograd.Function):
+    """Gradients as workers have them before their mean: times the number of workers."""
+
+    @staticmethod
+    def forward(context: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * len(SHARES)
+
+
+def one_after_the_other(embed: Callable[[Share], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What embeds a batch of 8 in the shares of three workers, each within an autocast of its own."""
+
+    def embedded(self: Share, *columns: torch.Tensor) -> torch.Tensor:
+        whole, needed, parts, start = self.batch, self.needed, [], 0
+        for size in SHARES:
+            rows = slice(start, start := start + size)
+            captions = dataclasses.replace(whole.captions, texts=whole.captions.texts[rows])
+            audio = {"features": whole.features[rows], "frames": whole.frames[rows], "clips": torch.arange(size)}
+            self.batch = dataclasses.replace(whole, captions=captions, **audio)
+            self.needed = needed[rows]
+            parts.append(embed(self, *columns))
+        self.batch, self.needed = whole, needed
+        return Tripled.apply(torch.cat(parts))
+
+    return embedded
+
+
+def in_bfloat16(rank: int, size: int, folder: Path, experiment: Experiment, prepared: Prepared) -> torch.Tensor:
+    """The weights that a training ends with; one worker computes what three do."""
+    group = WorkerGroup(rank, size)
+
+    def mean_step(retriever: Retriever, *arguments: Any, **options: Any) -> StepResult:
+        result = training_step(retriever, *arguments, **options)
+        for parameter in retriever.parameters():
+            if size == 1 and parameter.grad is not None:
+                parameter.grad /= len(SHARES)
+        return result
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr("ray_atr.training.loop.training_step", mean_step)
+        if size == 1:
+            for name in ("audio", "text"):
+                change.setattr(Share, name, one_after_the_other(getattr(Share, name)))
+        train_trial(experiment, prepared, folder, lambda row: None, group, use_ray_data=False)
+    return torch.cat([value.flatten().double() for value in weights(folder).values() if value.is_floating_point()])
+
+
+def test_three_workers_in_bfloat16_round_what_their_shares_round(home: Path, tmp_path: Path) -> None:
+    """They are apart from one worker as far as that precision rounds: sums over a share, and gradients times three."""
+    experiment = tiny(home / "tones", objective="kcl", train__precision="bfloat16", train__epochs=1)
+    prepared = prepared_for(experiment, home)
+    three = run_processes(in_bfloat16, 3, tmp_path / "three", experiment, prepared)[0]
+    (shares,) = run_processes(in_bfloat16, 1, tmp_path / "shares", experiment, prepared)
+    assert (three - shares).norm() < 1e-6 * shares.norm()
+    train_trial(experiment, prepared, tmp_path / "one", lambda row: None, use_ray_data=False)
+    whole = weights(tmp_path / "one").values()
+    one = torch.cat([value.flatten().double() for value in whole if value.is_floating_point()])
+    assert 1e-5 < (three - one).norm() / one.norm() < 1e-2

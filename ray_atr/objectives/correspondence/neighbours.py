@@ -7,8 +7,10 @@ overlap of the two descriptions (Bhattacharyya's coefficient):
 
 Anchors are the entries of the knowledge base's snapshot if the objective has one, which costs no encoding, else the
 latest embeddings of earlier batches; those of a clean probability below 0.5 are left out, and entries without a text.
-BiCro takes the ratio of one nearest distance, REPAIR a rank correlation; the overlap needs no sort. Left out: BiCro's
-second network and REPAIR's replacement of texts.
+BiCro takes the ratio of one nearest distance, REPAIR a rank correlation; the overlap needs no sort. Ours too: anchors of the
+whole set, where BiCro's are a tenth of each batch, and a mixture of the scores as the weight, where BiCro's ratio is itself the
+label (in a soft margin; below a threshold it is 0). Left out: BiCro's second network, its warm-up on the smallest losses of each
+batch, and REPAIR's replacement of texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Clean probabilities from a score: recorded as batches pass, split by a two-component mixture at the start of the next epoch.
 
 gmm: two normal distributions, as DivideMix (Li et al. 2020, section 3.1) and NCR (Huang et al. 2021, Eq. 7) fit to losses.
-bmm: two beta distributions (Arazo et al. 2019, section 3.1), as L2RM (Han et al. 2024) and BiCro (Yang et al. 2023) do.
+bmm: two beta distributions (Arazo et al. 2019, section 3.1), as L2RM (Han et al. 2024) and BiCro (Yang et al. 2023) do. The
+values 0 and 1 count as .0001 and .9999 in the posterior too: in BiCro's code the smallest loss of all has a probability of 0.
 Expectation-maximisation starts from a fixed split, so the answer depends on the numbers alone.
 """
 
@@ -81,14 +82,15 @@ def low_component(values: Tensor, kind: str = "gmm", share: float | None = None)
 
     `share` is that component's share of the values where it is known; else the mixture fits it.
 
-    Values are scaled to [0, 1] first; those beyond the 1st and 99th percentile count as these, because of outliers.
+    Values are scaled to [0, 1] first. In gmm those beyond the 1st and 99th percentile count as these, because of outliers. Not in
+    bmm: a beta distribution is steepest at its ends, and a hundredth of all values there would shape it.
     """
     values = values.double()
     if len(values) < FEWEST:
         return torch.ones_like(values)
     # At most about a million values, evenly spread: torch's quantile takes no more than 16 million.
     spread = values[:: max(1, len(values) // 1_000_000)]
-    ends = torch.quantile(spread, values.new_tensor([0.01, 0.99]))
+    ends = torch.quantile(spread, values.new_tensor([0.0, 1.0] if kind == "bmm" else [0.01, 0.99]))
     if not float(ends[1]) > float(ends[0]):
         return torch.ones_like(values)
     scaled = ((values - ends[0]) / (ends[1] - ends[0])).clamp(0, 1)

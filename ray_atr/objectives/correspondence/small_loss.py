@@ -2,8 +2,11 @@
 
 A network fits true pairs before it memorises wrong ones: after a few epochs the losses of all pairs are of two groups.
 Left out of the papers: the second network that selects for the first (co-teaching; twice the time), NCR's soft margin (a
-clean probability is a sample weight here, for every pair loss) and DivideMix's mixing of samples. The losses are those of
-the training batches, not of a pass of their own over the training set; a pair that has no negative in its batch keeps its loss.
+clean probability is a sample weight here, for every pair loss) and DivideMix's mixing of samples. Both papers also train on
+the pairs of large loss, in batches of their own and with labels that both networks predict (NCR from half of the epochs
+on), and mix what a network predicts into the labels of the others; here a pair only counts by its weight. The losses are those
+of the training batches, not of a pass of their own over the training set, and contrastive, where NCR's are hinges; a pair that
+has no negative in its batch keeps its loss.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The teachers' retrievers embed the training set once, before the first epoch. The paper trains on t alone (share 1), from the
 first stage's weights (`train.start_from`); every pair loss takes the targets here, where the paper has the contrastive one. From
 captions to clips the targets are the softmax over the clips, as the released code has it. Ours: tau is a setting, where the
-released code divides by the student's own tau.
+released code divides by the student's own tau. A share below 1 is that code's second loss, of the pairs, beside the first.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     l_i = -log( exp(<u_i, v_i>/tau) / (exp(<u_i, v_i>/tau) + sum over mined n of exp(<u_i, n>/tau)) )
 
 The n are drawn from what u_i itself retrieves across modalities, without entries of its own clip and of its positives.
-Both directions, half of each. The authors encode the drawn negatives again; here they are the index's vectors.
+Both directions, half of each. The authors encode the drawn negatives again; here they are the index's vectors. Their loss is
+that of one negative at a time, without a temperature: with `negatives` 1 and a temperature of 1 it is ours.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     l_i = -log( exp(<u_i, k_i>/tau) / (exp(<u_i, k_i>/tau) + sum over the queue's k of exp(<u_i, k>/tau)) )
 
 u_i is an embedding with gradient, k_i the momentum encoder's key of its partner, and the queue holds earlier batches' keys
-of the partner's modality, without those of u_i's own clip and of its positives. Both directions, half of each.
+of the partner's modality, without those of u_i's own clip and of its positives. Both directions, half of each. Ours: the queue
+is empty at first, where the released code's has random keys; and the released queue has an image's own earlier key.
 """
 
 from __future__ import annotations

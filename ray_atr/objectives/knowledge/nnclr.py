@@ -3,7 +3,8 @@
     l_i = -log( exp(<nn(u_i), v_i>/tau) / sum over j of exp(<nn(u_i), v_j>/tau) ),  nn(u) = argmax over the support of <u, q>
 
 The neighbour has no gradient, so each direction trains the side that is not replaced. If the neighbour is of another
-clip j of the batch, or of a positive of j, v_j is a positive too. Both directions, half of each.
+clip j of the batch, or of a positive of j, v_j is a positive too; this is ours. Both directions, half of each. Left out: the
+head that predicts v_i, and the random vectors that a support set begins with.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     f = -log(1 - p)  (log)  |  tan p  (tan)  |  (1 - (1 - p)^q) / q  (gce)
 
 The negatives of a wrong pair are mostly true negatives. Nothing pulls the pair itself together but the softmax's
-denominator. The paper averages both directions, as here; its method to set tau by a schedule is left out. With sample
-weights y, l_i is multiplied by y_i, and another pair counts by y_j in the sum and in the softmax; this is ours.
+denominator. The paper averages both directions, as here; its code adds them. Tau is constant, as in that code. Its form
+abs is gce with q = 1; its form exp and its drawing of negatives are left out. With sample weights y, l_i is multiplied by
+y_i, and another pair counts by y_j in the sum and in the softmax; this is ours.
 """
 
 from __future__ import annotations
