@@ -99,6 +99,15 @@ def test_no_setting_of_the_experiment_is_infinite() -> None:
             override(Experiment(), {path: value})
 
 
+def test_what_is_allowed_beside_numbers_is_said() -> None:
+    allowed = {entry.path: entry.allowed for entry in describe(Experiment())}
+    assert allowed["data.wrong_share"] == "[0, 1), auto or a path"
+    assert allowed["scaling.workers"] == "[0, inf), auto or FEWEST:MOST"
+    assert allowed["scaling.loss_memory"] == "[0, inf) or auto"
+    assert allowed["model.windows_in_training"] == "[1, 10000] or none"
+    assert allowed["data.noise.ratio"] == "[0, 1)"
+
+
 def test_every_setting_of_the_experiment_has_help() -> None:
     without = [entry.path for entry in describe(Experiment()) if not entry.help]
     assert not without

@@ -87,13 +87,23 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
     hints = _hints(tree.__class__)
     for field in dataclasses.fields(tree):
         value, path = getattr(tree, field.name), prefix + field.name
-        allowed, help_text = describe_allowed(field), field.metadata.get("help", "")
+        allowed, help_text = _allowed(field, hints[field.name]), field.metadata.get("help", "")
         if dataclasses.is_dataclass(value):
             if field.metadata.get("variants"):
                 yield Setting(path, "name", variant_name(field, value) or "-", allowed, help_text)
             yield from describe(value, path + ".")
         else:
             yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text)
+
+
+def _allowed(field: dataclasses.Field[Any], hint: Any) -> str:
+    """The allowed values of a field, with those that are no number within its bounds: `(0, 1] or auto`."""
+    numbers = describe_allowed(field)
+    if not numbers or numbers.startswith("one of "):
+        return numbers
+    words = [*field.metadata["words"], *(["a path"] if field.metadata["path"] else [])]
+    others = words or _in_words(hint).split(" or ")[1:]
+    return " or ".join(filter(None, [", ".join([numbers, *others[:-1]]), *others[-1:]]))
 
 
 def _in_words(hint: Any) -> str:

@@ -112,7 +112,7 @@ def setting(
     infinite or NaN. `choices` are the allowed strings. `variants` maps a name to what builds the settings of that name: the
     field then holds a nested settings object that `override` can select by name. `path` marks a file, folder or URL: a
     relative one becomes absolute when the dataclass is made; with `if there`, only one that exists or is plainly a path, as
-    it may be a hub id. `words` are values that are never a path.
+    it may be a hub id. `words` are values that are never a path, or the texts that are allowed beside numbers.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     allowed = {"choices": None if choices is None else tuple(choices), "variants": variants, "words": tuple(words)}

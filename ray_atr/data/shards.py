@@ -8,7 +8,8 @@ A shard holds clips of one split only, so that a split is read without touching 
 a URL that fsspec understands (`file://`, `memory://`, `s3://`).
 
 A joined data set is only a manifest: its shards stay in the folders of its parts. A clip's id begins with the name of its part
-(`clotho/rain.wav`), and the clips that the manifest lists as skipped are left out.
+(`clotho/rain.wav`), and the clips that the manifest lists as skipped are left out. A data set that was made of a joined one has
+shards of its own, with these ids, each of one part.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
@@ -36,6 +37,7 @@ from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.language_codes import english_first
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.transfer import put_folder
+from ray_atr.data.noise import part_of
 from ray_atr.data.schema import (
     SCHEMA,
     SPLITS,
@@ -77,7 +79,7 @@ class Shard:
     longest_seconds: float
     """of its clips"""
     part: str = ""
-    """in a joined data set: the part whose folder holds the file"""
+    """in a joined data set: the part whose folder holds the file; in one that was made of it: the part that its clips are of"""
 
     @property
     def place(self) -> str:
@@ -136,9 +138,14 @@ class Manifest:
         content: list[Any] = [
             (FORMATS["data set"], [(shard.split, shard.num_rows, shard.sha256) for shard in self.shards])
         ]
-        if self.parts:
+        if self.is_joined:
             content += [[shard.part for shard in self.shards], sorted(self.left_out)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether its clips are of parts: it was joined from several data sets, or made of one that was."""
+        return any(shard.part for shard in self.shards)
 
     @cached_property
     def left_out(self) -> frozenset[str]:
@@ -154,7 +161,7 @@ class Manifest:
 
     def file_of(self, shard: Shard) -> storage.Location:
         """The file of a shard. ValueError if its part is missing in the manifest."""
-        if not shard.part:
+        if not self.parts:
             return storage.locate(self.folder, keeps_links=True) / shard.file
         folders = {part.name: part.folder for part in self.parts}
         if shard.part not in folders:
@@ -255,10 +262,13 @@ def write_clips(
     clips_per_shard: int = CLIPS_PER_SHARD,
     skipped: Sequence[Skipped] = (),
     beside: Sequence[Path] = (),
+    are_joined: bool = False,
 ) -> Manifest:
     """Write clips, of splits in any order, as a data set. ValueError for a bad or repeated clip, or a used folder.
-    `beside` are local folders that are copied into it.
+    `beside` are local folders that are copied into it. `are_joined`: they come from a joined data set, those of a part of a split
+    one after the other; its parts are kept.
     """
+    part_of_clip = (lambda clip: part_of(clip.clip_id)) if are_joined else (lambda _: "")
     seen: set[str] = set()
 
     def each_once() -> Iterator[Clip]:
@@ -272,10 +282,10 @@ def write_clips(
         for folder in beside:
             put_folder(folder, aside / folder.name)
         shards: list[Shard] = []
-        for file, of_shard in in_shards(each_once(), clips_per_shard):
+        for file, of_shard in in_shards(each_once(), clips_per_shard, part_of_clip):
             shard = write_shard(aside, file, of_shard[0].split, of_shard)
             assert shard is not None, f"{file} has no clips"
-            shards.append(shard)
+            shards.append(replace(shard, part=part_of_clip(of_shard[0])))
             # Freed before the next one fills.
             del of_shard
         if not shards:
@@ -284,8 +294,10 @@ def write_clips(
     return read_manifest(out)
 
 
-def in_shards(items: Iterable[Any], most: int) -> Iterator[tuple[str, list[Any]]]:
-    """(file, items) of each shard, of one split and at most `most` items: full ones first, the rest at the end."""
+def in_shards(
+    items: Iterable[Any], most: int, part_of_item: Callable[[Any], str] = lambda _: ""
+) -> Iterator[tuple[str, list[Any]]]:
+    """(file, items) of each shard, of one split and part, and at most `most` items: full ones first, the rest at the end."""
     waiting: dict[str, list[Any]] = {}
     written: Counter[str] = Counter()
 
@@ -294,6 +306,8 @@ def in_shards(items: Iterable[Any], most: int) -> Iterator[tuple[str, list[Any]]
         return shard_file(split, written[split] - 1), waiting.pop(split)
 
     for item in items:
+        if item.split in waiting and part_of_item(waiting[item.split][0]) != part_of_item(item):
+            yield full(item.split)
         waiting.setdefault(item.split, []).append(item)
         if len(waiting[item.split]) >= most:
             yield full(item.split)
@@ -419,6 +433,7 @@ def read_manifest(folder: str | storage.Location) -> Manifest:
             if not 0 <= number < 2**53:
                 raise refuse(f"{file}: {shortened(shard.file, 100)}", number, "a number of rows, captions or bytes")
         storage.safe_name(shard.split, f"{file}: split")
+        storage.safe_name(shard.part or shard.split, f"{file}: part")
         storage.safe_name(shard.file, f"{file}: file")
     if content.get("hash") != manifest.hash:
         raise ValueError(f"{file}: its hash does not match its shards; it was changed by hand")
@@ -438,7 +453,7 @@ def read_shard(
     if not storage.file_exists(path):
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
     wanted = list(columns or SCHEMA.names)
-    read = wanted if not shard.part or "clip_id" in wanted else ["clip_id", *wanted]
+    read = wanted if not manifest.parts or "clip_id" in wanted else ["clip_id", *wanted]
     with open_arrow(path) as source:
         try:
             parquet = pq.ParquetFile(source)
@@ -456,7 +471,7 @@ def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:
     """Rows of a shard (a batch or table with `clip_id`) with the ids of a joined data set, and without the clips that it leaves
     out; rows of other data sets are unchanged.
     """
-    if not shard.part:
+    if not manifest.parts:
         return batch
     ids = [f"{shard.part}/{clip_id}" for clip_id in batch.column("clip_id").to_pylist()]
     place = batch.schema.get_field_index("clip_id")

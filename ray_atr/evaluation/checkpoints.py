@@ -128,7 +128,7 @@ class Checkpoint:
             return [[text for own in rows[row].captions.values() for text in own or () if text] for row in some]
 
         ids = [row.clip_id for row in rows]
-        return CaptionSample.of(ids, captions_of, are_joined=bool(manifest.parts)).share_in(trained)
+        return CaptionSample.of(ids, captions_of, are_joined=manifest.is_joined).share_in(trained)
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""

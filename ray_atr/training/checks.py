@@ -116,7 +116,7 @@ def check_parts_named(experiment: Experiment) -> None:
     if not any(asked.values()):
         return
     manifest = None if data.source == "soundscapes" else read_manifest(data.source)
-    is_joined = manifest is not None and bool(manifest.parts)
+    is_joined = manifest is not None and manifest.is_joined
     parts = Counter[str]()
     for shard in manifest.shards_of(data.train_split) if manifest is not None and is_joined else ():
         parts[shard.part] += shard.num_rows

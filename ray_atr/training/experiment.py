@@ -200,6 +200,7 @@ class ScalingSettings(Settings):
         "(a node without GPUs) as far as the trials leave them; FEWEST:MOST (2:8): as many of them as the cluster has room "
         "for, which may change while the trial trains, with the same result; 0: train in the trial's own process",
         at_least=0,
+        words=(AUTO, "FEWEST:MOST"),
     )
     cpus_per_worker: float = setting(1.0, "CPUs of one worker", above=0)
     gpus_per_worker: float = setting(0.0, "GPUs of one worker, may be a share of one", at_least=0)

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -263,6 +265,13 @@ def test_sixty_answers_give_an_interval_that_holds_the_truth(
     semicolons = tmp_path / "semicolons.csv"
     semicolons.write_text((tmp_path / "answers.csv").read_text().replace(",", ";"))
     assert estimate(audit, semicolons, tmp_path / "same.json") == found
+    # As pandas writes it: numbers in JSON or Parquet, and decimal ones where a cell is empty.
+    typed = [{**row, "caption_number": int(row["caption_number"]), "wrong": int(row["wrong"])} for row in answers]
+    pq.write_table(pa.Table.from_pylist(typed), tmp_path / "typed.parquet")
+    (tmp_path / "truth.jsonl").write_text("\n".join(json.dumps({**row, "wrong": row["wrong"] == 1}) for row in typed))
+    decimals = write_answers(tmp_path / "decimals.csv", [{**row, "wrong": f"{row['wrong']}.0"} for row in answers])
+    for number, file in enumerate((tmp_path / "typed.parquet", tmp_path / "truth.jsonl", decimals)):
+        assert estimate(audit, file, tmp_path / f"{number}.json") == found
     # What cannot be told is left out, and costs width.
     fewer = write_answers(tmp_path / "fewer.csv", [{**row, "wrong": ""} for row in answers[:30]] + answers[30:])
     wider = estimate(audit, fewer, tmp_path / "fewer.json")
@@ -474,6 +483,34 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {name: str(folder / f"{name}.npy") for name in ("audio", "text")}
     import_vectors(VectorImport(**files, table=str(folder / "pairs.csv")), folder / "data")
     return folder / "data"
+
+
+def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Path) -> None:
+    files = {name: str(vectors.parent / f"{name}.npy") for name in ("audio", "text")}
+    lines = (vectors.parent / "pairs.csv").read_text().splitlines()
+    rows = [f"{line},{'eng' if row < 40 else 'deu'}" for row, line in enumerate(lines[1:])]
+    rows += [f"{row},{row % 8},un bruit du genre {row % 8},fra" for row in range(8, 11)]
+    (tmp_path / "pairs.csv").write_text("\n".join([f"{lines[0]},language", *rows]))
+    import_vectors(VectorImport(**files, table=str(tmp_path / "pairs.csv")), tmp_path / "data")
+    said: list[str] = []
+    ten = CrossFit(folds=10, mispairs=2000)
+    audit = audit_data_set(str(tmp_path / "data"), None, tmp_path / "audit", cross_fit=ten, say=said.append)
+    assert said == ["not audited: captions in fra (3 clips); 20 clips or more are needed (--cross-fit.folds)"]
+    facts = read_facts(audit)
+    assert facts["languages"] == ["deu", "eng"]
+    assert facts["captions"] == 64 == sum(facts["listen"]["sizes"])
+    applied = keep_certified(audit, 0.3, tmp_path / "kept")
+    assert applied.unaudited == ("fra",)
+    assert read_manifest(tmp_path / "kept").num_captions("fra") == 3
+    allowed = "folds: got 13; allowed at most 12, half of the 24 clips with captions in deu"
+    with pytest.raises(ValueError, match=allowed):
+        audit_data_set(
+            str(tmp_path / "data"),
+            None,
+            tmp_path / "other",
+            AuditOptions(languages=("deu", "fra")),
+            cross_fit=dataclasses.replace(ten, folds=13),
+        )
 
 
 def test_an_audit_names_its_folder_on_a_full_disk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +16,14 @@ from ray_atr.common.storage import read_json, write_json
 from ray_atr.workshop.audit.estimate import STRATA, NoiseInterval, draw, interval, strata_of
 from ray_atr.workshop.audit.posteriors import PairPosteriors
 from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.source import cell_of
 
 Key = tuple[str, str, int]
 """Clip id, language, caption number."""
 
 FACTS_FILE = "audit.json"
 LIST_FILE = "listen.csv"
-ANSWERS = {"0": False, "right": False, "1": True, "wrong": True}
+ANSWERS = {"0": False, "right": False, "false": False, "1": True, "wrong": True, "true": True}
 COLUMNS = ("clip_id", "language", "caption_number", "caption", "wrong")
 ASKED = (*COLUMNS[:3], "wrong")
 
@@ -83,13 +85,15 @@ def read_answers(path: Path, listed: dict[Key, int]) -> dict[Key, bool]:
     """
     answers: dict[Key, bool] = {}
     for at, row in read_table(str(path), ASKED):
-        clip, language, slot, answer = (str(row[name] or "") for name in ASKED)
-        key = clip, language, int(slot) if slot.strip().isdecimal() else -1
+        clip, language = str(row["clip_id"]), cell_of(row, "language")
+        # pandas writes whole numbers as 0.0 and 1.0 where a cell of their column is empty.
+        slot, answer = (re.sub(r"\.0+$", "", cell_of(row, name)) for name in ("caption_number", "wrong"))
+        key = clip, language, int(slot) if slot.isdecimal() else -1
         if key not in listed:
             raise refuse(at, f"{clip} {language} {slot}", "a pair that this audit asks for (" + LIST_FILE + ")")
         if key in answers:
             raise refuse(at, f"{clip} {language} {slot}", "each pair once")
-        if text := answer.strip().lower():
+        if text := answer.lower():
             if text not in ANSWERS:
                 raise refuse(f"{at}, wrong", shortened(text, 40), "0 (right), 1 (wrong) or empty (cannot be told)")
             answers[key] = ANSWERS[text]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ray_atr.common.language_codes import normalise
 from ray_atr.common.locations import MAX_NAME_BYTES
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import DamagedFileError
@@ -175,7 +176,8 @@ def _apply(
     # A longer one could be written, and not read.
     begin = manifest.name.encode()[: MAX_NAME_BYTES - 1 - len(suffix)].decode(errors="ignore")
     name = f"{begin}_{suffix}"
-    written = write_clips(out, clips(), name=name, licence=manifest.licence, skipped=manifest.skipped, beside=given)
+    about: dict[str, Any] = {"name": name, "licence": manifest.licence, "skipped": manifest.skipped}
+    written = write_clips(out, clips(), **about, beside=given, are_joined=manifest.is_joined)
     # Every decision was of one caption.
     counts = Counter(one.decision for one in wanted.values())
     unaudited = tuple(sorted(in_split.keys() - set(languages)))
@@ -188,7 +190,7 @@ def _count(clip: Clip) -> int:
 
 def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
     """ValueError for a new caption that has no vector."""
-    fixed = {key: (" ".join(one.text.split()), key[1]) for key, one in wanted.items() if one.decision == "fix"}
+    fixed = {key: (normalise(one.text), key[1]) for key, one in wanted.items() if one.decision == "fix"}
     rows = open_caption_vectors(vectors, is_cache=False).rows(list(fixed.values()))
     for (key, (text, _)), row in zip(fixed.items(), rows.tolist(), strict=True):
         if row < 0:

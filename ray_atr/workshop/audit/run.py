@@ -77,6 +77,7 @@ def audit_data_set(
     if opened is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     clip_ids, captions = captions_of_split(manifest, options.split, options.languages)
+    captions = in_common_languages(captions, cross_fit.folds, say)
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
@@ -142,6 +143,25 @@ def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]
     if not captions:
         raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
     return [clip.clip_id for clip in clips], captions
+
+
+def in_common_languages(captions: Sequence[Caption], folds: int, say: Say) -> list[Caption]:
+    """The captions in languages of two clips a fold or more; the others are named.
+
+    Too few teach a regression nothing, and then they all seem wrong. ValueError if each of several languages has too few.
+    """
+    clips = Counter(language for language, _ in {(one.language, one.row) for one in captions})
+    few = [language for language, number in clips.items() if number < 2 * folds]
+    if len(few) == len(clips) > 1:
+        language, most = clips.most_common(1)[0]
+        raise refuse(
+            "--cross-fit.folds", folds, f"at most {most // 2}, half of the {most} clips with captions in {language}"
+        )
+    if not few or len(clips) == 1:
+        return list(captions)
+    counts = ", ".join(f"{language} ({counted(clips[language], 'clip')})" for language in sorted(few))
+    say(f"not audited: captions in {counts}; {2 * folds} clips or more are needed (--cross-fit.folds)")
+    return [one for one in captions if one.language not in few]
 
 
 def _findings(

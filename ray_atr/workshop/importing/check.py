@@ -373,7 +373,10 @@ def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
     kinds: dict[str, list[tuple[str, str]]] = {}
     for entry in manifest.skipped:
         # A reason may begin with a file's name and quote its content; the quote holds no file names.
-        begins, _, reason = entry.reason.split("; allowed")[0].rpartition(": ")
+        said = entry.reason.split("; allowed")[0]
+        begins, got, reason = said.partition(": got '")
+        # What was got may hold a colon too.
+        begins, _, reason = (begins, "", f"got '{reason}") if got else said.rpartition(": ")
         reason = reason if begins else re.sub(rf"\S*(?<!\w){re.escape(entry.clip_id)}(?!\w)\S*", "its file", reason)
         kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))
     most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))

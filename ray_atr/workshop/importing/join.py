@@ -142,10 +142,10 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
 
 
 def recording_keys_of_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
-    """The id and recording key of each clip of a shard, given as (folder of its data set, file); a job of `run_jobs`."""
-    folder, file = shard
+    """The id and recording key of each clip of a shard, given as (folder of its data set, its place); a job of `run_jobs`."""
+    folder, place = shard
     manifest = read_manifest(folder)
-    rows = read_shard(manifest, manifest.shard_at(file), ["clip_id", "audio"])
+    rows = read_shard(manifest, manifest.shard_at(place), ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
     return [
         (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
@@ -158,7 +158,7 @@ def _recording_keys(
 ) -> tuple[list[Member], list[RecordingKey]]:
     """All clips that are not left out, in the order of the sets, and their recording keys."""
     places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    jobs = [(manifest.folder, shard.file) for _, manifest, shard in places]
+    jobs = [(manifest.folder, shard.place) for _, manifest, shard in places]
     worker = partial(recording_keys_of_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}

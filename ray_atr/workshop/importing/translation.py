@@ -31,8 +31,18 @@ from ray_atr.common.sampling import hashes
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
 from ray_atr.common.table import text_table
+from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.schema import Clip, to_clips
-from ray_atr.data.shards import Manifest, Shard, iterate_rows, order_shards, read_manifest, read_shard, write_shard
+from ray_atr.data.shards import (
+    Manifest,
+    Shard,
+    iterate_rows,
+    order_shards,
+    read_manifest,
+    read_shard,
+    shard_file,
+    write_shard,
+)
 from ray_atr.workshop.importing.import_options import Translation
 from ray_atr.workshop.importing.session import unfinished, write_note
 
@@ -150,16 +160,28 @@ def _shard_translator(
     """
     manifest, translate = read_manifest(data), translate or Translator(options)
 
+    files = _own_files(manifest)
+
     def write(index: int) -> dict[str, Any]:
-        shard, blank = manifest.shards[index], Counter[str]()
+        shard, file, blank = manifest.shards[index], files[index], Counter[str]()
         batches = (fill_clips(to_clips(batch), translate, options, blank) for batch in read_shard(manifest, shard))
-        written = write_shard(locate(target, keeps_links=True), shard.file, shard.split, chain.from_iterable(batches))
+        written = write_shard(locate(target, keeps_links=True), file, shard.split, chain.from_iterable(batches))
         assert written is not None, f"{shard.file} has no rows"
-        note = {"shard": dataclasses.asdict(written), "blank": dict(blank)}
-        write_note(locate(work, keeps_links=True), shard.file, note)
+        note = {"shard": dataclasses.asdict(dataclasses.replace(written, part=shard.part)), "blank": dict(blank)}
+        write_note(locate(work, keeps_links=True), file, note)
         return note
 
     return write
+
+
+def _own_files(manifest: Manifest) -> list[str]:
+    """The files of the shards of a copy; the parts of a joined data set have files of one name."""
+    number = Counter[str]()
+    files = []
+    for shard in manifest.shards:
+        files.append(shard_file(shard.split, number[shard.split]))
+        number[shard.split] += 1
+    return files
 
 
 def fill_languages(
@@ -175,6 +197,8 @@ def fill_languages(
     has nothing to translate from.
     """
     manifest = read_manifest(data)
+    if has_vectors(manifest.folder):
+        raise refuse("data", str(data), "a data set of audio; in one of vectors, each caption needs a vector")
     if not manifest.num_captions(options.source_language):
         allowed = "languages of the data: " + ", ".join(manifest.languages)
         raise refuse("source_language", options.source_language, allowed)
@@ -191,7 +215,7 @@ def fill_languages(
         worker = partial(_shard_translator, manifest.folder, str(state.work), str(state.target), options, translate)
         actors = Resources(options.cpus_per_actor, options.gpus_per_actor, options.actors, setting="actors")
         here = translate is not None or options.ray == "never"
-        jobs = {shard.file: index for index, shard in enumerate(manifest.shards)}
+        jobs = {file: index for index, file in enumerate(_own_files(manifest))}
         for index, note in state.written(jobs, worker, None if here else actors):
             notes[index] = note
             done += manifest.shards[index].num_rows
@@ -203,7 +227,7 @@ def fill_languages(
             for code, number in blank.items()
         ]
         shards = order_shards(Shard(**note["shard"]) for note in notes.values())
-        filled = dataclasses.replace(manifest, shards=shards, notes=(*manifest.notes, *lines), origin=origin)
+        filled = dataclasses.replace(manifest, shards=shards, parts=(), notes=(*manifest.notes, *lines), origin=origin)
         return state.finish(filled)
 
 

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from ray_atr.common.digests import seal_folder
+from ray_atr.common.language_codes import normalise
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import is_local, locate
 from ray_atr.data.caption_vectors import GIVEN, KEYS_FILE, PART, Caption, in_key_order, part_file
@@ -41,7 +42,7 @@ from ray_atr.data.shards import (
 from ray_atr.data.vector_clip import array_bytes, read_array
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import ListedClip, blank_splits, captions_of, cell_of
+from ray_atr.workshop.importing.sources.source import ListedClip, blank_splits, captions_of, cell_of, labels_of
 
 
 def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
@@ -141,14 +142,14 @@ def _read_pairs(
         language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
         blank += "split" in row and not cell_of(row, "split")
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
-        caption = (" ".join(found[0].split()), language)
+        # As the data set will have it.
+        caption = (normalise(found[0]), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
             raise refuse(f"{at}, text_row", text_place, allowed)
         clip = _clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
         clip.captions.setdefault(language, []).append(caption[0])
-        if row.get("label") and str(row["label"]) not in clip.labels:
-            clip.labels.append(str(row["label"]))
+        clip.labels += [one for one in labels_of(row.get("label"), f"{at}, label") if one not in clip.labels]
     if not clips:
         raise ValueError(f"{settings.table}: no pairs")
     return list(clips.values()), captions, [blank_splits(blank, settings.split)] if blank else []

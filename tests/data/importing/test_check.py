@@ -196,6 +196,7 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
         Skipped("e", "its audio is absent"),
         Skipped("f", "audio/f.wav is not there"),
         Skipped("empty", "/x/empty.wav: got 'an empty file (0 bytes), not audio'; allowed a WAV file"),
+        Skipped("lost", "/x: y/lost.flac: got '9 bytes that are not audio (Error : lost sync.)'; allowed a WAV file"),
     ]
     manifest = write_clips(tmp_path / "set", [clip(0)], name="toy", licence="CC0", skipped=skipped)
     assert lines_left_out(manifest) == [
@@ -203,8 +204,9 @@ def test_equal_reasons_count_together(tmp_path: Path) -> None:
         "  2 x got 'N bytes that are not audio' (N: 3, 77): a, b",
         "  1 x its file is not there: f",
         "  1 x got 'an empty file (0 bytes), not audio': empty",
+        "  1 x got '9 bytes that are not audio (Error : lost sync.)': lost",
     ]
-    assert lines_left_out(manifest, most=1) == ["  3 x its audio is absent: c, d, e", "  4 for 3 other reasons"]
+    assert lines_left_out(manifest, most=1) == ["  3 x its audio is absent: c, d, e", "  5 for 4 other reasons"]
 
 
 def words_of(report: Report) -> str:

@@ -13,6 +13,7 @@ import scipy.signal
 import soundfile
 
 from ray_atr.common.override import override
+from ray_atr.common.storage import write_json
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.feature_cache import ensure_features
@@ -26,10 +27,12 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
+from ray_atr.workshop.audit.decisions import apply_decisions
 from ray_atr.workshop.importing.check import check_data_set
-from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.import_options import Join, Translation
 from ray_atr.workshop.importing.join import groups_of, join_data_sets, left_out_by_lists, read_sets
 from ray_atr.workshop.importing.recordings import SAME, fingerprint, same_sound
+from ray_atr.workshop.importing.translation import fill_languages
 from tests.support.tiny import prepared_for, tiny
 
 RATE = 16_000
@@ -221,6 +224,38 @@ def test_a_training_reports_the_test_split_of_each_part(tmp_path: Path, joined: 
         assert 0 <= report[f"test/text_to_audio_in_{part}/eng/recall_at_1"] <= 1
         assert report[f"test/text_to_audio_in_{part}/eng/queries"] == others
     assert report["test/text_to_audio/eng/queries"] == 12
+
+
+@pytest.mark.parametrize("made_by", ["translate", "apply"])
+def test_what_is_made_of_it_has_all_its_clips_and_parts(
+    sets: Path, joined: Manifest, tmp_path: Path, made_by: str
+) -> None:
+    if made_by == "translate":
+        options = Translation(model="x", languages=("eng", "deu"), ray="never")
+        fill_languages(joined.folder, tmp_path / "made", options, translate=lambda texts, *_: [f"{t}!" for t in texts])
+    else:
+        facts = {"data": joined.folder, "data_hash": joined.hash, "split": "train", "languages": ["eng", "fra"]}
+        write_json(tmp_path / "audit.json", facts)
+        decided = {"forest/w0\teng\t0": {"decision": "fix", "text": "a fixed one"}}
+        write_json(tmp_path / "decided.json", {"data_hash": joined.hash, "decisions": decided})
+        apply_decisions(tmp_path, tmp_path / "decided.json", tmp_path / "made")
+    made = read_manifest(tmp_path / "made")
+    for split in joined.splits:
+        assert [(row["clip_id"], row["audio"]) for row in iterate_rows(made, split)] == [
+            (row["clip_id"], row["audio"]) for row in iterate_rows(joined, split)
+        ]
+    report = check_data_set(made.folder)
+    assert report.is_fit, report.problems
+    # It is read by part, and its clips are known as those of its sets.
+    data = data_of(tmp_path, made, data__weights="sea=0,forest=1")
+    before = data_of(sets / "home", joined).features
+    assert data.features.parts == before.parts
+    assert {part_of(data.features.clip_ids[row]) for rows in data._order(0).rows for row in rows} == {"forest"}
+    assert data.features.caption_sample.share_in(before.caption_sample) == 1
+    # And joined again as any other set.
+    again = join_data_sets(Join(sets=(f"a={made.folder}", f"b={sets}/wood"), leaks="keep", ray="never"), tmp_path / "b")
+    assert next(iterate_rows(again, "train"))["clip_id"] == "a/sea/s0"
+    assert again.num_rows == made.num_rows + read_manifest(sets / "wood").num_rows
 
 
 def test_shards_are_read_in_their_order_without_what_is_left_out(tmp_path: Path, joined: Manifest) -> None:

@@ -266,6 +266,12 @@ def test_a_broken_csv_is_refused_by_line(tmp_path: Path, content: bytes, says: s
         list(read_table(str(file), required=["path", "caption"]))
 
 
+def test_rows_of_delimiters_alone_are_blank_lines(tmp_path: Path) -> None:
+    file = tmp_path / "captions.csv"
+    file.write_text("path;caption;\n;;\na.wav;x;\n;; \n;;\n")
+    assert [(at[-6:], row["path"]) for at, row in read_table(str(file), ["path", "caption"])] == [("line 3", "a.wav")]
+
+
 def test_broken_json_lines_and_parquet_are_refused(tmp_path: Path) -> None:
     for name, content, says in [
         ("a.jsonl", b'{"path": 1}\n{oops\n', "line 2: not JSON"),
@@ -321,6 +327,37 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
 
 
+def test_a_file_of_any_name_is_of_the_split_of_its_folder(tmp_path: Path) -> None:
+    files = ["default/test/0000.parquet", "default/partial-train/0001.parquet", "val/a/part-3.parquet", "x/00.parquet"]
+    for number, file in enumerate(files):
+        (tmp_path / file).parent.mkdir(parents=True)
+        pq.write_table(audio_table([f"{number}.wav"], text=["x"]), tmp_path / file)
+    entries = entries_of(HuggingFace(source=str(tmp_path), split="train_other"))
+    assert {entry.clip_id: entry.split for entry in entries} == {
+        "0": "test",
+        "1": "train",
+        "2": "val",
+        "3": "train_other",
+    }
+
+
+def test_the_number_zero_is_an_id(tmp_path: Path) -> None:
+    table = audio_table(["x.wav", "y.wav", "z.wav"], id=[0, 1, None], caption=["one", "two", "three"])
+    (tmp_path / "set").mkdir()
+    pq.write_table(table, tmp_path / "set" / "train.parquet")
+    french = tmp_path / "french.jsonl"
+    french.write_text('{"id": 0, "caption": "un"}\n{"id": 1, "caption": "deux"}\n')
+    for id_column in ("", "id"):
+        source = HuggingFace(source=str(tmp_path / "set"), id_column=id_column)
+        manifest = import_data_set(source, tmp_path / f"out{id_column}", captions=[f"fra={french}"])
+        captions = {row["clip_id"]: row["captions"] for row in iterate_rows(manifest, "train")}
+        assert captions == {
+            "0": {"eng": ["one"], "fra": ["un"]},
+            "1": {"eng": ["two"], "fra": ["deux"]},
+            "z": {"eng": ["three"]},
+        }
+
+
 def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
@@ -368,7 +405,7 @@ def test_exports_without_audio_or_captions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0 Audio columns .* x \(int64\)"):
         entries_of(HuggingFace(source=str(tmp_path)))
     pq.write_table(audio_table(["a.wav"], words=["x"]), file)
-    with pytest.raises(ValueError, match="no caption; choose its column with --caption-columns"):
+    with pytest.raises(ValueError, match=r"no caption; choose its column with --caption-columns: words$"):
         entries_of(HuggingFace(source=str(tmp_path)))
     with pytest.raises(ValueError, match=r"column word is missing.*did you mean words"):
         entries_of(HuggingFace(source=str(tmp_path), caption_columns=("eng=word",)))
@@ -408,6 +445,23 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
         WebDataset(source=str(tmp_path / "set")), tmp_path / "out", options=Import(clips_per_shard=1)
     )
     assert [row["audio"] for row in iterate_rows(manifest, "train")][1] == tone(pitch=300)
+
+
+def test_tars_as_macos_and_windows_write_them(tmp_path: Path) -> None:
+    words = {"eng": ["one", "two", "three"], "deu": ["eins", None, "drei"], "fra": "un", "spa": None}
+    members = [("./._a.wav", b"icon"), ("./a.wav", tone()), ("./._a.json", b"icon")]
+    members += [("./a.json", b"\xef\xbb\xbf" + json.dumps({"captions": words}).encode())]
+    write_tar(tmp_path / "train.tar", [*members, ("b.wav", tone()), ("b.txt", b"\xef\xbb\xbfrain")])
+    first, second = entries_of(WebDataset(source=str(tmp_path)))
+    # Caption j is one sentence in every language.
+    assert first.captions == {"eng": ("one", "three", "two"), "deu": ("eins", "drei"), "fra": ("un",)}
+    assert (second.clip_id, second.captions) == ("b", {"eng": ("rain",)})
+    (tmp_path / "train.tar").unlink()
+    words = {"eng": ["one", "", "three"], "deu": ["", "zwei", "drei"]}
+    write_tar(tmp_path / "val.tar", [("a.wav", tone()), ("a.json", json.dumps({"captions": words}).encode())])
+    *_, remark = WebDataset(source=str(tmp_path)).entries()
+    assert isinstance(remark, Remark)
+    assert remark.text.startswith("1 caption left out: beside blank translations")
 
 
 def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import Manifest, iterate_rows, write_clips
+from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.translation import (
     Translation,
     Translator,
@@ -20,6 +21,7 @@ from ray_atr.workshop.importing.translation import (
     chrf,
     fill_languages,
 )
+from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.scripts import run_pipeline
 
 
@@ -113,8 +115,17 @@ def test_what_cannot_be_translated_is_refused(tmp_path: Path) -> None:
         )
     with pytest.raises(ValueError, match="did you mean fra"):
         Translation(model="x", languages=("French",))
+    files = {"audio": tmp_path / "clip.npy", "text": tmp_path / "text.npy", "table": tmp_path / "pairs.csv"}
+    np.save(files["audio"], np.ones((1, 2), np.float32))
+    np.save(files["text"], np.ones((1, 2), np.float32))
+    files["table"].write_text("audio_row,caption\n0,rain\n")
+    import_vectors(VectorImport(**{name: str(file) for name, file in files.items()}), tmp_path / "vectors")
+    with pytest.raises(ValueError, match=r"data: got .*vectors'; allowed a data set of audio; in one of vectors, each"):
+        fill_languages(
+            tmp_path / "vectors", tmp_path / "out", Translation(model="x", languages=("deu",)), translate=shout
+        )
     assert Translation(model="x", languages=("fr", "ko")).languages == ("fra", "kor")
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert not (tmp_path / "out").exists()
 
 
 def ngram_score(found: str, wanted: str) -> float:

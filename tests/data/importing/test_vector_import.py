@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 from ray_atr.cli.prepare import run, summary
 from ray_atr.common.digests import DamagedFileError
 from ray_atr.common.override import override
-from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors
+from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors, read_given
 from ray_atr.data.features import MANIFEST_FILE
 from ray_atr.data.shards import read_captions
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
@@ -265,6 +266,15 @@ def test_parquet_columns_and_safetensors_are_the_same_set(files: dict[str, str],
         import_vectors(VectorImport(**{**files, "audio": f"{tmp_path}/audio.safetensors"}), tmp_path / "none")
     with pytest.raises(ValueError, match=r"text: got .*parquet::e6'; allowed one of its columns: .*::e5"):
         import_vectors(VectorImport(**{**files, "text": f"{tmp_path}/text.parquet::e6"}), tmp_path / "none")
+
+
+def test_captions_with_decomposed_letters_have_their_vectors(files: dict[str, str], tmp_path: Path) -> None:
+    table = Path(files["table"])
+    table.write_text(unicodedata.normalize("NFD", table.read_text().replace("son ", "bruit de café ")))
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    captions = [(clip.captions["fra"][0], "fra") for clip in read_captions(manifest, "train")]
+    _, text = read_given(manifest, "train", captions)
+    np.testing.assert_array_equal(text, np.load(files["text"])[1:64:2])
 
 
 def with_nan(array: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """A local export of a Hugging Face data set that has an Audio column: Parquet files, or a folder of `save_to_disk`.
 
 An Audio column is a struct of `bytes` (the encoded file) and `path`. Splits come from the names that such exports have:
-`data/train-00000-of-00004.parquet`, or a folder a split with `data-00000-of-00002.arrow`.
+`data/train-00000-of-00004.parquet`, or a folder a split with `data-00000-of-00002.arrow` or `0000.parquet`, as the hub converts
+data sets (`default/partial-train/0000.parquet` where it converts the first files alone).
 The library `datasets` is not used: it copies Parquet files to a cache of its own before they are read.
 """
 
@@ -24,6 +25,8 @@ from ray_atr.workshop.importing.sources import source
 
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
 ROW_NUMBER = "row"
+OF_AUDIO = ("has bytes", "audio path")
+"""What a row tells of its audio, beside its columns."""
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
 
@@ -80,11 +83,12 @@ class HuggingFace(source.Source):
             yield source.unaligned(lost)
 
     def _split_of(self, path: str) -> str:
-        parent, _, name = path.rpartition("/")
+        *folders, name = path.split("/")
         match = IN_NAME.fullmatch(name)
-        split = match["split"] if match else parent.rpartition("/")[2]
-        split = source.SPLIT_OF.get(split, split)
-        return split if split in SPLITS or split.startswith(("train_", "test_", "val_")) else self.split
+        words = [match["split"] if match else "", *(folder.removeprefix("partial-") for folder in reversed(folders))]
+        splits = [source.SPLIT_OF.get(word, word) for word in words]
+        usual = (one for one in splits if one in SPLITS or one.startswith(("train_", "test_", "val_")))
+        return next(usual, self.split)
 
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
         """The Audio column of a file and the others to read. ValueError if one that was asked for is not there."""
@@ -129,16 +133,16 @@ class HuggingFace(source.Source):
                 or (source.texts_of(values[column], f"{at}, {column}") if column else [])
             }
         if not any(map(any, captions.values())):
-            raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {', '.join(values)}")
+            columns = ", ".join(name for name in values if name not in OF_AUDIO)
+            raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {columns}")
         return captions
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:
             return default
-        column = self.id_column or next((name for name in ID_COLUMNS if values.get(name)), "")
-        if column:
-            return source.stem(str(values[column]))
-        return source.stem(values["audio path"]) if values["audio path"] else default
+        columns = (*((self.id_column,) if self.id_column else ID_COLUMNS), "audio path")
+        given = next(filter(None, (source.cell_of(values, name) for name in columns)), "")
+        return source.stem(given) or default
 
 
 def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
@@ -189,4 +193,4 @@ def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = 
     has_bytes = [have_audio] * batch.num_rows if have_audio is not None else audio.field("bytes").is_valid().to_pylist()
     rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
     for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
-        yield {**row, "has bytes": is_there, "audio path": path}
+        yield {**row, **dict(zip(OF_AUDIO, (is_there, path), strict=True))}

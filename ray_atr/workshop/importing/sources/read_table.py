@@ -206,10 +206,13 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
         if header is None:
             header = [name.strip() for name in row]
             require_columns(file, header, required, reading.options)
+        elif not any(map(str.strip, row)):
+            # Spreadsheets write rows of delimiters alone, often at the end.
+            continue
         elif len(row) == len(header):
             is_empty = False
             yield f"{file}, line {number}", dict(zip(header, row, strict=True))
-        elif row:
+        else:
             counts = f"{len(row)} fields where the header has {len(header)}"
             reading.refuse_row(f"{file}, line {number}", f"{counts}; a field that holds the delimiter must be quoted")
     if is_empty and not reading.bad_rows:

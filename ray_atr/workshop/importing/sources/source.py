@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
 from ray_atr.common.storage import Location, files_below, locate
-from ray_atr.data.schema import SPLITS, aligned_captions
+from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
 from ray_atr.data.shards import Skipped, open_arrow
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -116,10 +116,8 @@ class Source(Settings):
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         """The clip that a row of an extra caption file speaks of, or None if no column names a clip."""
-        if row.get("clip_id"):
-            return str(row["clip_id"])
-        column = next((name for name in ID_COLUMNS if row.get(name)), None)
-        return stem(str(row[column])).strip() if column else None
+        given = next(filter(None, (cell_of(row, name) for name in ID_COLUMNS)), "")
+        return cell_of(row, "clip_id") or stem(given).strip() or None
 
 
 @dataclass(frozen=True)
@@ -183,6 +181,18 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
             raise refuse(at, text, "a text, or a list of texts")
     texts = [text if isinstance(text, str) and text.strip() else "" for text in values]
     return texts if blanks else list(filter(None, texts))
+
+
+def texts_by_language(value: Mapping[str, Any], at: str) -> dict[str, list[str]]:
+    """The texts of an object by language, each one or a list of them, empty in the place of a blank one.
+
+    ValueError for a language that is none, or is there twice.
+    """
+    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in value.items()}
+    cells = {code: cell for code, cell in cells.items() if any(cell)}
+    # Checked without the blanks, which say where a sentence has no translation.
+    check_captions({code: list(filter(None, cell)) for code, cell in cells.items()}, at)
+    return {check_language(code, at): cell for code, cell in cells.items()}
 
 
 def labels_of(value: Any, at: str) -> tuple[str, ...]:

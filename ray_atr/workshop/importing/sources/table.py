@@ -17,7 +17,7 @@ from ray_atr.common.language_codes import has_two_letters, language_by_name
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
 from ray_atr.common.storage import file_exists, locate
-from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.data.schema import check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
@@ -185,13 +185,7 @@ class TableSource(source.Source):
             return captions if any(map(any, captions.values())) else {}
         by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
         if by_language is not None:
-            cells = {
-                code: source.texts_of(value, f"{at}, captions[{code}]", blanks=True)
-                for code, value in by_language.items()
-            }
-            # Checked without the blanks, which say where a sentence has no translation.
-            check_captions({code: list(filter(None, cell)) for code, cell in cells.items() if any(cell)}, at)
-            return {check_language(code, at): cell for code, cell in cells.items() if any(cell)}
+            return source.texts_by_language(by_language, at)
         texts_of_row = source.captions_of(row, at)
         return {own: texts_of_row} if texts_of_row else {}
 

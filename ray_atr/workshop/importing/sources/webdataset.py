@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, ClassVar
 
 from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
-from ray_atr.data.schema import check_captions, check_language, check_split
+from ray_atr.data.schema import check_language, check_split
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import parse_json
 
@@ -38,7 +38,7 @@ class WebDataset(source.Source):
         object.__setattr__(self, "language", check_language(self.language, "language"))
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
         files = source.list_files(folder)
         packed = [path for path in files if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"))]
@@ -48,47 +48,56 @@ class WebDataset(source.Source):
         tars = [path for path in files if path.endswith(".tar")]
         if not tars:
             raise ValueError(f"{folder}: no .tar file")
+        lost = 0
         for path in tars:
             with (folder / path).open("rb") as file:
-                yield from self._clips(file, f"{folder}/{path}", self._split_of(path))
+                lost += yield from self._clips(file, f"{folder}/{path}", self._split_of(path))
+        if lost:
+            yield source.unaligned(lost)
 
     def _split_of(self, path: str) -> str:
         found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
         return source.SPLIT_OF[found[1]] if found else self.split
 
-    def _clips(self, file: IO[bytes], tar: str, split: str) -> Iterator[source.Entry | source.Absent]:
+    def _clips(self, file: IO[bytes], tar: str, split: str) -> Generator[source.Entry | source.Absent, None, int]:
+        """The clips of a tar; returns how many captions had to be left out (`in_place`)."""
+        lost = 0
         try:
             with tarfile.open(fileobj=file, mode="r:") as members:
-                files = filter(tarfile.TarInfo.isfile, members)
+                # Hidden ones are no clips: macOS writes a `._0.flac` before each `0.flac`.
+                files = (one for one in members if one.isfile() and not one.name.rpartition("/")[2].startswith("."))
                 for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
                     place, texts = _read_members(key, of_clip, members, tar)
                     if place is None:
                         yield source.Absent(key, split, f"{tar} has no audio for it")
                         continue
-                    captions, labels = self._words(texts, f"{tar}, {key}")
+                    words, labels = self._words(texts, f"{tar}, {key}")
+                    captions, num_lost = source.in_place(words)
+                    lost += num_lost
                     yield source.Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
         except tarfile.TarError as error:
             raise ValueError(f"{tar}: not a complete tar file ({error})") from None
+        return lost
 
-    def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
         """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
         try:
-            text = {suffix: content.decode() for suffix, content in texts.items()}
+            text = {suffix: content.decode("utf-8-sig") for suffix, content in texts.items()}
         except UnicodeDecodeError as error:
             raise ValueError(f"{at}: its text is not UTF-8 ({error.reason} at byte {error.start})") from None
         row = parse_json(text["json"], f"{at}.json") if "json" in text else {}
         if not isinstance(row, dict):
             raise ValueError(f"{at}.json: a JSON object is expected")
         labels = source.labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
-        if isinstance(row.get("captions"), dict):
-            return check_captions(row["captions"], f"{at}.json"), labels
+        if isinstance(row.get("captions"), dict) and (words := source.texts_by_language(row["captions"], f"{at}.json")):
+            return words, labels
         found = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
         if not found:
             found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
         if not found:
             raise ValueError(f"{at}: no caption in its .json (text, caption, captions) or .txt")
         language = check_language(str(row.get("language") or self.language), f"{at}, language")
-        return {language: tuple(found)}, labels
+        return {language: found}, labels
 
 
 def _read_members(
