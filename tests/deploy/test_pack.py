@@ -334,6 +334,14 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
+        make_pack("space.npy", "pairs.csv", "text.npy", tmp_path / "pack")
+
+
 def test_a_missing_extra_is_named_with_the_way_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
