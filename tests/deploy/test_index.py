@@ -100,6 +100,19 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
+def test_files_of_one_name_in_two_folders_are_told_apart(place: Path, tmp_path: Path) -> None:
+    for name in ("rain.wav", "b/rain.wav", "b/c.d/rain.1.wav", "b/rain.flac"):
+        (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place / "audio" / "tone 0.wav", tmp_path / "audio" / name)
+    build_index(str(place / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    assert {row["path"]: row["clip_id"] for row in rows_of(tmp_path / "index")} == {
+        "rain.wav": "rain",
+        "b/rain.wav": "b/rain.wav",
+        "b/c.d/rain.1.wav": "b/c.d/rain.1",
+        "b/rain.flac": "b/rain.flac",
+    }
+
+
 def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
     index = Index.open(place / "index")
     own = [row for row in rows_of(place / "index") if row["path"] == "tone 1.wav"]
