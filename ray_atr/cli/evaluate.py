@@ -140,13 +140,17 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
 def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
     """Print by language how well the calibration fits held-out clips, and its file."""
-    from ray_atr.metrics.calibration import CALIBRATION_FILE
+    from ray_atr.metrics.calibration import CALIBRATION_FILE, Calibration
 
-    console.rule("calibration, measured on other clips than it was fitted on")
+    fitted = Calibration.read(evaluated.checkpoint.folder)
+    assert fitted is not None
+    console.rule(f"calibration on {fitted.clips:,} clips, measured on other clips than it was fitted on")
     for language, one in scores.items():
         best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
         numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
         print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
+    if fitted.warning:
+        print_plain(console, [f"note: {fitted.warning}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])
 
 

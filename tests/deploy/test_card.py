@@ -73,6 +73,7 @@ def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluat
     assert found is not None
     assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
     assert found.by_language["fra"].pairs == 24
+    assert found.clips == 24
     Retriever.from_pretrained(evaluated.checkpoint.folder)
     assert found.levels is not None
     assert found.levels.vectors.shape[1] == evaluated.embedded.audio.shape[1]

@@ -52,6 +52,7 @@ def test_an_index_of_a_model_of_late_interaction_says_that_it_compares_vectors(p
         said: list[str] = []
         build_index(str(model), str(place / "audio"), str(tmp_path / f"index {is_late}"), say=said.append)
         assert any("evaluate --ranking cosine" in one for one in said) == is_late
+        assert ("pooled vectors" in Index.open(tmp_path / f"index {is_late}").warning_of(None)) == is_late
 
 
 def copied(place: Path, to: Path) -> Path:
@@ -640,6 +641,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert [one.probability for one in found] == pytest.approx(
         calibration.probability([one.score for one in found], "eng").tolist()
     )
+    assert index.warning_of("eng") == "the calibration was fitted on 3 clips, fewer than 100: it is rough"
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 

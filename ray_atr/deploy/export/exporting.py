@@ -32,6 +32,7 @@ from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split
+from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 
 Vectors = NDArray[np.float32]
@@ -107,6 +108,8 @@ def export(
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
+            if retriever.settings.interaction == "late":
+                say(ONLY_VECTORS)
             # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
