@@ -246,7 +246,7 @@ def test_a_folder_is_checked_before_the_work_for_it_begins(tmp_path: Path, monke
     for allowed in (tmp_path / "new", tmp_path / "not" / "yet"):
         assert require_new(str(allowed), "out") == allowed
     for refused in (tmp_path, "memory://bucket/x"):
-        with pytest.raises(ValueError, match="out: got .*; allowed a new or empty folder of this machine"):
+        with pytest.raises(ValueError, match=r"out: got .*; allowed a new or empty folder of this machine"):
             require_new(refused, "out")
     for below in ("file", "file/new"):
         with pytest.raises(NotADirectoryError, match=f"is a file, not a folder: '{tmp_path}/file'"):

@@ -69,10 +69,12 @@ def run(arguments: Sequence[str], program: str) -> None:
     for name, share in (("--prior", given.prior), ("--false-nothing", given.false_nothing)):
         if share is not None and not (given.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
-    from ray_atr.common.storage import require_writable
+    from ray_atr.common.storage import is_local, locate, require_writable
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
+    if given.trec and given.out is not None and not is_local(locate(given.out)):
+        raise refuse("--trec", given.out, "a folder of this machine as --out")
     if given.card or given.calibrate:
         # They are written after everything else.
         require_writable(find_checkpoint(given.checkpoint[0]).folder)

@@ -585,6 +585,7 @@ class Retriever(nn.Module):
             pools_windows=self.settings.pools_windows,
             distance=self.distance,
             vector_width=self.vector_width,
+            is_late=self.settings.interaction == "late",
             **known,
         )
 

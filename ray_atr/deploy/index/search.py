@@ -262,8 +262,8 @@ class Search(ABC):
         return retriever.encode_audio([clip], sample_rate)
 
     def warning_of(self, language: str | None) -> str:
-        """What to know of the answers to texts of a language: that the model was not trained on it, that its calibration is of few
-        clips, or that it compares more than vectors; empty if there is nothing.
+        """What to know of the answers to texts of a language: the model was not trained on it, its calibration is of few clips,
+        or it compares more than vectors; empty if there is nothing.
 
         >>> index.warning_of(None)
         ''
