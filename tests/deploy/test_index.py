@@ -101,6 +101,22 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
+def test_numbers_of_numpy_are_taken_and_one_text_is_no_list(place: Path) -> None:
+    index = Index.open(place / "index")
+    assert len(index.search("a low tone", top=np.int64(2))) == 2  # type: ignore[arg-type]
+    for ask in (index.search_many, lambda texts: index.tag(place / "audio" / "tone 0.wav", None, texts)):
+        with pytest.raises(ValueError, match="texts: got 'rain'; allowed a list of texts"):
+            ask("rain")
+
+
+def test_a_sound_that_was_removed_since_is_told_with_the_remedy(place: Path, tmp_path: Path) -> None:
+    copied(place, tmp_path)
+    (tmp_path / "audio" / "tone 1.wav").unlink()
+    index = Index.open(tmp_path / "index", audio=str(tmp_path / "audio"))
+    with pytest.raises(ValueError, match=r"tone 1\.wav: no such file any more.*`ray-atr index update`"):
+        index.sound("tone 1.wav")
+
+
 def test_files_of_one_name_in_two_folders_are_told_apart(place: Path, tmp_path: Path) -> None:
     for name in ("rain.wav", "b/rain.wav", "b/c.d/rain.1.wav", "b/rain.flac"):
         (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)

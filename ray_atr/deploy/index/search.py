@@ -278,6 +278,8 @@ class Search(ABC):
         return "; ".join(filter(None, warnings))
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
+        if isinstance(texts, str):
+            raise refuse("texts", texts, "a list of texts")
         retriever = self._text_retriever(code)
         # A text tower without language tags ignores the language, so an unknown one needs no warning.
         return retriever.encode_text(list(texts), code or (*retriever.languages, ENGLISH)[0])

@@ -186,7 +186,7 @@ class _Served:
         if not 1 <= len(labels) <= MOST_LABELS:
             raise refuse("label", f"{len(labels)} labels", f"1 to {MOST_LABELS}, each as label=TEXT")
         for label in labels:
-            check_text(label)
+            check_text(label, "label")
         data = await self._body(request)
         tags = await self._listen(
             lambda: self.index.tag(*decode_upload(data, self.limits), labels, asked.get("language") or None)
