@@ -447,7 +447,7 @@ class Retriever(nn.Module):
                 owners += [number for number, _ in batch]
                 lengths = torch.tensor([len(window) for _, window in batch], device=self.device)
                 padded = nn.utils.rnn.pad_sequence([window for _, window in batch], batch_first=True)
-                parts.append(self.embed_audio(padded.to(self.device, kind), lengths).cpu())
+                parts.append(self.embed_audio(padded.to(kind).to(self.device), lengths).cpu())
         return torch.cat(parts), torch.tensor(owners, dtype=torch.int64)
 
     @torch.inference_mode()
