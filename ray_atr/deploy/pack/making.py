@@ -155,7 +155,8 @@ def _check(space: ForeignSpace, method: str, split: str) -> None:
     there = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
         if name not in there:
-            raise refuse("--captions", f"splits {', '.join(sorted(there))}", f"clips in train, val and {split}")
+            allowed = f"clips in train, val and {split}, by a column split or drawn from more clips"
+            raise refuse("--captions", f"splits {', '.join(sorted(there))}", allowed)
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)
