@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import pytest
 import yaml
 
 from ray_atr.evaluation.calibrate import calibrate
-from ray_atr.evaluation.card import write_card
+from ray_atr.evaluation.card import score_table, write_card
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.evaluation.trec import write_trec
+from ray_atr.metrics.bootstrap import Spread
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
@@ -65,6 +67,14 @@ def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     assert "Percent, ranked by cosine; in brackets 95% bootstrap intervals over clips." in card
     # Its digests do not speak of the card: the folder is whole still.
     Retriever.from_pretrained(evaluated.checkpoint.folder)
+
+
+def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
+    spreads = {metric: Spread(0.123, 0.045, 3) for metric in evaluated.page.metrics}
+    table = score_table(replace(evaluated, page=replace(evaluated.page, spreads=spreads)))
+    assert "12.3 ± 4.5" in table
+    assert "over 3 runs that differ in their seed" in table
+    assert "±" not in score_table(evaluated)
 
 
 def test_a_card_says_what_vectors_are_worth_and_which_export_there_is(tmp_path):
