@@ -86,7 +86,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "ray_atr.sweep.describe.describe_plan": understood,
         "ray_atr.sweep.describe.check_experiment": same,
         "ray_atr.evaluation.run.evaluate": understood,
-        "ray_atr.evaluation.checkpoints.find_checkpoint": same,
+        "ray_atr.evaluation.checkpoints.find_checkpoint": Mock(),
         "ray_atr.evaluation.mteb_scoring.find_tasks": same,
         "ray_atr.deploy.export.exporting.export": understood,
         "ray_atr.cli.report.report_script": understood,

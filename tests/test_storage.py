@@ -32,6 +32,7 @@ from ray_atr.common.storage import (
     make_folder,
     names_in,
     read_json,
+    require_new,
     sent,
     write_json,
     write_text,
@@ -237,6 +238,24 @@ def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
         (aside / "b").write_text("new")
     assert (file.read_text(), [path.name for path in folder.iterdir()]) == ("new", ["b"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_folder_is_checked_before_the_work_for_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "new").mkdir()
+    for allowed in (tmp_path / "new", tmp_path / "not" / "yet"):
+        assert require_new(str(allowed), "out") == allowed
+    for refused in (tmp_path, "memory://bucket/x"):
+        with pytest.raises(ValueError, match=r"out: got .*; allowed a new or empty folder of this machine"):
+            require_new(refused, "out")
+    for below in ("file", "file/new"):
+        with pytest.raises(NotADirectoryError, match=f"is a file, not a folder: '{tmp_path}/file'"):
+            require_new(tmp_path / below, "out")
+    # An empty folder that one may write is replaced from beside it, where one may not. Root could write it all the same.
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path)
+    with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
+        require_new(tmp_path / "new", "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new"]
 
 
 def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:

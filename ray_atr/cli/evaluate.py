@@ -69,9 +69,15 @@ def run(arguments: Sequence[str], program: str) -> None:
     for name, share in (("--prior", given.prior), ("--false-nothing", given.false_nothing)):
         if share is not None and not (given.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
+    from ray_atr.common.storage import is_local, locate, require_writable
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
+    if given.trec and given.out is not None and not is_local(locate(given.out)):
+        raise refuse("--trec", given.out, "a folder of this machine as --out")
+    if given.card or given.calibrate:
+        # They are written after everything else.
+        require_writable(find_checkpoint(given.checkpoint[0]).folder)
     tasks = []
     if given.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
@@ -136,13 +142,17 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
 
 def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluated, console: Console) -> None:
     """Print by language how well the calibration fits held-out clips, and its file."""
-    from ray_atr.metrics.calibration import CALIBRATION_FILE
+    from ray_atr.metrics.calibration import CALIBRATION_FILE, Calibration
 
-    console.rule("calibration, measured on other clips than it was fitted on")
+    fitted = Calibration.read(evaluated.checkpoint.folder)
+    assert fitted is not None
+    console.rule(f"calibration on {fitted.clips:,} clips, measured on other clips than it was fitted on")
     for language, one in scores.items():
         best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
         numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
         print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
+    if fitted.warning:
+        print_plain(console, [f"note: {fitted.warning}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])
 
 

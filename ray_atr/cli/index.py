@@ -144,7 +144,7 @@ def _query(given: QueryIndex) -> None:
 
     index = Index.open(given.index, checkpoint=given.checkpoint)
     texts = [" ".join(given.text)] if given.from_ is None else _lines(given.from_)
-    if given.like is None and (warning := index.warning_of_language(given.language)):
+    if given.like is None and (warning := index.warning_of(given.language)):
         print(f"note: {warning}", file=sys.stderr)
     if given.like is not None:
         asked, found = [given.like], [index.like(given.like, top=given.top)]

@@ -160,6 +160,30 @@ def entries_in(folder: Location) -> list[Location]:
     return [folder / name for name in names_in(folder) if not name.startswith(".")]
 
 
+def require_writable(folder: Location) -> None:
+    """PermissionError or NotADirectoryError if nothing can be created in a local folder, which need not exist."""
+    if not is_local(folder):
+        return
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(20, "is a file, not a folder", str(folder))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(13, "cannot be written", str(folder))
+
+
+def require_new(place: str | Location, path: str) -> Path:
+    """The local folder at a place, for `atomic_folder` to make, checked before the work. ValueError, naming `path`, unless it
+    is new or empty; PermissionError or NotADirectoryError if it cannot be made.
+    """
+    folder = locate(place)
+    if not is_local(folder) or names_in(folder):
+        raise refuse(path, str(place), "a new or empty folder of this machine")
+    for needed in (folder, folder.parent):
+        require_writable(needed)
+    return folder
+
+
 def _errors() -> tuple[type[Exception], ...]:
     """The errors that the file systems in use raise, which are not all OSErrors; only loaded modules can raise any."""
     foreign = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"), ("gcsfs.retry", "HttpError"))

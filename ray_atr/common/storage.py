@@ -32,6 +32,8 @@ from ray_atr.common.locations import (
     read_ranges,
     remove_all,
     rename,
+    require_new,
+    require_writable,
     safe_name,
 )
 from ray_atr.common.lock import hold

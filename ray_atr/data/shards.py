@@ -19,7 +19,6 @@ import hashlib
 import io
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -349,19 +348,7 @@ def refuse_overwrite(folder: storage.Location) -> None:
         raise ValueError(f"{folder}: already holds the data set {held.name}; choose another folder or delete it")
     if names and storage.is_local(folder):
         raise ValueError(f"{folder}: neither empty nor a data set; choose another folder")
-    if storage.is_local(folder):
-        require_writable(folder)
-
-
-def require_writable(path: Path) -> None:
-    """PermissionError or NotADirectoryError if nothing can be created at a local path. Leaves no files."""
-    parent = path if path.exists() else path.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        raise NotADirectoryError(20, "is a file, not a folder", str(parent))
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise PermissionError(13, "cannot be written", str(parent))
+    storage.require_writable(folder)
 
 
 def write_manifest(folder: storage.Location, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ray_atr.common.digests import write_text
 from ray_atr.common.storage import Location
+from ray_atr.evaluation.report.evaluation_content import ranked_how
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.evaluation.run import Evaluated
 from ray_atr.metrics.metric import DIRECTIONS, Metric
@@ -54,7 +55,11 @@ def score_table(evaluated: Evaluated) -> str:
     page = evaluated.page
     metrics = {metric: page.metrics[metric] for metric in map(Metric.parse, page.metrics)}
     shown = {one: value for one, value in metrics.items() if one.task in DIRECTIONS and one.name in MEASURES}
-    tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, trained=page.trained)]
+    tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, page.spreads, trained=page.trained)]
     levels = {interval.level for interval in page.intervals.values()}
-    note = f"Percent; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "Percent."
+    note = f"Percent, ranked {ranked_how(evaluated.embedded)}"
+    note += f"; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "."
+    if page.spreads:
+        runs = next(iter(page.spreads.values())).runs
+        note += f" Mean ± standard deviation over {runs} runs that differ in their seed; this is the first of them."
     return "\n".join([*tables, note])

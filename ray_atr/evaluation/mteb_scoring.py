@@ -43,13 +43,15 @@ class TaskScore:
 def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Checkpoint) -> list[AbsTask]:
     """MTEB's tasks by name, and folders of prepared data sets as two tasks each, on the options' split and languages.
 
-    ValueError without the extra, for a name that is neither, and for a data set of vectors, which nothing can encode.
+    ValueError without the extra, for a name that is neither, for a data set of vectors, which nothing can encode, and for a
+    retriever of late interaction, which has no vector to give.
     """
     require_extra("mteb", EXTRA, "--mteb")
     from mteb import get_task
 
     from ray_atr.evaluation.mteb_tasks import local_tasks
 
+    require_vectors(Retriever.from_pretrained(str(checkpoint.folder)), checkpoint.folder)
     tasks: list[AbsTask] = []
     for name in names:
         place = locate(name)
@@ -73,7 +75,7 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
 def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = print) -> list[TaskScore]:
     """Let MTEB score the evaluation's first retriever; its results are `mteb/<task>.json` in the evaluation's folder.
 
-    ValueError for a retriever of late interaction, which has no vector to give, and for a data set that cannot be fetched.
+    ValueError for a data set that cannot be fetched.
     """
     from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from mteb import evaluate
@@ -82,7 +84,6 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
 
     folder = evaluated.checkpoint.folder
     retriever = Retriever.from_pretrained(str(folder))
-    require_vectors(retriever, folder)
     retriever.to("cuda" if torch.cuda.is_available() else "cpu")
     score: Any = evaluate
     encoder = RetrieverEncoder(retriever, evaluated.checkpoint.name.replace("/", "-"))

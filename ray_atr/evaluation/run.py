@@ -19,9 +19,17 @@ import xxhash
 from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
-from ray_atr.common.storage import Location, atomic_folder, entries_in, file_exists, is_local, locate, read_json
+from ray_atr.common.storage import (
+    Location,
+    atomic_folder,
+    entries_in,
+    file_exists,
+    locate,
+    read_json,
+    require_writable,
+)
 from ray_atr.data.caption_sample import clips_in_words
-from ray_atr.data.shards import Manifest, read_manifest, require_writable
+from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
@@ -187,8 +195,8 @@ def _new_folder(out: str | Location | None) -> Location:
     is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
     if names and not is_half:
         raise refuse("out", str(folder), "a new or empty folder")
-    if is_local(folder):
-        require_writable(folder)
+    for needed in (folder, folder.parent):
+        require_writable(needed)
     return folder
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-import torch
 
 from ray_atr.common.locations import is_local
 from ray_atr.common.storage import Location, atomic_file
+from ray_atr.evaluation.report.evaluation_content import CaptionScores
 from ray_atr.evaluation.run import Evaluated
-from ray_atr.models.retriever import Retriever
 
 RUN, QRELS = "run-{}.trec", "qrels-{}.trec"
 DEPTH = 100
@@ -23,24 +22,22 @@ TEXTS_TOGETHER = 256
 def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Path]:
     """Write `run-<language>.trec` and `qrels-<language>.trec` of the first checkpoint into an evaluation's folder.
 
-    A query is `<language>-<caption>`, a document a clip id, percent-encoded. Scores fall with the rank.
+    A query is `<language>-<caption>`, a document a clip id, percent-encoded. Scores are those of the evaluation's ranking.
     """
     place = folder or evaluated.folder
     if not isinstance(place, Path) or not is_local(place):
         raise ValueError(f"--trec: {place}: writes to a folder of this machine; evaluate with --out FOLDER here")
     split = evaluated.eval_split
-    retriever = Retriever.from_pretrained(str(evaluated.checkpoint.folder))
-    audio = retriever.vectors(torch.as_tensor(evaluated.embedded.audio))
+    scores = CaptionScores(evaluated.embedded, split.captions)
     clips = [quote(clip, safe="") for clip in split.clip_ids]
     relevance = split.captions.relevance
     written = []
-    for language, given in evaluated.embedded.text.items():
+    for language in evaluated.embedded.text:
         rows = np.flatnonzero(split.captions.present[language])
-        text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
         of = np.isin(relevance.text.numpy(), rows)
         pairs = zip(relevance.text.numpy()[of].tolist(), relevance.clip.numpy()[of].tolist(), strict=True)
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
-        for name, lines in ((RUN, _run(retriever, language, rows, text, audio, clips)), (QRELS, qrels)):
+        for name, lines in ((RUN, _run(scores, language, rows, clips)), (QRELS, qrels)):
             file = place / name.format(language)
             with atomic_file(file) as output:
                 output.writelines(line.encode() for line in lines)
@@ -48,14 +45,10 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
     return written
 
 
-def _run(
-    retriever: Retriever, language: str, rows: np.ndarray, text: torch.Tensor, audio: torch.Tensor, clips: list[str]
-) -> Iterator[str]:
+def _run(scores: CaptionScores, language: str, rows: np.ndarray, clips: list[str]) -> Iterator[str]:
     for start in range(0, len(rows), TEXTS_TOGETHER):
-        scores = retriever.similarity(text[start : start + TEXTS_TOGETHER], audio)
-        best = scores.topk(min(DEPTH, len(clips)), dim=1)
-        for row, values, places in zip(
-            rows[start : start + TEXTS_TOGETHER], best.values.tolist(), best.indices.tolist(), strict=True
-        ):
+        some = rows[start : start + TEXTS_TOGETHER]
+        best = scores.of(language, some).topk(min(DEPTH, len(clips)), dim=1)
+        for row, values, places in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
             for rank, (value, clip) in enumerate(zip(values, places, strict=True), start=1):
                 yield f"{language}-{row} Q0 {clips[clip]} {rank} {value:.8f} ray_atr\n"

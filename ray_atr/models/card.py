@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from ray_atr.models.late_interaction import ONLY_VECTORS
+
 CARD_FILE = "README.md"
 HEAD = "<!-- written by ray_atr; a new evaluation with its card replaces it -->"
 
@@ -19,6 +21,7 @@ def card_text(
     pools_windows: bool,
     distance: str,
     vector_width: int,
+    is_late: bool = False,
     languages: Sequence[str] = (),
     licence: str = "",
     facts: Mapping[str, object] | None = None,
@@ -53,6 +56,8 @@ def card_text(
     compared = (
         "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
     )
+    if is_late:
+        compared += f". {ONLY_VECTORS[0].upper()}{ONLY_VECTORS[1:]}"
     lines = [
         "---",
         yaml.safe_dump(about, sort_keys=False, allow_unicode=True).strip(),
@@ -71,9 +76,10 @@ def card_text(
         'retriever = Retriever.from_pretrained("FOLDER")',
         'scores = retriever.similarity(retriever.encode_text(["a dog barks"]), retriever.encode_audio(["clip.wav"]))',
         "```",
-        "",
-        f"Other libraries take audio at {rate:,} Hz, no longer than {seconds:g} s: `ray-atr export FOLDER --to onnx`.",
     ]
+    if front_end.kind != "vector" and not is_late:
+        takes = f"Other libraries take audio at {rate:,} Hz, no longer than {seconds:g} s"
+        lines += ["", f"{takes}: `ray-atr export FOLDER --to onnx`."]
     if facts:
         lines += ["", "## Training and evaluation", "", *(f"- {name}: {value}" for name, value in facts.items())]
     if licence:

@@ -8,8 +8,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 ONLY_VECTORS = (
-    "the model compares frames with tokens (model.interaction late), and here its pooled vectors alone are compared: what it "
-    "is worth so, `ray-atr evaluate --ranking cosine` says"
+    "the model compares frames with tokens (model.interaction late), but only its pooled vectors are compared here; "
+    "`ray-atr evaluate --ranking cosine` measures how well they rank"
 )
 """What is to be said where a model of late interaction is reduced to a vector for each clip and text."""
 

@@ -26,11 +26,11 @@ from ray_atr.common.language_codes import require_language
 from ray_atr.common.override import flatten, override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.settings import Settings, refuse, setting
-from ray_atr.common.storage import atomic_folder, fetched, locate
+from ray_atr.common.storage import atomic_folder, fetched, is_local, locate, names_in
 from ray_atr.data import vector_clip
 from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.caption_sample import CaptionSample
-from ray_atr.data.decoding import Waveform, open_sound
+from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
 from ray_atr.models.adaptation import adapt, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
@@ -210,7 +210,8 @@ class Retriever(nn.Module):
         return (embeddings.double() @ self.learned_metric.root().to(embeddings.device)).float()
 
     def similarity(self, text: Tensor, audio: Tensor) -> Tensor:
-        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance.
+        """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance. Vectors in 16
+        bits, as an index has them, are compared in 32.
 
         ValueError for other shapes, as of vectors of another retriever.
 
@@ -218,6 +219,9 @@ class Retriever(nn.Module):
         >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
         True
         """
+        text, audio = torch.as_tensor(text), torch.as_tensor(audio)
+        kind = torch.promote_types(torch.promote_types(text.dtype, audio.dtype), torch.float32)
+        text, audio = text.to(kind), audio.to(kind)
         if not text.ndim == audio.ndim == 2 or text.shape[1] != audio.shape[1]:
             given = f"{tuple(text.shape)} and {tuple(audio.shape)}"
             raise refuse(
@@ -379,7 +383,8 @@ class Retriever(nn.Module):
     ) -> Tensor:
         """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
 
-        Waveforms are arrays or tensors, one for each clip: a 2-D array, which may be channels or a batch, is a ValueError.
+        Waveforms are arrays or tensors of floats with full scale 1, one for each clip. A 2-D array, which may be channels or a
+        batch, and integers, whose full scale is another, are a ValueError.
 
         Vectors are ranked as `distance` says: by cosine (unit norm), or with a learned metric by Euclidean distance.
         `sample_rate` (Hz) is that of the waveforms; None: the front end's. ValueError names a clip that cannot be read, or whose
@@ -390,6 +395,7 @@ class Retriever(nn.Module):
         >>> tuple(retriever.encode_audio(sound, 16_000).shape) == (1, retriever.vector_width)
         True
         """
+        clips = _listed(clips)
         shape = tuple(clips.shape) if isinstance(clips, np.ndarray | Tensor) else None
         if shape is not None and len(shape) != 1 and self.audio_tower.front_end.kind != "vector":
             allowed = "a mono waveform [S] (average the channels first: samples.mean(axis=1)), or a list of clips"
@@ -421,8 +427,14 @@ class Retriever(nn.Module):
         self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, all_windows: bool
     ) -> tuple[Tensor, Tensor]:
         """Unit-norm embeddings [M, D] (CPU) of the clips' windows, and the clip of each [M]."""
-        front_end = self.audio_tower.front_end
-        rate = sample_rate or front_end.sample_rate
+        front_end, bounds = self.audio_tower.front_end, AudioBounds()
+        if batch_size < 1:
+            raise refuse("batch_size", batch_size, "1 or more")
+        rate = front_end.sample_rate if sample_rate is None else sample_rate
+        if sample_rate is not None and not bounds.lowest_rate <= rate <= bounds.highest_rate:
+            raise refuse("sample_rate", rate, f"{bounds.lowest_rate} to {bounds.highest_rate} Hz")
+        # A model may have been brought to half precision.
+        kind = next((weight.dtype for weight in self.audio_tower.parameters()), torch.float32)
         windows = (
             (number, torch.from_numpy(window))
             for number, clip in enumerate(clips)
@@ -435,7 +447,7 @@ class Retriever(nn.Module):
                 owners += [number for number, _ in batch]
                 lengths = torch.tensor([len(window) for _, window in batch], device=self.device)
                 padded = nn.utils.rnn.pad_sequence([window for _, window in batch], batch_first=True)
-                parts.append(self.embed_audio(padded.to(self.device), lengths).cpu())
+                parts.append(self.embed_audio(padded.to(kind).to(self.device), lengths).cpu())
         return torch.cat(parts), torch.tensor(owners, dtype=torch.int64)
 
     @torch.inference_mode()
@@ -451,6 +463,7 @@ class Retriever(nn.Module):
         >>> tuple(vectors.shape) == (2, retriever.vector_width)
         True
         """
+        texts = _listed(texts)
         if not isinstance(texts, str | np.ndarray | Tensor):
             for number, text in enumerate(texts):
                 if isinstance(text, str) and not text.strip():
@@ -484,8 +497,11 @@ class Retriever(nn.Module):
         >>> bool((retriever.embed_sentences(["rain"]).norm(dim=1) - 1).abs().max() < 1e-5)
         True
         """
+        texts = _listed(texts)
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
+        if batch_size < 1:
+            raise refuse("batch_size", batch_size, "1 or more")
         if isinstance(texts, np.ndarray | Tensor):
             # The inputs are vectors [N, W] already.
             given = torch.as_tensor(texts)
@@ -535,7 +551,8 @@ class Retriever(nn.Module):
         frozen: Mapping[str, Path] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write weights (safetensors), settings and front end (JSON) and the tokeniser. The folder's content is replaced.
+        """Write weights (safetensors), settings and front end (JSON) and the tokeniser. A saved retriever there is replaced.
+        ValueError for a folder with something else.
 
         `weights` are written instead of its own: a complete `state_dict`, gathered from sharded towers. `frozen` gives existing
         files of a tower's weights (`{"audio": file}`), which are linked.
@@ -544,7 +561,11 @@ class Retriever(nn.Module):
         >>> sorted(path.name for path in folder.iterdir() if path.suffix == ".json")[-1]
         'retriever.json'
         """
-        with atomic_folder(Path(folder), is_synced=True) as aside:
+        place = locate(folder, keeps_links=True)
+        if not is_local(place) or place.is_file() or (names_in(place) and not (place / SETTINGS_FILE).is_file()):
+            allowed = "a new or empty folder of this machine, or a saved retriever's, which is replaced"
+            raise refuse("folder", str(folder), allowed)
+        with atomic_folder(place, is_synced=True) as aside:
             content = {
                 "model": flatten(self.settings),
                 "learned": flatten(self.learned.settings),
@@ -585,6 +606,7 @@ class Retriever(nn.Module):
             pools_windows=self.settings.pools_windows,
             distance=self.distance,
             vector_width=self.vector_width,
+            is_late=self.settings.interaction == "late",
             **known,
         )
 
@@ -635,7 +657,12 @@ class Retriever(nn.Module):
         """
         if "://" in str(folder):
             with fetched(locate(folder)) as copy:
-                return cls.from_pretrained(copy)
+                try:
+                    return cls.from_pretrained(copy)
+                except ValueError as error:
+                    # The copy is gone when the message is read.
+                    error.args = (str(error).replace(str(copy), str(folder)),)
+                    raise
         folder = Path(folder)
         if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
             return cls._published(read_published(folder))
@@ -662,6 +689,11 @@ class Retriever(nn.Module):
         return retriever.eval()
 
 
+def _listed(values: Any) -> Any:
+    """An array of strings or other objects, such as a column of a table, as a list; anything else as it is."""
+    return list(values) if isinstance(values, np.ndarray) and values.dtype.kind in "UO" and values.ndim == 1 else values
+
+
 def _windows(
     clip: Clip, sample_rate: int, front_end: FrontEnd, name: str, all_windows: bool
 ) -> Iterator[NDArray[np.float32]]:
@@ -669,9 +701,14 @@ def _windows(
     if isinstance(clip, str | Path | bytes):
         data, name = _bytes_of(clip, name)
         return clip_windows(data, front_end, name, all_windows=all_windows)
+    if isinstance(clip, Tensor) and clip.is_floating_point():
+        clip = clip.detach().float().cpu()
     if front_end.kind == "vector":
         return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
-    waveform = np.asarray(clip, dtype=np.float32)
+    waveform = np.asarray(clip)
+    if waveform.dtype.kind in "iub":
+        raise refuse(name, f"samples of type {waveform.dtype}", "floats with full scale 1 (int16: samples / 32768)")
+    waveform = waveform.astype(np.float32, copy=False)
     if waveform.ndim != 1 or not len(waveform) or not np.isfinite(waveform).all():
         raise refuse(name, f"an array of shape {waveform.shape}", "a path, or a mono waveform [S] of finite samples")
     return waveform_windows(waveform, sample_rate, front_end, all_windows=all_windows)

@@ -102,6 +102,7 @@ def test_it_is_read_as_written_and_damage_is_seen(calibration, tmp_path):
     assert Calibration.read(tmp_path) is None
     calibration.write(tmp_path)
     assert Calibration.read(tmp_path) == calibration
+    assert (calibration.clips, calibration.warning) == (CLIPS, "")
     file = tmp_path / CALIBRATION_FILE
     file.write_text(file.read_text().replace('"pairs": 400', '"pairs": 401', 1))
     with pytest.raises(DamagedFileError):

@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ import pytest
 import yaml
 
 from ray_atr.evaluation.calibrate import calibrate
-from ray_atr.evaluation.card import write_card
+from ray_atr.evaluation.card import score_table, write_card
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.evaluation.trec import write_trec
+from ray_atr.metrics.bootstrap import Spread
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from tests.support import tiny
+from tests.support.archives import save_retriever
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +64,24 @@ def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     (row,) = (line for line in of_texts.splitlines() if line.startswith("| fra"))
     assert f"{100 * recall:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]" in row
     assert "Not evaluated yet" not in card
+    assert "Percent, ranked by cosine; in brackets 95% bootstrap intervals over clips." in card
     # Its digests do not speak of the card: the folder is whole still.
     Retriever.from_pretrained(evaluated.checkpoint.folder)
+
+
+def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
+    spreads = {metric: Spread(0.123, 0.045, 3) for metric in evaluated.page.metrics}
+    table = score_table(replace(evaluated, page=replace(evaluated.page, spreads=spreads)))
+    assert "12.3 ± 4.5" in table
+    assert "over 3 runs that differ in their seed" in table
+    assert "±" not in score_table(evaluated)
+
+
+def test_a_card_says_what_vectors_are_worth_and_which_export_there_is(tmp_path):
+    assert "--to onnx" in save_retriever(tmp_path / "global").card()
+    late = save_retriever(tmp_path / "late", interaction="late").card()
+    assert "its pooled vectors are compared here" in late
+    assert "--to onnx" not in late
 
 
 def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluated):
@@ -73,12 +92,29 @@ def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluat
     assert found is not None
     assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
     assert found.by_language["fra"].pairs == 24
+    assert found.clips == 24
     Retriever.from_pretrained(evaluated.checkpoint.folder)
     assert found.levels is not None
     assert found.levels.vectors.shape[1] == evaluated.embedded.audio.shape[1]
 
 
-def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path):
+@pytest.mark.parametrize(
+    ("metric", "interaction", "ranking"),
+    [
+        ("euclidean", "global", "own"),
+        ("euclidean", "late", "own"),
+        ("mahalanobis", "global", "own"),
+        ("mahalanobis", "global", "cosine"),
+        ("mahalanobis", "global", "plan"),
+    ],
+)
+def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path, metric, interaction, ranking):
+    if (metric, interaction) != ("euclidean", "global"):
+        save_retriever(tmp_path / "R", metric=metric, clip_seconds=1.0, interaction=interaction)
+        data = evaluated.eval_split.manifest.folder
+        options = EvaluationOptions(data=data, draws=20, mlflow=False, figures=False, ranking=ranking)
+        never = Encoding(ray="never")
+        evaluated = evaluate([tmp_path / "R"], options, encoding=never, out=tmp_path / "E", say=lambda _: None)
     files = {file.name: file for file in write_trec(evaluated, tmp_path)}
     assert set(files) == {"run-eng.trec", "qrels-eng.trec", "run-fra.trec", "qrels-fra.trec"}
     for language in ("eng", "fra"):

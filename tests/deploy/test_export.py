@@ -274,6 +274,13 @@ def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, t
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
+        # Without a run there are no clips to compare it on, which is told later.
+        export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", say=lambda _: None)
+
+
 def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
     folder = made("htsat", "xlm_roberta")
     asked = asked_of(folder)

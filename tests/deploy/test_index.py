@@ -52,6 +52,7 @@ def test_an_index_of_a_model_of_late_interaction_says_that_it_compares_vectors(p
         said: list[str] = []
         build_index(str(model), str(place / "audio"), str(tmp_path / f"index {is_late}"), say=said.append)
         assert any("evaluate --ranking cosine" in one for one in said) == is_late
+        assert ("pooled vectors" in Index.open(tmp_path / f"index {is_late}").warning_of(None)) == is_late
 
 
 def copied(place: Path, to: Path) -> Path:
@@ -98,6 +99,35 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
     for text, found in zip(texts, together, strict=True):
         alone = index.search(text, top=4)
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
+
+
+def test_numbers_of_numpy_are_taken_and_one_text_is_no_list(place: Path) -> None:
+    index = Index.open(place / "index")
+    assert len(index.search("a low tone", top=np.int64(2))) == 2  # type: ignore[arg-type]
+    for ask in (index.search_many, lambda texts: index.tag(place / "audio" / "tone 0.wav", None, texts)):
+        with pytest.raises(ValueError, match="texts: got 'rain'; allowed a list of texts"):
+            ask("rain")
+
+
+def test_a_sound_that_was_removed_since_is_told_with_the_remedy(place: Path, tmp_path: Path) -> None:
+    copied(place, tmp_path)
+    (tmp_path / "audio" / "tone 1.wav").unlink()
+    index = Index.open(tmp_path / "index", audio=str(tmp_path / "audio"))
+    with pytest.raises(ValueError, match=r"tone 1\.wav: no such file any more.*`ray-atr index update`"):
+        index.sound("tone 1.wav")
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart(place: Path, tmp_path: Path) -> None:
+    for name in ("rain.wav", "b/rain.wav", "b/c.d/rain.1.wav", "b/rain.flac"):
+        (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(place / "audio" / "tone 0.wav", tmp_path / "audio" / name)
+    build_index(str(place / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    assert {row["path"]: row["clip_id"] for row in rows_of(tmp_path / "index")} == {
+        "rain.wav": "rain",
+        "b/rain.wav": "b/rain.wav",
+        "b/c.d/rain.1.wav": "b/c.d/rain.1",
+        "b/rain.flac": "b/rain.flac",
+    }
 
 
 def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
@@ -627,6 +657,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert [one.probability for one in found] == pytest.approx(
         calibration.probability([one.score for one in found], "eng").tolist()
     )
+    assert index.warning_of("eng") == "the calibration was fitted on 3 clips, fewer than 100: it is rough"
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 

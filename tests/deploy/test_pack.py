@@ -17,6 +17,7 @@ import torch
 from starlette.testclient import TestClient
 
 from ray_atr.common.storage import DamagedFileError
+from ray_atr.deploy.export.exporting import export
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.pack.fitting import AUDIO_PART, fit_projection, most_words, target_vectors
@@ -237,6 +238,15 @@ def test_an_index_of_foreign_vectors_is_built_and_asked_with_a_pack(inputs: Path
     assert best.score == pytest.approx(score.max(), abs=2e-3)
 
 
+def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
+    make_tones(tmp_path / "audio", 1)
+    with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):
+        build_index(str(pack.folder), str(tmp_path / "audio"), str(tmp_path / "index"))
+    assert not (tmp_path / "index").exists()
+    with pytest.raises(ValueError, match=r"--to mlflow: got 'model\.audio vectors.*'; allowed an encoder of audio"):
+        export(pack.folder, "mlflow", tmp_path / "export", say=lambda _: None)
+
+
 def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     own = Retriever.from_pretrained(pack.folder)
     build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
@@ -332,6 +342,14 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
             **given,
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
+        make_pack("space.npy", "pairs.csv", "text.npy", tmp_path / "pack")
 
 
 def test_a_missing_extra_is_named_with_the_way_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ray_atr.cli import main
 from ray_atr.cli.serve import is_loopback, listening, required_token
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
+from ray_atr.metrics.calibration import Calibration
 from tests.support.archives import make_tones, save_retriever
 from tests.support.browser import CHROMIUM, opened
 from tests.support.calls import call
@@ -375,7 +376,8 @@ def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index, mo
 
     found, calibrated = index.search, Index.open(index.folder)
     monkeypatch.setattr(calibrated, "search_many", search_many)
-    monkeypatch.setattr(calibrated, "calibration", object())
+    monkeypatch.setattr(calibrated, "calibration", Calibration({}, clips=25))
+    rough = "the calibration was fitted on 25 clips, fewer than 100: it is rough"
 
     async def use() -> None:
         with serving(calibrated, token=TOKEN) as port:
@@ -384,9 +386,9 @@ def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index, mo
         with ExitStack() as running:
             port = running.enter_context(serving(calibrated, token=TOKEN))
             async with opened(f"http://127.0.0.1:{port}/?text=x#token={quote(TOKEN)}") as page:
-                await page.until("note.textContent === '2 found for “x”' && !nothing.hidden")
+                await page.until(f"note.textContent === '2 found for “x” ({rough})' && !nothing.hidden")
                 await page.run("form.elements.or_nothing.click(); form.requestSubmit(); 0")
-                await page.until("note.textContent.startsWith('nothing found for “x”; without the tick')")
+                await page.until(f"note.textContent.startsWith('nothing found for “x” ({rough}); without the tick')")
                 await asyncio.to_thread(running.close)
                 await page.run("form.requestSubmit(); 0")
                 await page.until("note.textContent.startsWith('the server does not answer')")

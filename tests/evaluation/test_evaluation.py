@@ -334,6 +334,24 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
 
 
+@pytest.mark.parametrize(
+    ("written", "where"), [(["--out", "out"], ""), (["--card"], "loose"), (["--calibrate"], "loose")]
+)
+def test_what_cannot_be_written_is_told_before_anything_is_encoded(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    written: list[str], where: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    is_denied = world["loose"] if where else tmp_path
+    # Root, as in a container, could write it all the same. The folder is replaced from beside it.
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr("os.access", lambda path, _: path != is_denied)
+    monkeypatch.setattr("ray_atr.evaluation.run.encode", _interrupt)
+    given = ["--checkpoint", str(world["loose"]), "--data", str(world["data"]), "--ray", "never", *written]
+    assert run_pipeline(monkeypatch, "evaluate", *given) == 2
+    assert capsys.readouterr().err == f"error: {is_denied}: cannot be written\n"
+
+
 def _interrupt(*arguments: object) -> None:
     raise KeyboardInterrupt
 

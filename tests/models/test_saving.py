@@ -286,6 +286,22 @@ def test_saving_again_replaces_the_folder_and_leaves_nothing_beside_it(tmp_path:
     assert not (tmp_path / "saved" / "stale").exists()
 
 
+@pytest.mark.parametrize("place", ["file", "project", "s3://bucket/x"])
+def test_saving_replaces_nothing_but_a_retriever(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    for file in ("file", "project/notes"):
+        (tmp_path / file).write_text("kept")
+    with pytest.raises(ValueError, match=f"folder: got '{place}'; allowed a new or empty folder"):
+        scratch().save_pretrained(place)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "notes", "project"]
+
+
+def test_a_folder_of_a_store_that_holds_no_retriever_is_named_by_its_url() -> None:
+    with pytest.raises(ValueError, match=r"model folder: got 'memory://bucket/none'"):
+        Retriever.from_pretrained("memory://bucket/none")
+
+
 @pytest.mark.parametrize("missing", ["retriever.json", "model.safetensors", "text/tokenizer.json"])
 def test_a_missing_file_is_named(missing: str, tmp_path: Path) -> None:
     scratch().save_pretrained(tmp_path / "saved")
@@ -355,6 +371,56 @@ def test_waveforms_are_mono_and_one_a_clip() -> None:
     alone = retriever.encode_audio(torch.from_numpy(WAVEFORMS[0]), 16_000)
     assert alone.shape == (1, 16)
     torch.testing.assert_close(alone, expected[:1])
+
+
+@pytest.mark.parametrize("kind", ["int16", "int32", "uint8"])
+def test_integers_are_no_waveform_as_their_full_scale_is_another(kind: str) -> None:
+    whole = (WAVEFORMS[0] * 100 + 100).astype(kind)
+    for clip in (whole, torch.from_numpy(whole)):
+        with pytest.raises(ValueError, match=f"clip 0: got 'samples of type {kind}'; allowed floats with full scale 1"):
+            scratch().encode_audio(clip, 16_000)
+
+
+def test_columns_of_tables_and_tensors_of_any_float_are_taken(tmp_path: Path) -> None:
+    retriever = scratch()
+    soundfile.write(tmp_path / "a.wav", WAVEFORMS[0], 16_000, subtype="FLOAT")
+    expected, texts = retriever.encode_audio([WAVEFORMS[0]] * 2, 16_000), ["a low tone", "a high tone"]
+    for kind in (object, np.str_):
+        torch.testing.assert_close(retriever.encode_audio(np.array([str(tmp_path / "a.wav")] * 2, kind)), expected)
+        assert torch.equal(retriever.encode_text(np.array(texts, kind)), retriever.encode_text(texts))  # type: ignore[arg-type]
+    rounded = retriever.encode_audio(torch.from_numpy(WAVEFORMS[0]).bfloat16().requires_grad_(), 16_000)
+    torch.testing.assert_close(rounded, expected[:1], atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_of_another_precision_embeds_nearly_the_same(kind: torch.dtype) -> None:
+    expected = scratch().encode_audio(WAVEFORMS, 16_000), scratch().encode_text(["a low tone"])
+    retriever = scratch().to(kind)
+    for found, wanted in zip(
+        (retriever.encode_audio(WAVEFORMS, 16_000), retriever.encode_text(["a low tone"])), expected, strict=True
+    ):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 0), ("batch_size", -1), ("sample_rate", 0)])
+def test_numbers_that_would_encode_nothing_or_something_else_are_refused(name: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"{name}: got {value}; allowed 1"):
+        scratch().encode_audio(WAVEFORMS, **{name: value})
+    if name == "batch_size":
+        with pytest.raises(ValueError, match=f"{name}: got {value}; allowed 1 or more"):
+            scratch().encode_text(["a low tone"], batch_size=value)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "mahalanobis"])
+def test_vectors_in_16_bits_or_of_numpy_are_compared_in_32(metric: str) -> None:
+    retriever = with_metric("mahalanobis") if metric == "mahalanobis" else scratch()
+    text, audio = retriever.encode_text(["a low tone", "a high tone"]), retriever.encode_audio(WAVEFORMS, 16_000)
+    expected = retriever.similarity(text, audio.half().float())
+    for given in (audio.half(), audio.half().numpy()):
+        found = retriever.similarity(text, given)  # type: ignore[arg-type]
+        assert found.dtype == torch.float32
+        assert torch.equal(found, expected)
 
 
 def test_a_language_that_was_never_trained_on_is_warned_of(tmp_path: Path) -> None:

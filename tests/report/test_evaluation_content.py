@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import soundfile
 
-from ray_atr.evaluation.report.evaluation_content import Embedded, ZeroShot, compose_page, score_model
+from ray_atr.common.ranking import RankingSettings
+from ray_atr.evaluation.report.evaluation_content import (
+    CaptionScores,
+    Embedded,
+    ZeroShot,
+    compose_page,
+    score_model,
+)
 from ray_atr.evaluation.report.evaluation_page import as_html, as_json
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.alignment import align_captions
-from ray_atr.metrics.ranking import MAX_ENTRIES
+from ray_atr.metrics.ranking import MAX_ENTRIES, plan_scores
 from ray_atr.metrics.samples import from_arrays, to_arrays
 
 
@@ -84,6 +92,42 @@ def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embedd
     comparison = json.loads(as_json(again))["comparison"]
     assert all(d["value"] == 0 for d in comparison.values())
     assert {"classification/mean/accuracy", "text_to_audio_by_plan/jpn/median_rank"} <= set(comparison)
+
+
+@pytest.mark.parametrize("by", ["cosine", "learned", "plan", "similarity"])
+def test_what_a_query_finds_is_in_the_order_of_its_rank(embeddings: tuple, by: str) -> None:
+    audio, text, captions = embeddings
+    rng = np.random.default_rng(3)
+    ranking = RankingSettings(ranking="learned" if by == "similarity" else by)
+    embedded = Embedded(3 * audio, text, np.arange(6.0) ** 3, ranking)
+    rows = {language: np.flatnonzero(present) for language, present in captions.present.items()}
+    if by == "similarity":
+        given = {language: rng.normal(size=(len(own), len(audio))) for language, own in rows.items()}
+        embedded = replace(embedded, metric=None, similarity=given)
+    scores = CaptionScores(embedded, captions)
+    for language, own in rows.items():
+        found = scores.of(language, own).numpy()
+        for place, row in enumerate(own):
+            u, v = (
+                text[language][row] / np.linalg.norm(text[language][row]),
+                audio / np.linalg.norm(audio, axis=1)[:, None],
+            )
+            if by == "similarity":
+                wanted = given[language][place]
+            elif by == "cosine":
+                wanted = v @ u
+            elif by == "learned":
+                wanted = -np.sqrt(((v - u) ** 2 * np.arange(6.0) ** 3).sum(axis=1))
+            else:
+                wanted = plan_scores(text[language][own], audio, metric=np.arange(6.0) ** 3)[place].numpy()
+            np.testing.assert_allclose(found[place], wanted, atol=1e-5)
+    page = compose_page(
+        "t", {}, embedded, captions, [score_model(embedded, captions)], listen=lambda clip: None, draws=5, figures=False
+    )
+    assert len(page.queries) == 8
+    for query in page.queries:
+        right = [place for place, one in enumerate(query.found, start=1) if one.is_relevant]
+        assert (right[0] == query.rank) if right else (query.rank or 0) > len(query.found)
 
 
 def test_tasks_of_one_model_alone_are_named_and_the_others_compared(embeddings: tuple) -> None:

@@ -20,7 +20,6 @@ import soundfile
 from matplotlib.figure import Figure
 
 from ray_atr.common.table import Cell, Table
-from ray_atr.evaluation.report.evaluation_content import best_clips
 from ray_atr.evaluation.report.evaluation_page import (
     Page,
     Query,
@@ -99,12 +98,15 @@ def test_a_language_s_row_has_three_lines_at_most_on_a_phone(tmp_path: Path) -> 
         async with opened((tmp_path / "page.html").as_uri()) as tab:
             await tab.size(390, 800)
             cells = "[...document.querySelectorAll('td:first-child')]"
-            return list(
-                await tab.run(
+            found = []
+            # Of the page's own fonts each machine has others.
+            for font in ("inherit", "sans-serif", "serif", "monospace"):
+                await tab.run(f"document.querySelector('main').style.fontFamily = '{font}'")
+                found += await tab.run(
                     f"{cells}.map((one) => {{ const text = document.createRange(); text.selectNodeContents(one);"
                     " return [one.textContent, new Set([...text.getClientRects()].map((line) => line.top)).size]; })"
                 )
-            )
+            return found
 
     lines = asyncio.run(look())
     assert any("no captions in training" in label for label, _ in lines), lines
@@ -214,16 +216,6 @@ def test_stored_scores_compare_as_the_fresh_ones(tmp_path) -> None:
     assert all(d.value == 0 for d in compare_runs([fresh], [stored], draws=5).values())
     with pytest.raises(ValueError, match="no text_to_audio/fra:unit"):
         from_arrays({k: v for k, v in to_arrays(fresh).items() if k != "text_to_audio/fra:unit"})
-
-
-def test_best_clips_are_the_best_by_cosine() -> None:
-    rng = np.random.default_rng(2)
-    audio, text = rng.normal(size=(9000, 3)) * rng.uniform(0.1, 5, size=(9000, 1)), rng.normal(size=(4, 3))
-    cosine = (text / np.linalg.norm(text, axis=1)[:, None]) @ (audio / np.linalg.norm(audio, axis=1)[:, None]).T
-    index, score = best_clips(text, audio, 5)
-    assert index.tolist() == np.argsort(-cosine, axis=1)[:, :5].tolist()
-    np.testing.assert_allclose(score, -np.sort(-cosine, axis=1)[:, :5], atol=1e-6)
-    assert best_clips(text, audio[:3], 5)[0].shape == (4, 3)
 
 
 @pytest.mark.parametrize(("kind", "mime"), [("WAV", "wav"), ("FLAC", "flac"), ("OGG", "ogg"), ("MP3", "mpeg")])

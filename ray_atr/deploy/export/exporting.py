@@ -24,7 +24,7 @@ from ray_atr.common.digests import seal_folder
 from ray_atr.common.progress import Say
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
-from ray_atr.common.storage import Location, atomic_folder, locate
+from ray_atr.common.storage import Location, atomic_folder, require_new
 from ray_atr.data.decoding import IMPORTED, Waveform, first_samples, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
@@ -32,6 +32,7 @@ from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split
+from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 
 Vectors = NDArray[np.float32]
@@ -97,18 +98,18 @@ def export(
     if options.int8_text and target != "onnx":
         raise refuse("--int8-text", f"--to {target}", "--to onnx")
     opened = find_checkpoint(checkpoint)
+    folder = require_new(out or home() / "exports" / f"{_name(opened.folder)}-{target}", "out")
     retriever = plain(Retriever.from_pretrained(str(opened.folder)))
     TARGETS[target].require(retriever)
-    folder = Path(out) if out else home() / "exports" / f"{_name(opened.folder)}-{target}"
-    if folder.exists() and any(folder.iterdir()):
-        raise refuse("out", str(folder), "a new or empty folder")
     if asked is None:
         say("clips and captions of the comparison")
         asked = _asked(opened, retriever, options)
-    with disk_errors(folder), atomic_folder(locate(folder), is_synced=True) as aside:
+    with disk_errors(folder), atomic_folder(folder, is_synced=True) as aside:
         say(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
+            if retriever.settings.interaction == "late":
+                say(ONLY_VECTORS)
             # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)

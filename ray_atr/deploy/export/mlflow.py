@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, fetched
 from ray_atr.models.retriever import Retriever
 
 
 def require(retriever: Retriever) -> None:
-    """Does nothing: every retriever can be an MLflow model, which includes this package's code."""
+    """ValueError for a retriever of vectors made elsewhere. Any other can be an MLflow model, which has this package's code."""
+    if retriever.settings.audio.name == "vectors":
+        raise refuse("--to mlflow", "model.audio vectors, which encodes nothing itself", "an encoder of audio")
 
 
 def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[str, Any]:

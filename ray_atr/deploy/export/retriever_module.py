@@ -43,7 +43,7 @@ class RetrieverModule(InputModule):
         else:
             vectors = torch.cat(
                 [
-                    self.retriever.encode_audio([np.asarray(clip["array"], np.float32)], int(clip["sampling_rate"]))
+                    self.retriever.encode_audio([np.asarray(clip["array"])], int(clip["sampling_rate"]))
                     for clip in features["clips"]
                 ]
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -74,15 +75,18 @@ class AudioFolder(Archive):
         return sum(1 for _ in _files_below(self.folder))
 
     def sounds(self) -> Iterator[ArchivedSound]:
-        for path in sorted(_files_below(self.folder)):
-            name = path.relative_to(self.folder).as_posix()
+        names = [path.relative_to(self.folder).as_posix() for path in sorted(_files_below(self.folder))]
+        # As an import of the folder calls the clips: `a/rain`, and `a/rain.wav` where there is `a/rain.mp3` too.
+        short = {name: name.rpartition(".")[0] for name in names}
+        count = Counter(short.values())
+        for name in names:
             try:
-                status = path.stat()
+                status = (self.folder / name).stat()
                 size, modified_ns = status.st_size, status.st_mtime_ns
             except OSError:
                 # A link to nothing, or a file that was removed meanwhile: reading it gives the reason.
                 size = modified_ns = 0
-            yield ArchivedSound(name, size, modified_ns, clip_id=PurePosixPath(name).stem)
+            yield ArchivedSound(name, size, modified_ns, clip_id=short[name] if count[short[name]] == 1 else name)
 
     def read(self, sound: ArchivedSound) -> bytes:
         # An index may come from another person: its paths must stay below the folder.

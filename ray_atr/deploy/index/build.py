@@ -25,7 +25,15 @@ from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index import layout
-from ray_atr.deploy.index.archive import SUFFIXES, Archive, ArchivedSound, PartOfArchive, ReadyVectors, open_archive
+from ray_atr.deploy.index.archive import (
+    SUFFIXES,
+    Archive,
+    ArchivedSound,
+    AudioFolder,
+    PartOfArchive,
+    ReadyVectors,
+    open_archive,
+)
 from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import is_unicode
@@ -251,6 +259,9 @@ def _encode(
         for sound in new_sounds():
             yield _ready(sound, retriever.distance)
         return
+    if retriever.audio_tower.front_end.kind == "vector" and isinstance(source, AudioFolder):
+        # Each of its files would be read and left out.
+        raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
     yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
 
 

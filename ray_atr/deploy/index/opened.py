@@ -148,6 +148,9 @@ class Index(Search):
             raise refuse("path", path, "a sound of the index")
         try:
             return self.archive.read(ArchivedSound(path))
+        except FileNotFoundError:
+            moved = "it was moved or removed since; bring the index up to date with `ray-atr index update`"
+            raise ValueError(f"{path}: no such file any more: {moved}") from None
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from None
 

@@ -21,6 +21,7 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
 from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import IndexManifest
+from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Clip, Retriever
 from ray_atr.training.run_folder import saved_retriever
 
@@ -260,16 +261,25 @@ class Search(ABC):
             raise refuse("sound", "audio", allowed)
         return retriever.encode_audio([clip], sample_rate)
 
-    def warning_of_language(self, language: str | None) -> str:
-        """A warning if the model was not trained on a text's language; else empty.
+    def warning_of(self, language: str | None) -> str:
+        """What to know of the answers to texts of a language: the model was not trained on it, its calibration is of few clips,
+        or it compares more than vectors; empty if there is nothing.
 
-        >>> index.warning_of_language(None)
+        >>> index.warning_of(None)
         ''
         """
         code = self._language(language)
-        return "" if code is None else self._text_retriever(code).warning_of_languages([code])
+        retriever, calibration = self._text_retriever(code), self._calibration_for(code)
+        warnings = (
+            "" if code is None else retriever.warning_of_languages([code]),
+            "" if calibration is None else calibration.warning,
+            ONLY_VECTORS if retriever.settings.interaction == "late" else "",
+        )
+        return "; ".join(filter(None, warnings))
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
+        if isinstance(texts, str):
+            raise refuse("texts", texts, "a list of texts")
         retriever = self._text_retriever(code)
         # A text tower without language tags ignores the language, so an unknown one needs no warning.
         return retriever.encode_text(list(texts), code or (*retriever.languages, ENGLISH)[0])

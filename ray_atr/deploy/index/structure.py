@@ -90,7 +90,7 @@ def nearest_rows(
     """(scores, positions), both [M, min(k, N)], best first: inner products, or minus the distance. Missing ones have
     position -1 and score -inf. Scores are exact for the 16-bit rows. `coarse` has their copies in 8 bits, for many queries.
     """
-    k = min(k, len(rows))
+    k = min(int(k), len(rows))  # FAISS takes no integer of NumPy
     is_exact = not hasattr(index, "nprobe")
     if is_exact and distance == "cosine" and len(queries) >= MANY_QUERIES:
         if coarse is not None:

@@ -27,7 +27,7 @@ from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import override
 from ray_atr.common.progress import Say, silent
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import atomic_folder, locate, write_json
+from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_vectors import clip_width
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.deploy.index.fingerprint import PACK_FILE
@@ -104,9 +104,7 @@ def make_pack(
     """
     options = options or PackOptions()
     of_text, of_training = _split_settings(settings or {}, options.method)
-    folder = Path(out).expanduser().absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise refuse("--out", str(out), "a new or empty folder")
+    folder = require_new(out, "--out")
     if options.onnx:
         try:
             require_onnx("--onnx")
@@ -131,7 +129,7 @@ def make_pack(
         after = _scores(audio, asked.captions, _placed(retriever, foreign.pairs, side.vectors, split))
         before = _scores(audio, asked.captions, foreign.text_of())
         assert after is not None, "every caption has a vector"
-    with atomic_folder(locate(folder), is_synced=True) as aside:
+    with atomic_folder(folder, is_synced=True) as aside:
         retriever.save_pretrained(aside)
         size = _write_projection(retriever, aside) if options.onnx else 0
         about = _about(foreign, experiment, options, split, before, after)
@@ -157,7 +155,8 @@ def _check(space: ForeignSpace, method: str, split: str) -> None:
     there = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
         if name not in there:
-            raise refuse("--captions", f"splits {', '.join(sorted(there))}", f"clips in train, val and {split}")
+            allowed = f"clips in train, val and {split}, by a column split or drawn from more clips"
+            raise refuse("--captions", f"splits {', '.join(sorted(there))}", allowed)
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)

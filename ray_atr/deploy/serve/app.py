@@ -144,7 +144,7 @@ class _Served:
         )
         check_text(question.text)
         check_top(question.top)
-        return _matches(await self.batcher.ask(question), self.index.warning_of_language(question.language))
+        return _matches(await self.batcher.ask(question), self.index.warning_of(question.language))
 
     def _answer_all(self, questions: Sequence[_Question]) -> list[list[Match] | Exception]:
         answers: dict[int, list[Match] | Exception] = {}
@@ -186,12 +186,12 @@ class _Served:
         if not 1 <= len(labels) <= MOST_LABELS:
             raise refuse("label", f"{len(labels)} labels", f"1 to {MOST_LABELS}, each as label=TEXT")
         for label in labels:
-            check_text(label)
+            check_text(label, "label")
         data = await self._body(request)
         tags = await self._listen(
             lambda: self.index.tag(*decode_upload(data, self.limits), labels, asked.get("language") or None)
         )
-        warning = self.index.warning_of_language(asked.get("language") or None)
+        warning = self.index.warning_of(asked.get("language") or None)
         return JSONResponse({"tags": tags, **_warned(warning)}, headers=HEADERS)
 
     async def audio(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from ray_atr.metrics.languages import (
 )
 from ray_atr.metrics.measures import is_recall_at_chance
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
-from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, plan_scores, rankings_beside
+from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, audio_rows, plan_scores, rankings_beside, text_rows
 from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Sample, Samples, retrieval_samples, tasks_of, zero_shot_samples
@@ -166,7 +166,7 @@ def compose_page(
     intervals = bootstrap_runs(samples, trained=trained, draws=draws, level=level, seed=seed)
     spreads = across_seeds([run.metrics for run in runs])
     titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
-    ranks = f"Ranks are {_by(embedded)}; ties count as their expectation over the orders they allow."
+    ranks = f"Ranks are {ranked_how(embedded)}; ties count as their expectation over the orders they allow."
     own_notes = [*notes, *embedded.notes, ranks, *first.notes]
     if captions.is_by_label:
         own_notes.append(
@@ -237,7 +237,7 @@ def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles:
     return notes
 
 
-def _by(embedded: Embedded) -> str:
+def ranked_how(embedded: Embedded) -> str:
     """A description of the ranking."""
     ranking = embedded.ranking
     if embedded.similarity is not None:
@@ -315,16 +315,13 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
         for m, clip in zip(reversed(pairs.text), reversed(pairs.clip), strict=True)
         if captions.present[language][m]
     }
+    scores_of = CaptionScores(embedded, captions)
     play = cache(listen)  # reads a shard, and several queries may find the same clip
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
         own = np.searchsorted(retrievals[language].text_to_audio.query, m)
-        if embedded.similarity is None:
-            index, scores = best_clips(_rows(text[language], np.array([m])), embedded.audio, PLAYED_CLIPS)
-        else:
-            of_query = as_matrix("similarity", embedded.similarity[language])[int(own)][None]
-            scores, index = of_query.topk(min(PLAYED_CLIPS, of_query.shape[1]), dim=1)
+        scores, index = scores_of.of(language, np.array([m])).topk(min(PLAYED_CLIPS, len(ids)), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         retrieved = [
             RetrievedClip(ids[clip], play(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
@@ -332,18 +329,46 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             for code in [language if (language, clip) in first_of else usual]
         ]
         rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
-        by = "cosine" if embedded.similarity is None else "similarity"
-        queries.append(Query(captions.sentences[language][m], language, retrieved, rank, by))
+        queries.append(Query(captions.sentences[language][m], language, retrieved, rank, scores_of.kind))
     return queries
 
 
-def best_clips(text: Array, audio: Array, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and cosines of the `count` best clips `audio` [N, D] of each query `text` [Q, D], both [Q, count]."""
-    clips = as_matrix("audio", audio)
-    texts = as_matrix("text", text, clips.shape[1]).to(clips.device)
-    cosine = functional.normalize(texts.float(), dim=1) @ functional.normalize(clips.float(), dim=1).T
-    score, index = cosine.topk(min(count, len(clips)), dim=1)
-    return index, score
+class CaptionScores:
+    """The clips' scores for captions, higher ones first, in the order that ranks them in an evaluation's tables."""
+
+    def __init__(self, embedded: Embedded, captions: AlignedCaptions) -> None:
+        self.embedded, self.captions = embedded, captions
+        by = embedded.ranking.ranking
+        self.metric = embedded.metric if by != "cosine" else None
+        self.kind = "cosine" if self.metric is None else "minus distance"
+        if embedded.similarity is not None:
+            self.kind = "similarity"
+        elif by == "plan":
+            self.kind = "log of the plan"
+        self._plan = cache(self._whole_plan)
+
+    def of(self, language: str, rows: np.ndarray) -> torch.Tensor:
+        """Scores [R, N], on the CPU, of captions `rows` that the language has."""
+        places = np.searchsorted(np.flatnonzero(self.captions.present[language]), rows)
+        if self.embedded.similarity is not None:
+            return _rows(self.embedded.similarity[language], places)
+        if self.kind == "log of the plan":
+            return self._plan(language)[torch.from_numpy(places)]
+        texts = _rows(self.embedded.text[language], rows)
+        if self.metric is None:
+            return functional.normalize(texts.float(), dim=1) @ self._clips.T
+        # The product of these rows is minus half of the squared distance.
+        return -(-2 * text_rows(texts, self.metric) @ self._clips.T).clamp(min=0).sqrt()
+
+    @cached_property
+    def _clips(self) -> torch.Tensor:
+        clips = as_matrix("audio", self.embedded.audio).cpu()
+        return functional.normalize(clips.float(), dim=1) if self.metric is None else audio_rows(clips, self.metric)
+
+    def _whole_plan(self, language: str) -> torch.Tensor:
+        own, by = _rows(self.embedded.text[language], np.flatnonzero(self.captions.present[language])), self.embedded
+        plan = by.ranking.plan
+        return plan_scores(own, by.audio, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=by.metric).cpu()
 
 
 def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:

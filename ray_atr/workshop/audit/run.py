@@ -18,11 +18,11 @@ from ray_atr.common.atomic import disk_errors
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.progress import NamedProgress, Say, silent
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import atomic_folder, entries_in, is_local, locate, write_json
+from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest, require_writable
+from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
@@ -67,10 +67,7 @@ def audit_data_set(
     encoded or written.
     """
     options, cross_fit, encoding = options or AuditOptions(), cross_fit or CrossFit(), encoding or Encoding()
-    folder = locate(out)
-    if not is_local(folder) or entries_in(folder) or (folder.is_dir() and any(folder.iterdir())):
-        raise refuse("out", str(out), "a new or empty local folder")
-    require_writable(folder)
+    folder = require_new(out, "out")
     opened = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
     are_vectors = has_vectors(manifest.folder)

@@ -99,7 +99,7 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
     """Work alone on the data set `out`. A ValueError removes the work; any other stop leaves it for the next attempt."""
     destination = storage.locate(out, keeps_links=True)
     if storage.is_local(destination):
-        shards.require_writable(destination)
+        storage.require_writable(destination)
         work: storage.Location = destination.with_name(f".{destination.name}.import")
         storage.make_folder(work)
     else:
