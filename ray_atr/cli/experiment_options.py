@@ -159,6 +159,10 @@ class ComparisonSweep(SweepOptions, ABC):
         """Work before the points are made, given the command line's settings; returns the comparison to run."""
         return self
 
+    def trials_before(self) -> list[Point]:
+        """Points that cost as much as that work, for an estimate."""
+        return []
+
     def require_values(self) -> None:
         """ValueError for an option without a value, for which nothing would be compared."""
         for one in fields(self):

@@ -244,13 +244,18 @@ def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experimen
         places = [path for path, value in flatten(before).items() if value == before.data.source]
         before = override(before, dict.fromkeys(places, source))
         experiment = override(before, settings)
+    require_same(run, before, experiment)
+    return experiment
+
+
+def require_same(run: RunFolder, before: Experiment, experiment: Experiment) -> None:
+    """ValueError if an experiment differs from that of a run folder in more than its resources."""
     stored, wanted = flatten(before), flatten(experiment)
     different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
         was = f"{path} is {stored.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
-    return experiment
 
 
 def _holds_data_of(run: RunFolder, source: str) -> bool:
@@ -336,6 +341,7 @@ def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPla
     points = [] if resumed is None else planned_points(resumed)
     if resumed is None or options.varies_anything:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
+        points += options.trials_before() if options.estimate else []
     distinct = {point_key(point): point for point in points}
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(

@@ -81,13 +81,33 @@ def test_a_resumed_sweep_takes_the_settings_that_were_tuned_for_it(tmp_path: Pat
     assert str(tuning_folder("s3://bucket/run")) == "s3://bucket/run-tuning"
 
 
-def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
+def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
     options = CorrespondenceSweep(
         methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json")
     )
     rates = [point.get("train.learning_rate") for point in options.points()]
     assert rates == [None, 0.003]
+    assert options.before({}) is options
+    assert capsys.readouterr().out == f"not tuned in {tmp_path / 'tuned.json'}: contrastive\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "--tuned: got .*; allowed the tuned.json of an earlier --tune: settings by method"),
+        ('{"contrastive": 3}', "allowed the tuned.json of an earlier --tune"),
+        ('{"contrastve": {}}', r"--tuned: .*: got 'contrastve'.*did you mean contrastive"),
+    ],
+)
+def test_what_no_tuning_left_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "tuned.json"
+    if content:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=said):
+        CorrespondenceSweep(tuned=str(file)).points()
+    with pytest.raises(ValueError, match="--tune: got -1; allowed 0 or more trials"):
+        CorrespondenceSweep(tune=-1).before({})
 
 
 def cell(hits: np.ndarray, first_seed: int = 0) -> MethodTrials:
