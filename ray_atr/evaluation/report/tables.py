@@ -75,8 +75,15 @@ def recall_table(runs: Runs, language: str) -> Table:
 
 
 def language_groups(runs: Runs) -> list[str]:
-    """The groups of languages that a report shows, the trained ones first."""
-    return [*([TRAINED] if runs.trained else []), *([UNSEEN] if runs.others else [])] or [MEAN]
+    """The groups of languages that a report shows, the trained ones first; of a group that no trial measured as a whole, each of
+    its languages.
+    """
+    found: list[str] = []
+    for group, languages in ((TRAINED, runs.trained), (UNSEEN, runs.others)):
+        column = Metric(next(iter(ARROWS)), group, "recall_at_1")
+        is_divided = column in runs.finished and runs.finished[column].isna().all()
+        found += languages if is_divided else [group] * bool(languages)
+    return found or [MEAN]
 
 
 def of_whom(language: str, runs: Runs) -> str:
