@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from ray_atr.common.override import override
 from ray_atr.common.runtime import code_version
 from ray_atr.common.storage import write_json
 from ray_atr.data.shards import read_manifest
+from ray_atr.papers.methods import METHODS
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
 from ray_atr.training.checkpoint import deciding_settings
+from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
 from tests.support.tiny import make_data
@@ -363,6 +366,25 @@ def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(
     error = error_of("sweep correspondence", [*arguments, "--data.noise.index", str(index)], capsys)
     assert "data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index" in error
     assert list(home.iterdir()) == []
+
+
+def test_an_estimate_tunes_nothing_and_counts_the_tuning(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[SweepPlan] = []
+    monkeypatch.setattr("ray_atr.cli.running.estimate", lambda _, plan, *rest, **__: plans.append(plan) or MagicMock())
+    arguments = ["--methods", "small_loss", "--tune", "3", "--noise", "0.4", "--seeds", "0", "1", "--estimate"]
+    main("sweep", "correspondence", arguments=arguments)
+    (plan,) = plans
+    assert [point["data.noise.ratio"] for point in plan.search.points] == [0.4, 0.4, 0.5, 0.5, 0.5]  # type: ignore[union-attr]
+    assert list(home.iterdir()) == []
+
+
+def test_a_tuning_of_another_experiment_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--methods", "small_loss", "--tune", "2", "--noise", "0.4", "--out", str(home / "run")]
+    before = override(RECIPES["quickstart"](), {**METHODS["small_loss"], "data.noise.ratio": 0.5, "train.epochs": 3})
+    RunFolder.create(home / "run-tuning" / "small_loss", with_languages(before), {"name": "tuning"})
+    error = error_of("sweep correspondence", [*arguments, "--ray", "never"], capsys)
+    assert "run-tuning/small_loss: the run of another experiment; " in error
+    assert "train.epochs is 3 there and 10 here" in error
 
 
 @pytest.mark.parametrize("command", ["train", "sweep noise"])

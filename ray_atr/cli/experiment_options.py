@@ -10,9 +10,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import tyro
+
 from ray_atr.cli.parse import option, read_config
 from ray_atr.common.progress import Say, silent
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import nearest, refuse
 from ray_atr.training.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -43,9 +45,11 @@ class ExperimentOptions:
     ray: Literal["auto", "always", "never"] = option(
         "auto",
         "never: train in this process, one trial after the other, without Ray and without workers; "
-        "auto: with --resume as the run was started, else always",
+        "auto: with --resume as the run was last run, else always",
     )
-    figures: bool = option(True, "draw the figures of the report at the end too")
+    figures: tyro.conf.DisallowNone[bool | None] = option(
+        None, "draw the figures of the report at the end too", unset="true; with --resume as the run was last run"
+    )
     estimate: bool = option(
         False, "measure some steps of each kind of trial, print the time, disk space and memory of all trials, and exit"
     )
@@ -55,6 +59,28 @@ class ExperimentOptions:
     def config_values(self) -> Mapping[str, Any]:
         """The settings of the configuration file, by path; read only once, since it may be a named pipe."""
         return {} if self.config is None else read_config(self.config)
+
+    def recipe_of(self, settings: Mapping[str, str]) -> str:
+        """The named recipe, else the one for the data. ValueError for an unknown one.
+
+        The quickstart's towers are trained on synthetic sounds only; other data get a recipe whose towers are trained.
+        """
+        is_synthetic = {**self.config_values, **settings}.get("data.source", "soundscapes") == "soundscapes"
+        recipe = self.recipe or ("quickstart" if is_synthetic else "from_scratch")
+        if recipe not in RECIPES:
+            raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
+        return recipe
+
+    def require_data(self, settings: Mapping[str, str]) -> None:
+        """ValueError if these options and settings name a data set that is none, before the imports that take seconds."""
+        from ray_atr.data.shards import read_manifest
+
+        values: Mapping[str, Any] = settings
+        if self.resume is None:
+            values = {**RECIPES[self.recipe_of(settings)].values, **self.config_values, **settings}
+        source = values.get("data.source", "soundscapes")
+        if isinstance(source, str) and source != "soundscapes":
+            read_manifest(source)
 
     @property
     def write(self) -> Say:
@@ -67,7 +93,9 @@ class SweepOptions(ExperimentOptions):
     """The options of every sweep, besides the settings that it varies."""
 
     seeds: tuple[int, ...] = option((0,), "seeds, averaged in the report", "INT ...")
-    concurrency: int | None = option(None, "trials at a time", "INT", "as many as fit")
+    concurrency: int | None = option(
+        None, "trials at a time", "INT", "as many as fit; with --resume as the run was last run"
+    )
     scheduler: str | None = option(
         None,
         "race: give no more seeds to points that cannot be the best; asha (searches only): end trials that are behind; none",
@@ -107,6 +135,11 @@ class SpaceOptions(SweepOptions):
         None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"
     )
 
+    def require_data(self, settings: Mapping[str, str]) -> None:
+        # A sweep over data sets does not read the recipe's own.
+        if not any(entry.startswith("data.source=") for entry in self.space):
+            super().require_data(settings)
+
 
 @dataclass(frozen=True)
 class ComparisonSweep(SweepOptions, ABC):
@@ -125,6 +158,10 @@ class ComparisonSweep(SweepOptions, ABC):
     def before(self, settings: Mapping[str, str]) -> ComparisonSweep:
         """Work before the points are made, given the command line's settings; returns the comparison to run."""
         return self
+
+    def trials_before(self) -> list[Point]:
+        """Points that cost as much as that work, for an estimate."""
+        return []
 
     def require_values(self) -> None:
         """ValueError for an option without a value, for which nothing would be compared."""

@@ -16,7 +16,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.progress import Say
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
-from ray_atr.common.settings import counted, nearest, refuse, require_known
+from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.storage import DamagedFileError, locate
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.report import write_report
@@ -73,8 +73,14 @@ def run_plan(
     if options.estimate:
         print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
         return
-    how = replace(how, ray=ray_of(options, resumed))
-    run = resumed or _create(name, experiment, plan, options, recipe_of(options, settings))
+    last = resumed.info if resumed is not None else {}
+    how = replace(
+        how,
+        ray=ray_of(options, resumed),
+        concurrency=last.get("concurrency") if how.concurrency is None else how.concurrency,
+        figures=last.get("figures", True) if how.figures is None else how.figures,
+    )
+    run = resumed or _create(name, experiment, plan, options, how, options.recipe_of(settings))
     with advising(f"resume it with {run.resuming}"), run.held():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
@@ -113,7 +119,7 @@ def planned(
 
 def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, say: Say) -> None:
     # What was added to a sweep, and the resources that it resumes with.
-    now = {**describe_plan(plan), "ray": how.ray}
+    now = {**describe_plan(plan), **kept_options(how)}
     if not is_new and {**run.info, **now} != run.info:
         run.update_info(**now)
     if not is_new:
@@ -141,27 +147,21 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
         if tracker is not None:
             end_tracking(tracker, is_complete=False)
         raise
-    _finish(run, plan, result, time.monotonic() - started, tracker, figures=how.figures)
+    _finish(run, plan, result, time.monotonic() - started, tracker, figures=bool(how.figures))
+
+
+def kept_options(how: SweepOptions) -> dict[str, Any]:
+    """The options that the run folder keeps for a `--resume` that does not give them."""
+    return {"ray": how.ray, "concurrency": how.concurrency, "figures": how.figures}
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
     """The recipe of the options, changed by their configuration file. ValueError names the file or the recipe."""
-    recipe = recipe_of(options, settings)
-    if recipe not in RECIPES:
-        raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
+    recipe = RECIPES[options.recipe_of(settings or {})]
     try:
-        return override(RECIPES[recipe](), options.config_values)
+        return override(recipe(), options.config_values)
     except ValueError as error:
         raise ValueError(f"--config: {options.config}: {error}") from None
-
-
-def recipe_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> str:
-    """The named recipe, else the one for the data.
-
-    The quickstart's towers are trained on synthetic sounds only; other data get a recipe whose towers are trained.
-    """
-    is_synthetic = {**options.config_values, **(settings or {})}.get("data.source", "soundscapes") == "soundscapes"
-    return options.recipe or ("quickstart" if is_synthetic else "from_scratch")
 
 
 def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["always", "never"]:
@@ -244,13 +244,18 @@ def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experimen
         places = [path for path, value in flatten(before).items() if value == before.data.source]
         before = override(before, dict.fromkeys(places, source))
         experiment = override(before, settings)
+    require_same(run, before, experiment)
+    return experiment
+
+
+def require_same(run: RunFolder, before: Experiment, experiment: Experiment) -> None:
+    """ValueError if an experiment differs from that of a run folder in more than its resources."""
     stored, wanted = flatten(before), flatten(experiment)
     different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
     if different:
         path, more = different[0], f" (and {len(different) - 1} more)" if different[1:] else ""
         was = f"{path} is {stored.get(path)!r} there and {wanted[path]!r} here{more}"
         raise ValueError(f"{run.path}: the run of another experiment; {was}")
-    return experiment
 
 
 def _holds_data_of(run: RunFolder, source: str) -> bool:
@@ -280,12 +285,14 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
     return fixed
 
 
-def _create(name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, recipe: str) -> RunFolder:
+def _create(
+    name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, how: SweepOptions, recipe: str
+) -> RunFolder:
     folder = options.out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
-    started = {"ray": ray_of(options, None), "code": code_version(), "command": command}
+    started = {**kept_options(how), "code": code_version(), "command": command}
     info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
     return RunFolder.create(folder, experiment, info)
 
@@ -334,6 +341,7 @@ def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPla
     points = [] if resumed is None else planned_points(resumed)
     if resumed is None or options.varies_anything:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
+        points += options.trials_before() if options.estimate else []
     distinct = {point_key(point): point for point in points}
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(

@@ -49,6 +49,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         allowed = f"one of {', '.join(names)}, or an option such as --space PATH=DIMENSION"
         raise refuse(program, arguments[0], allowed, nearest(arguments[0], names))
     options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
+    options.require_data(settings)
     with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import plan_search, run_plan, varied_by
 
@@ -59,6 +60,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
     options, settings = parse_with_settings(comparison, arguments, program, COMMAND_OF)
+    options.require_data(settings)
     with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import plan_points, run_plan, values_of
 

@@ -20,6 +20,7 @@ OPTIONS = TrainOptions
 
 def run(arguments: Sequence[str], program: str) -> None:
     options, settings = parse_with_settings(TrainOptions, arguments, program, COMMAND_OF)
+    options.require_data(settings)
     with heartbeat("starting", write=options.write) as say:
         from ray_atr.cli.running import run_plan
         from ray_atr.sweep import FixedPoints, SweepPlan

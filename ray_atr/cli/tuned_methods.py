@@ -53,7 +53,7 @@ class CorrespondenceSweep(ComparisonSweep):
         return {method: METHODS[method] for method in self.methods}
 
     def points(self) -> list[Point]:
-        chosen: Mapping[str, Point] = {} if self.tuned is None else read_json(locate(self.tuned))
+        chosen = {} if self.tuned is None else read_tuned(self.tuned)
         points = []
         for method, settings in self.known_methods().items():
             # Without noise all kinds are equal, and the oracle has nothing to leave out.
@@ -68,16 +68,37 @@ class CorrespondenceSweep(ComparisonSweep):
 
     def before(self, settings: Mapping[str, str]) -> CorrespondenceSweep:
         """The comparison with every method tuned (with --resume, by the earlier tuning); unchanged without --tune."""
+        if self.tune < 0:
+            raise refuse("--tune", self.tune, "0 or more trials")
+        if self.tuned is not None and (others := self.known_methods().keys() - read_tuned(self.tuned).keys()):
+            print(f"not tuned in {self.tuned}: {', '.join(sorted(others))}")
         if not self.tune or self.tuned is not None:
             return self
         if self.tune_noise in self.noise:
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")
+        if self.estimate:
+            return self
         if self.resume is None:
             return replace(self, tuned=str(tune_methods(self, settings)))
         earlier = tuning_folder(self.resume) / TUNED_FILE
         if not file_exists(earlier):
             raise refuse("--tune", self.tune, f"with --resume only if {earlier} exists; give --tuned FILE instead")
         return replace(self, tuned=str(earlier))
+
+    def trials_before(self) -> list[Point]:
+        seeds = range(TUNING_SEED, TUNING_SEED + self.tune * (self.tuned is None))
+        methods = self.known_methods().values()
+        return [{**method, "data.noise.ratio": self.tune_noise, "seed": seed} for method in methods for seed in seeds]
+
+
+def read_tuned(file: str) -> Mapping[str, Point]:
+    """The settings by method that an earlier --tune left in a file. ValueError for anything else."""
+    content = read_json(locate(file)) if file_exists(locate(file)) else None
+    if not isinstance(content, dict) or not all(isinstance(one, dict) for one in content.values()):
+        raise refuse("--tuned", file, f"the {TUNED_FILE} of an earlier --tune: settings by method")
+    for method in content:
+        require_known(f"--tuned: {file}", method, METHODS)
+    return content
 
 
 def space_of(method: str) -> dict[str, str]:
@@ -92,11 +113,11 @@ def space_of(method: str) -> dict[str, str]:
 
 def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> Location:
     """Tune each method with --tune trials, and return the file of the best settings by method. Each method has a run
-    folder below `OUT-tuning`; an existing one is continued. ValueError if no trial of a method finished, and,
-    before anything is tuned, for what the comparison itself refuses.
+    folder below `OUT-tuning`; an existing one is continued. ValueError if no trial of a method finished or the existing one has
+    other settings, and, before anything is tuned, for what the comparison itself refuses.
     """
     from ray_atr.cli.live import shown_progress
-    from ray_atr.cli.running import NEVER, plan_points, planned, ray_of, start_of, values_of
+    from ray_atr.cli.running import NEVER, plan_points, planned, ray_of, require_same, start_of, values_of
     from ray_atr.common.override import override
     from ray_atr.common.runtime import advising, code_version, home
     from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
@@ -122,6 +143,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
         is_begun = file_exists(place / "sweep.json")
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
+        require_same(run, run.experiment, experiment)
         with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
             print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
             with shown_progress(experiment.train.epochs, options.write, is_quiet=options.quiet) as progress:

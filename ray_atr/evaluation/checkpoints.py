@@ -14,7 +14,7 @@ from ray_atr.common.override import flatten
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.caption_sample import CaptionSample
-from ray_atr.data.shards import Manifest, read_captions, read_manifest
+from ray_atr.data.shards import ClipCaptions, Manifest, read_captions, read_manifest
 from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import (
@@ -117,12 +117,11 @@ class Checkpoint:
         except (ValueError, OSError):
             return None
 
-    def share_trained_on(self, manifest: Manifest, split: str) -> float:
-        """The share of a split's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""
+    def share_trained_on(self, manifest: Manifest, rows: Sequence[ClipCaptions]) -> float:
+        """The share of a data set's clips that it was trained on with their captions, as far as it is known; 0 if it is not."""
         trained = captions_trained_on(self.folder)
         if not len(trained.numbers):
             return 0.0
-        rows = list(read_captions(manifest, split))
 
         def captions_of(some: NDArray[np.int64]) -> list[list[str]]:
             return [[text for own in rows[row].captions.values() for text in own or () if text] for row in some]

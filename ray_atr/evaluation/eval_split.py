@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import soundfile
@@ -13,7 +14,7 @@ from ray_atr.common.language_codes import language_codes
 from ray_atr.common.settings import nearest, refuse, wing
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.decoding import first_seconds, resample
-from ray_atr.data.shards import Manifest, read_captions, read_shard
+from ray_atr.data.shards import ClipCaptions, Manifest, read_captions, read_shard
 from ray_atr.evaluation.report.html import SOUNDS
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
 
@@ -26,13 +27,18 @@ class EvalSplit:
 
     manifest: Manifest
     split: str
-    clip_ids: list[str]
+    rows: list[ClipCaptions] = field(repr=False)
+    """The clips with their captions in all languages."""
     labels: list[list[str]]
     captions: AlignedCaptions
     classes: list[str]
     class_sentences: dict[str, list[str]]
     """Language -> a sentence for each class; empty if the clips have no labels."""
     notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def clip_ids(self) -> list[str]:
+        return [row.clip_id for row in self.rows]
 
     @property
     def languages(self) -> list[str]:
@@ -53,19 +59,20 @@ class EvalSplit:
             rows.append(min(own))
         return rows
 
-    def listen(self, clip: int) -> bytes | None:
-        """A clip's encoded audio, as a small file that browsers play; None if the clips are vectors."""
-        if has_vectors(self.manifest.folder):
-            return None
-        for shard in self.manifest.shards_of(self.split):
-            if clip < shard.num_rows:
-                break
-            clip -= shard.num_rows
-        for batch in read_shard(self.manifest, shard, ["audio"]):
-            if clip < batch.num_rows:
-                return playable(batch.column("audio")[clip].as_py())
-            clip -= batch.num_rows
-        raise ValueError(f"{shard.file}: fewer clips than in the manifest")
+
+def listen(manifest: Manifest, split: str, clip: int) -> bytes | None:
+    """The encoded audio of a split's clip, as a small file that browsers play; None if the clips are vectors."""
+    if has_vectors(manifest.folder):
+        return None
+    for shard in manifest.shards_of(split):
+        if clip < shard.num_rows:
+            break
+        clip -= shard.num_rows
+    for batch in read_shard(manifest, shard, ["audio"]):
+        if clip < batch.num_rows:
+            return playable(batch.column("audio")[clip].as_py())
+        clip -= batch.num_rows
+    raise ValueError(f"{shard.file}: fewer clips than in the manifest")
 
 
 def read_eval_split(
@@ -94,8 +101,7 @@ def read_eval_split(
     if len(classes) > 1 and len(sentences) < len(wanted):
         without = ", ".join(language for language in wanted if language not in sentences)
         notes.append(f"Zero-shot classification: the classes have no names in {without}.")
-    ids = [row.clip_id for row in rows]
-    return EvalSplit(manifest, split, ids, labels, captions, classes if sentences else [], sentences, notes)
+    return EvalSplit(manifest, split, rows, labels, captions, classes if sentences else [], sentences, notes)
 
 
 def require_split(manifest: Manifest, split: str) -> None:

@@ -33,7 +33,7 @@ from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.data.soundscapes import SoundscapesSettings, ensure_soundscapes
 from ray_atr.evaluation.checkpoints import Checkpoint, check_seeds, find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
-from ray_atr.evaluation.eval_split import EvalSplit, read_eval_split
+from ray_atr.evaluation.eval_split import EvalSplit, listen, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report.evaluation_content import Embedded, ScoredModel, ZeroShot, compose_page, score_model
 from ray_atr.evaluation.report.evaluation_page import Page, write_page
@@ -138,7 +138,7 @@ def evaluate(
         compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
         trained_before=trained_before,
         clip_ids=eval_split.clip_ids,
-        listen=eval_split.listen,
+        listen=partial(listen, manifest, eval_split.split),
         draws=options.draws,
         level=options.level,
         seed=options.seed,
@@ -311,7 +311,7 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
     notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
-    if which := clips_in_words(checkpoint.share_trained_on(eval_split.manifest, eval_split.split)):
+    if which := clips_in_words(checkpoint.share_trained_on(eval_split.manifest, eval_split.rows)):
         notes.append(f"{which.capitalize()} were trained on.")
     if checkpoint.experiment is None:
         return notes

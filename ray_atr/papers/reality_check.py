@@ -32,7 +32,7 @@ from ray_atr.metrics.bootstrap import over_clips_and_seeds, warning_of_seeds
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
-from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder
+from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder, hashes_of
 from ray_atr.training.validation import MEASURE
 
 DRAWS, SEED_OF_DRAWS = 2000, 0
@@ -44,7 +44,7 @@ DETECTOR = {
 }
 """Measures of a detector where the wrong pairs are known, and their names in a figure."""
 NAMES = ("noise", "kind", "method")
-FROM_FLOOR, SHARE = "against the floor", "share of the way"
+SHARED, FROM_FLOOR, SHARE = "shared seeds", "against the floor", "share of the way"
 LAST_EPOCH = "last epoch (validation)"
 IN_PERCENT = ("test", LAST_EPOCH, FROM_FLOOR)
 HEADINGS = {
@@ -55,7 +55,7 @@ HEADINGS = {
 NAMED = 3
 """Number of differing settings that are named for a run that is left out."""
 COLUMNS = (
-    *NAMES, "seeds", "test", LAST_EPOCH, FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
+    *NAMES, "seeds", SHARED, "test", LAST_EPOCH, FROM_FLOOR, "low", "high", SHARE, "share low", "share high", *DETECTOR,
     "seconds"
 )  # fmt: skip
 """Columns of the table; those without any value are dropped."""
@@ -91,7 +91,7 @@ TrialsOfMethods = Mapping[tuple[str, str, float], MethodTrials]
 
 
 def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float, float]:
-    """(second - first, low, high) at 95%, over the clips and the seeds that both have.
+    """(second - first, low, high) at 95%, over the clips and the seeds that both have, one or more.
 
     A seed determines the noise, the first weights and the order of the clips, so that only the methods differ. A
     clip is drawn with all its queries.
@@ -103,7 +103,7 @@ def difference(first: MethodTrials, second: MethodTrials) -> tuple[float, float,
 
 
 def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodTrials) -> tuple[float, float, float]:
-    """(share, low, high) at 95%: how far the second comes from the first to the ceiling, over the seeds that all have.
+    """(share, low, high) at 95%: how far the second comes to the ceiling, over the seeds that all have (one or more).
 
     The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first). It is
     infinite if the ceiling does not differ from the first.
@@ -136,11 +136,8 @@ def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodT
 
 
 def shared_seeds(*trials: MethodTrials) -> list[int]:
-    """The seeds that all have. ValueError if there is none."""
-    shared = [one for one in trials[0].seeds if all(one in other.seeds for other in trials[1:])]
-    if not shared:
-        raise ValueError(f"no seed of {trials[0].seeds} is among {trials[-1].seeds}")
-    return shared
+    """The seeds that all have."""
+    return [one for one in trials[0].seeds if all(one in other.seeds for other in trials[1:])]
 
 
 def of_seeds(trials: MethodTrials, seeds: Sequence[int]) -> NDArray[np.float64]:
@@ -224,6 +221,9 @@ def _differing(run: RunFolder, first: RunFolder) -> str:
     """The reason why a run cannot be compared with the first one; empty if it can."""
     if (name := run.info["name"]) != first.info["name"]:
         return f"a run of {name}, not of {first.info['name']}"
+    hashes, expected_hashes = (set(hashes_of(one.info).values()) for one in (run, first))
+    if hashes and expected_hashes and hashes.isdisjoint(expected_hashes):
+        return "on another version of the data set"
     own, expected = run.settings, first.settings
     paths = [
         path
@@ -263,14 +263,18 @@ def table(methods: TrialsOfMethods) -> pd.DataFrame:
         row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(trials.hits)}
         row |= {"test": trials.test, LAST_EPOCH: trials.last, "seconds": trials.seconds}
         if floor is not None and name != FLOOR:
+            row[SHARED] = len(shared_seeds(floor, trials))
+        if floor is not None and row.get(SHARED):
             value, row["low"], row["high"] = difference(floor, trials)
             row[FROM_FLOOR] = value
-            if ceiling is not None and name != CEILING:
+            if ceiling is not None and name != CEILING and shared_seeds(floor, trials, ceiling):
                 row[SHARE], row["share low"], row["share high"] = share_of_the_way(floor, trials, ceiling)
         if METHODS[name][CORRESPONDENCE] != "none":
             row |= {detected: float(curve[-1]) for detected, curve in trials.curves.items()}
         rows.append(row)
     found = pd.DataFrame(rows)
+    if SHARED in found and (found[SHARED].fillna(found["seeds"]) == found["seeds"]).all():
+        del found[SHARED]
     return found[[name for name in COLUMNS if name in found]]
 
 
@@ -364,7 +368,10 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
             "the clean pairs that it would leave out to keep pairs of which 5% are wrong."
         )
-    if warning := warning_of_seeds(int(found["seeds"].min())):
+    if SHARED in found:
+        note += " Where a method and the floor do not have the same seeds, they are compared over those that both have."
+    compared = found[SHARED][found[SHARED] > 0] if SHARED in found else found["seeds"]
+    if warning := warning_of_seeds(int(compared.min())):
         note += f" {warning}"
     if left_out:
         note += f" Left out: {'. '.join(left_out)}."
@@ -373,7 +380,7 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
 
 def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Cell]:
     # Noise as in the settings, seconds and percent with one decimal, others with three.
-    forms = {"noise": "g", "seconds": ".1f", **dict.fromkeys(IN_PERCENT, "z.1f")}
+    forms = {"noise": "g", SHARED: ".0f", "seconds": ".1f", **dict.fromkeys(IN_PERCENT, "z.1f")}
     cells = []
     for name in columns:
         value = row[name]

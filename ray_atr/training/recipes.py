@@ -33,6 +33,11 @@ class Recipe:
     """Value by the path of its setting."""
     base: Recipe | None = None
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What differs from the defaults: its own changes and those of what it derives from."""
+        return {**({} if self.base is None else self.base.values), **self.changes}
+
     def __call__(self) -> Experiment:
         # Imported here because `--help` only needs the names, and not the towers' libraries.
         from ray_atr.common.override import override

@@ -44,6 +44,7 @@ from ray_atr.workshop.audit.run import TABLE_FILE, TABLE_HASH, audit_data_set
 from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.browser import CHROMIUM, opened
+from tests.support.caption_reads import counted_reads
 from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 JUDGES = CrossFit()
@@ -565,6 +566,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "encode", stop)
+    reads = counted_reads(monkeypatch)
     for part, expected in (
         (clips[:0], ""),
         (clips[:40], "copy was trained on some 25% of these clips and takes their captions for right, so fewer"),
@@ -579,6 +581,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
             audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, say=said.append)
         assert bool(said) == bool(expected)
         assert expected in "".join(said)
+    assert reads == ["train"] * 3
 
 
 def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
-from ray_atr.evaluation.eval_split import playable, read_eval_split
+from ray_atr.evaluation.eval_split import listen, playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report.evaluation_content import ZeroShot
 from ray_atr.evaluation.report.evaluation_page import Page
@@ -29,6 +29,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
 from ray_atr.training.run_folder import RunFolder
+from tests.support.caption_reads import counted_reads
 from tests.support.scripts import run_pipeline
 from tests.support.tiny import make_data, tiny, tone, tone_clip
 
@@ -417,7 +418,7 @@ def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> No
     assert read_eval_split(manifest, "train").languages == ["eng"]
     with pytest.raises(ValueError, match=r"languages: got 'jpn'; allowed languages of partial, split train: eng"):
         read_eval_split(manifest, "train", ["jpn"])
-    assert got.listen(2) == rows[5].audio
+    assert listen(manifest, "test", 2) == rows[5].audio
 
 
 def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
@@ -511,7 +512,9 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
         ]  # fmt: skip
 
 
-def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path], tmp_path: Path) -> None:
+def test_a_split_that_was_used_in_training_is_said_to_be(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = {
         split: evaluate([world["runs"] / "seed0"], options(split=split), out=tmp_path / split, **quiet).page.warnings
         for split in ("train", "val", "test")
@@ -524,6 +527,7 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
     rows = [dataclasses.replace(Clip(**row), split="test") for row in _clips(world["data"])]
     write_clips(tmp_path / "mixed", rows, name="mixed", licence="none")
     share = sum(row["split"] == "train" for row in _clips(world["data"])) / len(rows)
+    reads = counted_reads(monkeypatch)
     for place, out, warned in (
         (world["data"], "of copy", trained),
         (tmp_path / "mixed", "of mixed", f"Some {share:.0%} of these clips were trained on."),
@@ -531,6 +535,7 @@ def test_a_split_that_was_used_in_training_is_said_to_be(world: dict[str, Path],
         split = "train" if place == world["data"] else "test"
         page = evaluate([world["loose"]], options(data=str(place), split=split), out=tmp_path / out, **quiet).page
         assert warned in page.warnings
+    assert reads == ["train", "test"]
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from ray_atr.cli import main
 from ray_atr.cli.experiment_options import ExperimentOptions
-from ray_atr.cli.running import recipe_of, start_of
+from ray_atr.cli.running import start_of
 from ray_atr.common.override import flatten, override
 from ray_atr.models.audio import Ced, ResNet38
 from ray_atr.models.retriever import Retriever
@@ -250,7 +250,7 @@ def test_the_train_script_starts_from_a_recipe_and_lists_them(
     monkeypatch.setattr(
         "ray_atr.cli.running.run_plan", lambda name, options, *rest, **_: started.append(start_of(options))
     )
-    main("train", arguments=["--recipe", "clotho_ced_sonar_kcl"])
+    main("train", arguments=["--recipe", "clotho_ced_sonar_kcl", "--data.source", "soundscapes"])
     assert started == [RECIPES["clotho_ced_sonar_kcl"]()]
     with pytest.raises(SystemExit):
         main("train", arguments=["--help"])
@@ -293,5 +293,5 @@ def test_data_of_ones_own_starts_from_scratch_unless_a_recipe_is_named(tmp_path:
     assert found == override(RECIPES["from_scratch"](), own)
     # The file is read once: a pipe has nothing more to say.
     (tmp_path / "config.yaml").unlink()
-    assert recipe_of(options, {}) == "from_scratch"
+    assert options.recipe_of({}) == "from_scratch"
     assert start_of(options, {}) == found

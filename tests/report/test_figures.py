@@ -73,6 +73,34 @@ def test_the_ticks_of_recall_against_cost_can_be_read(
     assert overlapping(figure) == []
 
 
+def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path, drawn: list[Figure]) -> None:
+    methods = ["leave_one_out", "neighbours", "none", "rematch", "small_loss", "transport", "self_refining"]
+    space = {"objective": ["contrastive", "m_ltm"], "objective.correspondence": methods}
+    runs = read_runs([write_run(tmp_path / "run", {**space, "data.noise.ratio": [0.0, 0.4]})])
+    draw_languages(runs, tmp_path / "languages.png")
+    draw_pareto(runs, tmp_path / "pareto.png")
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    names = {f"{objective} correspondence={method}" for objective in space["objective"] for method in methods}
+    for figure in drawn:
+        assert names <= set(words(figure))
+    languages, pareto, _ = drawn
+    bars = {(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in languages.axes[0].containers if len(bars) == 8}
+    assert len(bars) == len(names)
+    points = [line for line in pareto.axes[-1].lines if line.get_label() in names]
+    assert len({(line.get_color(), line.get_marker()) for line in points}) == len(points) == len(names)
+
+
+def test_a_figure_says_which_points_it_names_where_there_are_too_many(tmp_path: Path, drawn: list[Figure]) -> None:
+    space = {"objective": ["contrastive", "m_ltm"], "train.batch_size": list(range(8, 19))}
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    draw_languages(runs, tmp_path / "languages.png")
+    draw_pareto(runs, tmp_path / "pareto.png")
+    languages, pareto = drawn
+    assert "text→audio, 2 of 22 points, the best of each objective" in words(languages)
+    assert "named: 2 of 22 points, the best of each objective" in words(pareto)
+    assert {"contrastive", "m_ltm"} <= set(words(pareto))
+
+
 def test_languages_without_captions_in_training_are_marked_and_the_mark_is_explained(
     tmp_path: Path, drawn: list[Figure]
 ) -> None:

@@ -76,6 +76,21 @@ def test_few_seeds_are_warned_of(run: Path) -> None:
     assert [warning_of_seeds(seeds) for seeds in (3, 4)] == ["", ""]
 
 
+def test_points_are_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    space = {"objective": ["contrastive", "kcl", "m_ltm", "triplet"], "seed": [0, 1, 2]}
+    # Without seed 0 of the first, seed 2 of the second, and all but seed 0 of the last.
+    run = write_run(tmp_path / "run", space, failed=(0, 5, 10, 11))
+    for objective in space["objective"]:
+        for seed, share in enumerate((0.2, 0.4, 0.6)):
+            write_scores(run, {"objective": objective}, seed, share + 0.1 * (objective != "contrastive"))
+    table = paired_table(read_runs([run]))
+    assert table is not None
+    # Equal numbers of seeds, of which one is both's: paired in their order, the difference would be -9.2.
+    assert {row[0].text: row[1].text.split()[0] for row in table.rows} == {"kcl": "+10.0", "m_ltm": "+10.0"}
+    assert "Seeds without a result: triplet: 1, 2; contrastive: 0; kcl: 2." in table.note
+    assert "an interval of 1 seed" in table.note
+
+
 def test_a_point_with_a_trial_that_kept_no_scores_is_left_out(run: Path) -> None:
     (run / "trials" / make_trial_id({"objective": "m_ltm", "data.noise.ratio": 0.4, "seed": 1}) / TEST_SCORES).unlink()
     table = paired_table(read_runs([run]))

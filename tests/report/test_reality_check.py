@@ -81,13 +81,33 @@ def test_a_resumed_sweep_takes_the_settings_that_were_tuned_for_it(tmp_path: Pat
     assert str(tuning_folder("s3://bucket/run")) == "s3://bucket/run-tuning"
 
 
-def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path) -> None:
+def test_tuned_settings_are_on_top_of_each_methods_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tuned.json").write_text('{"small_loss": {"train.learning_rate": 0.003}}')
     options = CorrespondenceSweep(
         methods=("contrastive", "small_loss"), noise=(0.4,), tuned=str(tmp_path / "tuned.json")
     )
     rates = [point.get("train.learning_rate") for point in options.points()]
     assert rates == [None, 0.003]
+    assert options.before({}) is options
+    assert capsys.readouterr().out == f"not tuned in {tmp_path / 'tuned.json'}: contrastive\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "--tuned: got .*; allowed the tuned.json of an earlier --tune: settings by method"),
+        ('{"contrastive": 3}', "allowed the tuned.json of an earlier --tune"),
+        ('{"contrastve": {}}', r"--tuned: .*: got 'contrastve'.*did you mean contrastive"),
+    ],
+)
+def test_what_no_tuning_left_is_refused(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "tuned.json"
+    if content:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=said):
+        CorrespondenceSweep(tuned=str(file)).points()
+    with pytest.raises(ValueError, match="--tune: got -1; allowed 0 or more trials"):
+        CorrespondenceSweep(tune=-1).before({})
 
 
 def cell(hits: np.ndarray, first_seed: int = 0) -> MethodTrials:
@@ -121,8 +141,18 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
     # The seeds 1 and 2 alone are shared; the order in which trials finished does not matter.
     other = MethodTrials(second[[2, 1]], np.arange(400), (2, 1), last=0.0, seconds=0.0)
     assert difference(cell(first), other)[0] == pytest.approx((second - first)[1:].mean())
-    with pytest.raises(ValueError, match="no seed of"):
-        difference(cell(first), cell(second, first_seed=7))
+    # Where no seed is both's, nothing is compared.
+    of_methods = {"contrastive": cell(first), "small_loss": other, "neighbours": cell(second, first_seed=7)}
+    found = table({(name, "pair", 0.4): trials for name, trials in of_methods.items()})
+    rows = found.set_index("method")
+    assert rows["seeds"].tolist() == [3, 2, 3]
+    assert rows["shared seeds"].dropna().to_dict() == {"small_loss": 2, "neighbours": 0}
+    assert list(rows["against the floor"].dropna()) == [pytest.approx((second - first)[1:].mean())]
+    shown = page_table(found, "R@1", 400)
+    assert [row[3].text for row in shown.rows] == ["", "2", "0"]
+    assert "compared over those that both have. Careful: 2 seeds" in shown.note
+    alike = table({(name, "pair", 0.4): cell(first) for name in of_methods})
+    assert "shared seeds" not in alike
 
 
 def test_the_captions_of_a_clip_are_drawn_together() -> None:
@@ -289,12 +319,16 @@ def test_what_the_table_leaves_out_is_named_with_the_reason(tmp_path: Path) -> N
     removed = {"objective.pair": "contrastive", "objective.correspondence": "neighbour_votes", "seed": 0}
     first.add_trial({**removed, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
     second.add_trial({**METHODS["oracle"], "seed": 0, "data.noise.kind": "pair", "data.noise.ratio": 0.4})
-    found = read_trials(first, second, tuning)
+    changed = RunFolder.create(str(tmp_path / "changed"), base, {"name": "sweep_correspondence"})
+    for run, digest in ((first, "1"), (changed, "2")):
+        run.update_info(data={"name": "tones", "hash": digest})
+    found = read_trials(first, second, tuning, changed)
     assert set(found.methods) == {("contrastive", "pair", 0.4)}
     assert found.left_out == [
         f"{first.path}: 1 trial of no method that is compared (contrastive, neighbour_votes)",
         f"{second.path}: 1 trial not finished",
         f"{tuning.path}: a run of tuning, not of sweep_correspondence",
+        f"{changed.path}: on another version of the data set",
     ]
 
 

@@ -272,6 +272,18 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
     assert found == pytest.approx(statistics.mean(values))
 
 
+def test_runs_in_languages_that_no_other_run_has_show_each_language(tmp_path):
+    runs = read_runs(
+        [write_run(tmp_path / code, {"objective": ["contrastive"]}, languages=[code]) for code in ("eng", "fra")]
+    )
+    (english, french) = main_tables(runs)
+    assert [english.title.split(", ")[-1], french.title.split(", ")[-1]] == ["English", "fra"]
+    for table, lacking in ((english, 1), (french, 0)):
+        assert [cell.text == "–" for cell in table.rows[lacking][1:-1]] == [True] * 6
+        assert "–" not in {cell.text for cell in table.rows[1 - lacking]}
+    write_report(*runs.folders)
+
+
 def test_a_point_that_learnt_nothing_says_so(tmp_path):
     run = write_run(tmp_path / "run", {"objective": ["contrastive", "triplet"], "seed": [0, 1]})
     for path in run.glob("trials/*/result.json"):

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, patch
+from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 import torch
 
 from ray_atr.cli import main
 from ray_atr.cli.parse import SECONDS
-from ray_atr.sweep import sweep
+from ray_atr.sweep import SweepResult, sweep
 from ray_atr.training import loop
 from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
@@ -111,6 +111,27 @@ def test_a_model_is_trained_without_ray_and_resumed(
     assert len(weights) == len(others)
     assert all(torch.equal(weights[name], others[name]) for name in others)
     assert 0 < SECONDS <= 10
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_resumed_sweep_keeps_its_options_until_others_are_given(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, asked = home / "runs" / "kept", []
+
+    def swept(*given: Any, concurrency: int | None, use_ray: bool, **others: Any) -> SweepResult:
+        asked.append((concurrency, use_ray))
+        return SweepResult(["one"], [], [], [])
+
+    def reported(folder: Path, *, figures: bool) -> Any:
+        asked[-1] += (figures,)
+        return Mock(summary="")
+
+    monkeypatch.setattr("ray_atr.cli.running.sweep", swept)
+    monkeypatch.setattr("ray_atr.cli.running.write_report", reported)
+    begun = ["--objectives", "kcl", "--noise", "0", *SMALL, "--data.source", str(home / "tones"), "--out", str(run)]
+    main("sweep", "noise", arguments=[*begun, "--concurrency", "2", "--no-figures"])
+    for others in ([], ["--concurrency", "3", "--figures"], [], ["--ray", "never"], []):
+        main("sweep", "noise", arguments=["--resume", str(run), *others])
+    assert asked == [(2, True, False)] * 2 + [(3, True, True)] * 2 + [(3, False, True)] * 2
 
 
 @pytest.mark.usefixtures("at_home")

@@ -20,7 +20,7 @@ from ray_atr.evaluation.report.style import QUIET, RC, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, language_groups, of_whom
 
 UNIT, KIND = "data.noise.unit", "data.noise.kind"
-MOST_LINES = 12
+MOST_LINES = 16
 MOST_VALUES = 25
 MOST_TICKS, LONGEST_TICK = 8, 6
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -16,7 +17,12 @@ from ray_atr.metrics.epoch_report import TIMED_PARTS
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.metrics.metric import TRAINED, Metric
 
-MOST_BARS, MOST_TIMES = 8, 16
+MOST_NAMED, MOST_TIMES = 20, 16
+"""Points of a figure that have their names in it; of the figure of the times."""
+FEWEST_GROUPED, MOST_BARS = 8, 128
+"""Points in the figure of the languages, whatever their number; bars of all languages, where more points fit."""
+HATCHES = ("", "////", "xxxx")
+"""Of bars, for the first, second and third of one colour."""
 MOST_UPRIGHT = 20
 """Languages whose codes have room beside each other; more are written from bottom to top."""
 UNTRAINED = "*"
@@ -36,32 +42,36 @@ LABELLED = 4.0
 def draw_languages(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
 
-    A bar is one point, named by all that it differs in; of more points than fit, the best of each objective. A language that
-    some trials were not trained on is marked.
+    A bar is one point, named by all that it differs in; of more points than fit, the best of each objective, and the figure says
+    so. A language that some trials were not trained on is marked.
     """
     languages = runs.languages
     if len(languages) < 2:
         return None
     points, noise = lowest_noise(aggregate(runs, [f"{way}/{code}/recall_at_1" for way in ARROWS for code in languages]))
-    if len(points) > MOST_BARS:
-        by = points[f"text_to_audio/{languages[0]}/recall_at_1"]
-        points = points.loc[by.groupby(points[OBJECTIVE], sort=False).idxmax()].head(MOST_BARS)
-    names = point_names(points, runs)
+    most = min(max(MOST_BARS // len(languages), FEWEST_GROUPED), MOST_NAMED)
+    shown = (
+        points if len(points) <= most else _best_of_each(points, f"text_to_audio/{languages[0]}/recall_at_1").head(most)
+    )
+    names = point_names(shown, runs)
     look = looks(names)
+    colours = [look[name]["color"] for name in names]
+    hatches = [HATCHES[colours[:index].count(colour) % len(HATCHES)] for index, colour in enumerate(colours)]
     width = 0.82 / len(names)
     with rc_context(RC):
         figure = Figure(figsize=(10.4, 5.4))
         grid = figure.subplots(len(ARROWS), 1, sharex=True)
         figure.subplots_adjust(left=0.075, right=0.865, top=0.93, bottom=0.08, hspace=0.24)
         for axes, (direction, title) in zip(grid, ARROWS.items(), strict=True):
-            axes.set_title(title + (f", {noise}" if noise else ""))
+            axes.set_title(", ".join(filter(None, [title, noise, _left_out(shown, points)])))
             axes.set_ylabel("R@1 (%)")
-            for index, (name, row) in enumerate(zip(names, row_dicts(points), strict=True)):
+            for index, (name, row) in enumerate(zip(names, row_dicts(shown), strict=True)):
                 places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
                 heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
                 axes.bar(
-                    places, heights, width * 0.92, color=look[name]["color"], label=name,
+                    places, heights, width * 0.92, color=look[name]["color"], label=name, hatch=hatches[index],
+                    edgecolor="white", linewidth=0,
                     yerr=errors if errors[0] == errors[0] else None,
                     error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
                 )  # fmt: skip
@@ -81,7 +91,8 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either.
 
-    Every point of the sweep, and the front of those that nothing beats in both.
+    Every point of the sweep, and the front of those that nothing beats in both. Points have names, the best first; of more points
+    than can have, the best of each objective, whose others look as it does.
     """
     points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
@@ -93,7 +104,10 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     ]
     if not costs:
         return None
-    look = looks(list(dict.fromkeys(points[OBJECTIVE])))
+    best = _best_of_each(points, RECALL)
+    named = points if len(points) <= MOST_NAMED else best
+    names = pd.Series(point_names(points, runs), points.index) if named is points else points[OBJECTIVE]
+    look = looks(list(dict.fromkeys(names)))
     with rc_context(RC):
         figure = Figure(figsize=(5.2 * len(costs) + 1.2, 3.9))
         (grid,) = figure.subplots(1, len(costs), squeeze=False, sharey=True)
@@ -102,25 +116,48 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         for axes, (metric, label, scale) in zip(grid, costs, strict=True):
             shown = points.dropna(subset=[metric, RECALL])
             axes.set_xlabel(label)
-            axes.set_title(noise)
+            axes.set_title(", ".join(filter(None, [noise, _left_out(named, points, "named: ")])))
             on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]
             axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
-            for objective, frame in shown.groupby(OBJECTIVE, sort=False):
+            for name, (_, row) in zip(names, points.iterrows(), strict=True):
                 axes.plot(
-                    scale * frame[metric], 100 * frame[RECALL], linestyle="none", markeredgecolor="white",
-                    markeredgewidth=0.8, markersize=8, **look[str(objective)],
+                    scale * row[metric], 100 * row[RECALL], linestyle="none", markeredgecolor="white",
+                    markeredgewidth=0.8, markersize=8, label=name, **look[name],
                 )  # fmt: skip
             axes.set_xlim(left=0, right=1.08 * scale * shown[metric].max())
             axes.locator_params(axis="x", nbins=MOST_TICKS)
         grid[0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
-        figure.draw_without_rendering()
-        # The best of each objective in the last panel has its name beside it.
-        best = row_dicts(shown.loc[shown.groupby(OBJECTIVE, sort=False)[RECALL].idxmax()])
-        ends = [(scale * row[metric], 100 * row[RECALL], row[OBJECTIVE], look[row[OBJECTIVE]]["color"]) for row in best]
-        label_ends(grid[-1], ends)
+        if len(named) > len(best):
+            handles = dict(zip(names, axes.lines[1:], strict=True))
+            ordered = names[points.sort_values(RECALL, ascending=False, kind="stable").index]
+            axes.legend(
+                [handles[name] for name in ordered], ordered, loc="upper left", bbox_to_anchor=(1.02, 1.0),
+                frameon=False, fontsize=8, borderaxespad=0, handlelength=1.0,
+            )  # fmt: skip
+        else:
+            figure.draw_without_rendering()
+            # The best of each objective in the last panel has its name beside it.
+            last = _best_of_each(shown, RECALL)
+            ends = [
+                (scale * row[metric], 100 * row[RECALL], name, look[name]["color"])
+                for name, row in zip(names[last.index], row_dicts(last), strict=True)
+            ]
+            label_ends(axes, ends)
         figure.savefig(path, bbox_inches=UNCUT)
     return path
+
+
+def _best_of_each(points: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The best point of each objective by a metric, in reading order."""
+    return points.sort_values(metric, ascending=False, kind="stable").drop_duplicates(OBJECTIVE).sort_index()
+
+
+def _left_out(shown: pd.DataFrame, points: pd.DataFrame, what: str = "") -> str:
+    """Words of a title about the points that a figure does not show, or name; empty if there are none."""
+    if len(shown) == len(points):
+        return ""
+    return f"{what}{len(shown)} of {len(points)} points, the best of each objective"
 
 
 def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[str, float]:

@@ -75,8 +75,15 @@ def recall_table(runs: Runs, language: str) -> Table:
 
 
 def language_groups(runs: Runs) -> list[str]:
-    """The groups of languages that a report shows, the trained ones first."""
-    return [*([TRAINED] if runs.trained else []), *([UNSEEN] if runs.others else [])] or [MEAN]
+    """The groups of languages that a report shows, the trained ones first; of a group that no trial measured as a whole, each of
+    its languages.
+    """
+    found: list[str] = []
+    for group, languages in ((TRAINED, runs.trained), (UNSEEN, runs.others)):
+        column = Metric(next(iter(ARROWS)), group, "recall_at_1")
+        is_divided = column in runs.finished and runs.finished[column].isna().all()
+        found += languages if is_divided else [group] * bool(languages)
+    return found or [MEAN]
 
 
 def of_whom(language: str, runs: Runs) -> str:
@@ -201,9 +208,10 @@ def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
 
 
 def paired_table(runs: Runs) -> Table | None:
-    """R@1 minus the baseline's on the same queries, a block a noise ratio.
+    """R@1 minus the baseline's on the same queries, a block a noise ratio, over the seeds that both have.
 
-    None unless there is one point with the baseline's objective. Points with a trial that kept no scores are left out.
+    None unless there is one point with the baseline's objective. Points with a trial that kept no scores, and those without a
+    seed of the baseline's, are left out.
     """
     if runs.measured_on != [TEST]:
         return None
@@ -216,39 +224,58 @@ def paired_table(runs: Runs) -> Table | None:
         return None
     reference = names[objectives.index(baseline)]
     has_noise = NOISE in runs.varied
+    num_seeds: set[int] = set()
+
+    def compared(name: tuple[str, ...], noise: float) -> list[Cell] | None:
+        """A row of the table; None where no seed is both points'."""
+        before, after = points[reference, noise], points.get((name, noise), {})
+        seeds = sorted(before.keys() & after.keys())
+        if not seeds:
+            return None
+        num_seeds.add(len(seeds))
+        found = compare_runs([before[seed] for seed in seeds], [after[seed] for seed in seeds])
+        return _row([written(noise)] * has_noise + list(name), found)
+
     blocks = [
-        [
-            _row([written(noise)] * has_noise + list(name), compare_runs(points[reference, noise], points[name, noise]))
-            for name in names
-            if name != reference and (name, noise) in points
-        ]
+        [row for name in names if name != reference and (row := compared(name, noise)) is not None]
         for noise in sorted({noise for name, noise in points if name == reference})
     ]
     if not any(blocks):
         return None
+    every = {seed for seeds in points.values() for seed in seeds}
+    missing = [
+        " ".join(part for part in name if part != MISSING)
+        + f" at noise {written(noise)}" * has_noise
+        + f": {', '.join(map(str, lacking))}"
+        for (name, noise), seeds in points.items()
+        if (lacking := sorted(every - seeds.keys()))
+    ]
+    note = (
+        f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds. "
+        f"{DISTINGUISHED}: the interval leaves 0 out. {warning_of_seeds(min(num_seeds))}"
+    ).strip()
+    if missing:
+        note += f" A row is over the seeds that both points have. Seeds without a result: {'; '.join(missing)}."
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
-        note=(
-            f"Percentage points, test split, mean over the seeds; in brackets the {LEVEL:.0%} interval over clips and seeds. "
-            f"{DISTINGUISHED}: the interval leaves 0 out. {warning_of_seeds(min(map(len, points.values())))}"
-        ).strip(),
+        note=note,
         columns=[*map(short_name, [NOISE] * has_noise + own), *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )
 
 
-def _points(runs: Runs, own: Sequence[str]) -> dict[tuple[tuple[str, ...], float], list[dict[QueryGroup, Sample]]]:
-    """The scores of each point's seeds, by its values of `own` and its noise, in reading order; only of points whose trials all
-    have scores.
+def _points(runs: Runs, own: Sequence[str]) -> dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]]:
+    """The scores of each point by seed, by its values of `own` and its noise, in reading order; only of points whose finished
+    trials all have scores.
     """
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [*own, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
-    of_points: dict[tuple[tuple[str, ...], float], list[dict[QueryGroup, Sample]]] = {}
+    of_points: dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]] = {}
     for row in row_dicts(finished):
         stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
         scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
-        of_points.setdefault((tuple(written(row[path]) for path in own), float(row[NOISE])), []).append(scores)
-    return {point: scores for point, scores in of_points.items() if all(scores)}
+        of_points.setdefault((tuple(written(row[path]) for path in own), float(row[NOISE])), {})[row[SEED]] = scores
+    return {point: scores for point, scores in of_points.items() if all(scores.values())}
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:

@@ -22,10 +22,10 @@ from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_digests import caption_digests
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.caption_vectors import has_vectors, read_given
-from ray_atr.data.shards import Manifest, hash_of_file, read_captions, read_manifest
+from ray_atr.data.shards import ClipCaptions, Manifest, hash_of_file, read_captions, read_manifest
 from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.encoding import EncodingSource, encode
-from ray_atr.evaluation.eval_split import languages_among, read_eval_split, require_split
+from ray_atr.evaluation.eval_split import languages_among, listen, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.objectives.correspondence.cross_fit import Pairs
@@ -73,12 +73,13 @@ def audit_data_set(
     are_vectors = has_vectors(manifest.folder)
     if opened is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
-    clip_ids, captions = captions_of_split(manifest, options.split, options.languages)
+    rows, captions = captions_of_split(manifest, options.split, options.languages)
     captions = in_common_languages(captions, cross_fit.folds, say)
+    clip_ids = [row.clip_id for row in rows]
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
-        if which := clips_in_words(opened.share_trained_on(manifest, options.split)):
+        if which := clips_in_words(opened.share_trained_on(manifest, rows)):
             say(
                 f"warning: {opened.folder} was trained on {which} and takes their captions for right, so fewer wrong ones are "
                 "found"
@@ -113,20 +114,22 @@ def audit_data_set(
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
-    listen = None if are_vectors else read_eval_split(manifest, options.split).listen
+    player = None if are_vectors else partial(listen, manifest, options.split)
     with disk_errors(folder), atomic_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
-        _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), listen)
+        _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), player)
         listed = [captions[m] for m in sample.pairs]
         write_list(place / LIST_FILE, [one[1:] for one in listed])
-        _write_page(place / "listen.html", facts, [one._asdict() for one in listed], listen)
+        _write_page(place / "listen.html", facts, [one._asdict() for one in listed], player)
         write_json(place / FACTS_FILE, {**facts, TABLE_HASH: hash_of_file(place / TABLE_FILE)})
     return folder
 
 
-def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]) -> tuple[list[str], list[Caption]]:
-    """The clips' ids and the captions of a split, in its order. ValueError if the split or a language is not there."""
+def captions_of_split(
+    manifest: Manifest, split: str, languages: tuple[str, ...]
+) -> tuple[list[ClipCaptions], list[Caption]]:
+    """The clips of a split and their captions in these languages, in order. ValueError if the split or a language is missing."""
     require_split(manifest, split)
     wanted = languages_among(manifest.languages, languages, manifest.name)
     clips = list(read_captions(manifest, split))
@@ -139,7 +142,7 @@ def captions_of_split(manifest: Manifest, split: str, languages: tuple[str, ...]
     ]
     if not captions:
         raise refuse("languages", ", ".join(wanted), f"languages in which {manifest.name}, split {split} has captions")
-    return [clip.clip_id for clip in clips], captions
+    return clips, captions
 
 
 def in_common_languages(captions: Sequence[Caption], folds: int, say: Say) -> list[Caption]:
