@@ -62,12 +62,11 @@ ALONE: dict[str, dict[str, Any]] = {
 TOGETHER = (
     ("kcl, shared", "small_loss"),
     ("cacl, chunks", "rematch"),
-    ("sigmoid", "leave_one_out"),
+    ("sigmoid", "leave_one_out", "batch norms"),
     ("triplet", "late interaction"),
     ("m_ltm", "oracle", "accumulation"),
     ("m_ltm_pot, shared",),
     ("moco",),
-    ("batch norms",),
 )
 """What travels: rows around a ring, gathered embeddings and tokens, sums of a plan, keys, statistics; each part in one run but
 those that ask others as another one does: the plain one, and `m_ltm` with its plan shared."""

@@ -58,13 +58,15 @@ CED = {
 }
 CASES: dict[str, dict[str, Any]] = {
     # A worker's share may have no text of a language.
-    "ml_clap in several batches": {
+    "ml_clap in several batches, lora and late interaction": {
         "objective__scheme": "ml_clap",
         # Read by the first worker alone, with towers of which it holds a part.
         "objective__correspondence": "leave_one_out",
         "objective__correspondence__reads": "towers",
         "train__batches_per_step": 2,
         "train__clip_norm": 0.01,
+        "model__text__adapt__lora_rank": 2,
+        "model__interaction": "late",
     },
     # The workers have two and three chunks of texts, so that one makes an empty call, and each tower has two layers: what is
     # computed again asks for both layers' weights, in the same order on both.
@@ -85,11 +87,6 @@ CASES: dict[str, dict[str, Any]] = {
         "model__audio__trains_batch_norms": True,
         "train__optimizer": "sgd",
         "train__momentum": 0.9,
-    },
-    "lora and late interaction": {
-        "objective": "cacl",
-        "model__text__adapt__lora_rank": 2,
-        "model__interaction": "late",
     },
 }
 if IS_WHOLE:
