@@ -59,7 +59,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def forget() -> None:
     """What a process has read of its package once."""
     code_digest.cache_clear()
-    git_commit.cache_clear()
+    runtime.git_commit.cache_clear()
 
 
 def test_a_repository_around_an_installed_package_is_not_its_own(installed: Path) -> None:

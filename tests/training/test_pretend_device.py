@@ -39,8 +39,12 @@ ON_GPU = {"scaling__gpus_per_worker": 0.6, "scaling__gpus_per_encoder": 0.4}
 BASE = {"objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
 
 
-TRIED = [name for name in PRESETS if name not in ("m_ltm_pot_euclidean", "m_ltm_pot_factored")]
-"""The others have the metrics of `m_ltm` under the partial plan of `m_ltm_pot`."""
+TRIED = [
+    name
+    for name, preset in PRESETS.items()
+    if preset.knowledge.name == "none" and name not in ("m_ltm_pot_euclidean", "m_ltm_pot_factored")
+]
+"""The others are one of these with a knowledge, which the cases choose, or have the metrics of `m_ltm` and `m_ltm_pot`'s plan."""
 
 
 class Case(NamedTuple):
