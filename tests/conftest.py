@@ -170,8 +170,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # the tests on the session's Ray, which take it nearly as long as all others take, and the next with those that start a Ray of
     # their own. Then come those that fork their own process at every crash point: each fork copies the tables of its memory,
     # which grows with what other tests import. Those of processes that talk to each other, most of a minute in one piece, come
-    # next, or at the end one process would run them while the other has nothing left. A file stays whole: what its tests share
-    # is made once.
+    # next, or at the end one process would run them while the other has nothing left; and so with the files that take longest of
+    # those whose names are last. A file stays whole: what its tests share is made once.
     is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
     items.sort(
         key=lambda item: (
@@ -179,6 +179,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "ray" in item.keywords and uses(item, *OWN_RAY),
             is_one_of_several and not uses(item, "every_crash"),
             is_one_of_several and not uses(item, *FORKING),
+            is_one_of_several and not item.nodeid.startswith(LONG),
         )
     )
     for item in items:
@@ -189,6 +190,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             group = "forks" if uses(item, *FORKING) else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+LONG = ("tests/training/test_pretend_device.py", "tests/transport/test_transport_solve.py")
 
 
 FORKING = ("run_processes", "differences")

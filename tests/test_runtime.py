@@ -51,9 +51,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "mine"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
     monkeypatch.setattr(runtime, "PACKAGE", place)
-    code_digest.cache_clear()
+    forget()
     yield place
+    forget()
+
+
+def forget() -> None:
+    """What a process has read of its package once."""
     code_digest.cache_clear()
+    runtime.git_commit.cache_clear()
 
 
 def test_a_repository_around_an_installed_package_is_not_its_own(installed: Path) -> None:
@@ -61,6 +67,7 @@ def test_a_repository_around_an_installed_package_is_not_its_own(installed: Path
     assert version["git_commit"] == "unknown"
     assert code_name(version) == f"files {version['code_digest']}"
     subprocess.run(["git", "add", "--force", "venv"], cwd=installed.parent.parent, check=True)
+    forget()
     assert code_version()["git_commit"].endswith("-dirty")
 
 

@@ -279,13 +279,18 @@ def code_version() -> dict[str, str]:
     """The digest of the package's own files, the git commit (with `-dirty` where files changed), and the versions of the
     packages that decide a result.
     """
+    return _versions() | {"code_digest": code_digest(), "git_commit": git_commit()}
+
+
+@cache
+def _versions() -> dict[str, str]:
     versions = {"python": sys.version.split()[0]}
     for package in DECIDING_PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "absent"
-    return versions | {"code_digest": code_digest(), "git_commit": git_commit()}
+    return versions
 
 
 @cache
@@ -298,6 +303,7 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
 def git_commit() -> str:
     """The commit of the repository that tracks the package; `unknown` if there is none."""
     options: dict[str, Any] = {"cwd": PACKAGE, "capture_output": True, "text": True, "timeout": 10, "check": True}

@@ -178,7 +178,7 @@ def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch:
     """Taken out, the cross-fitting shows: a regression on the wrong pairs too finds fewer of them."""
     owner = shuffled(0.3)
     is_wrong = owner != np.arange(N)
-    few, settings = clustered(owner), CrossFit(folds=4)
+    few, settings = clustered(owner), CrossFit(folds=2)
     # As many numbers a clip as clips, so that a regression can remember each.
     many = np.maximum(few.audio @ np.random.default_rng(9).normal(size=(40, N)), 0).astype(np.float32)
     pairs = Pairs(many, few.text, few.clip, few.language, few.key)

@@ -7,6 +7,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.support.whole_product import ONLY_IN_WHOLE
+
 
 @pytest.fixture
 def bench() -> ModuleType:
@@ -15,6 +17,7 @@ def bench() -> ModuleType:
     return bench_towers_gpu
 
 
+@ONLY_IN_WHOLE
 def test_every_form_is_timed_at_a_tiny_size(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     bench.main(["--size", "tiny", "--batch", "2", "--languages", "2", "--repeats", "1"])
     shown = capsys.readouterr().out

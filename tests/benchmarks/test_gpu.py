@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.support.whole_product import ONLY_IN_WHOLE
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -19,6 +21,7 @@ def gpu() -> ModuleType:
     return gpu
 
 
+@ONLY_IN_WHOLE
 def test_a_dry_run_runs_every_part(gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["--dry-run", "--out", str(tmp_path)]) == 0
     lines = (tmp_path / "gpu.md").read_text().splitlines()

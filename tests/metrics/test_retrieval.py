@@ -17,16 +17,17 @@ from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by
 from ray_atr.metrics.retrieval import score
 
 
-def expected_over_orders(scores: np.ndarray, relevant: np.ndarray, k: int) -> tuple[float, float, float]:
-    """Recall at k, AP at k and first 0-based rank of one query, averaged over every order that breaks the ties."""
+def expected_over_orders(scores: np.ndarray, relevant: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
+    """Recalls at each k, APs at each k and first 0-based rank of one query, averaged over every order that breaks the ties."""
     results = []
     for order in itertools.permutations(range(len(scores))):
         if any(scores[a] < scores[b] for a, b in itertools.pairwise(order)):
             continue
         places = [place for place, candidate in enumerate(order, 1) if relevant[candidate]]
-        ap = sum(m / place for m, place in enumerate(places, 1) if place <= k) / min(len(places), k)
-        results.append((float(places[0] <= k), ap, places[0] - 1))
-    return tuple(np.mean(results, axis=0))
+        recalls = [float(places[0] <= k) for k in ks]
+        aps = [sum(m / place for m, place in enumerate(places, 1) if place <= k) / min(len(places), k) for k in ks]
+        results.append((*recalls, *aps, places[0] - 1))
+    return np.mean(results, axis=0)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -75,14 +76,13 @@ def test_collapsed_audio_alone_scores_chance() -> None:
 def test_ties_equal_the_mean_over_all_orders(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(12):
-        scores = rng.integers(0, 3, size=(1, 7)).astype(float)
-        relevant = np.zeros(7, dtype=bool)
-        relevant[rng.choice(7, size=rng.integers(1, 5), replace=False)] = True
+        scores = rng.integers(0, 3, size=(1, 6)).astype(float)
+        relevant = np.zeros(6, dtype=bool)
+        relevant[rng.choice(6, size=rng.integers(1, 5), replace=False)] = True
         relevance = relevance_by_label(["x"], ["x" if r else "y" for r in relevant])
         got = score(count_ranks_of_matrix(scores, relevance), relevance).text_to_audio
-        for k in (1, 5, 10):
-            recall, ap, first = expected_over_orders(scores[0], relevant, k)
-            assert got.recall[k][0] == pytest.approx(recall)
+        *recalls, _, _, ap, first = expected_over_orders(scores[0], relevant, (1, 5, 10))
+        assert [got.recall[k][0] for k in (1, 5, 10)] == pytest.approx(recalls)
         assert got.average_precision[0] == pytest.approx(ap)
         assert got.first_rank[0] == pytest.approx(first)
 
@@ -94,7 +94,7 @@ def many_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("many_pairs")
-@pytest.mark.parametrize("block_side", [3, 7, 64, 1000])
+@pytest.mark.parametrize("block_side", [7, 64, 1000])
 def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
     generator = torch.Generator().manual_seed(1)
     audio = torch.randn(53, 24, generator=generator)
@@ -107,10 +107,10 @@ def test_blocks_equal_the_full_float64_matrix(block_side: int) -> None:
     a, t = unit(audio.double().numpy()), unit(captions.double().numpy())
     s = t @ a.T
     for p, (i, j) in enumerate(zip(relevance.text.tolist(), relevance.clip.tolist(), strict=True)):
-        assert got.text_to_audio.greater[p] == sum(s[i] > s[i, j] + 1e-7)
-        assert got.text_to_audio.tied[p] == sum(abs(s[i] - s[i, j]) < 1e-7)
-        assert got.audio_to_text.greater[p] == sum(s[:, j] > s[i, j] + 1e-7)
-        assert got.audio_to_text.tied[p] == sum(abs(s[:, j] - s[i, j]) < 1e-7)
+        assert got.text_to_audio.greater[p] == (s[i] > s[i, j] + 1e-7).sum()
+        assert got.text_to_audio.tied[p] == (abs(s[i] - s[i, j]) < 1e-7).sum()
+        assert got.audio_to_text.greater[p] == (s[:, j] > s[i, j] + 1e-7).sum()
+        assert got.audio_to_text.tied[p] == (abs(s[:, j] - s[i, j]) < 1e-7).sum()
     assert got.text_to_audio.tied.max() == 2
     assert got.audio_to_text.tied.max() == 5
 
@@ -125,7 +125,7 @@ def test_the_same_at_every_block_size_where_float32_cannot_tell() -> None:
     clip = torch.arange(90) % 60
     relevance = relevance_by_clip(clip, 90, 60)
     whole = count_ranks(captions, audio, relevance, block_side=100)
-    for side in (5, 17, 59):
+    for side in (11, 17, 59):
         part = count_ranks(captions, audio, relevance, block_side=side)
         assert all(torch.equal(a, b) for x, y in zip(whole, part, strict=True) for a, b in zip(x, y, strict=True))
 

@@ -111,9 +111,9 @@ def test_triplet_learns_in_the_quickstart(tmp_path: Path) -> None:
     small: dict[str, Any] = {
         "objective": "triplet",
         "data.languages": "eng",
-        "data.soundscapes.num_train": 96,
-        "data.soundscapes.num_val": 16,
-        "data.soundscapes.num_test": 32,
+        "data.soundscapes.num_train": 64,
+        "data.soundscapes.num_val": 8,
+        "data.soundscapes.num_test": 24,
         "data.soundscapes.seconds": 2.0,
         "train.batch_size": 16,
         "train.epochs": 15,

@@ -31,7 +31,7 @@ def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
 def judged(judge: type[PairScorer], of: Pairs, mispairs: int) -> tuple[np.ndarray, np.ndarray]:
     """The score of each pair, and those of so many mispairs a fold."""
     score, null, random = np.empty(N), [np.empty(0)], np.random.default_rng(0)
-    for fold in cross_fit(of, 10, 0, scorer=judge):
+    for fold in cross_fit(of, 5, 0, scorer=judge):
         score[fold.captions] = fold.score(np.searchsorted(fold.clips, of.clip[fold.captions]), fold.captions)
         if mispairs:
             null.append(fold.score(*fold.mispairs(of, mispairs, random)))

@@ -11,6 +11,7 @@ from ray_atr import objectives
 from ray_atr.common.override import flatten, override
 from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, LearnedParameters, Objective, preset
 from ray_atr.objectives.presets import PRESET_TABLE
+from tests.support.whole_product import IS_WHOLE
 
 B, K, D = 6, 3, 5
 
@@ -126,8 +127,8 @@ def test_shapes_that_do_not_fit_are_refused_by_name(changes: dict[str, torch.Ten
 
 
 def test_objectives_and_their_gradients_run_under_torch_compile() -> None:
-    # A balanced plan is a partial one of full mass, of the same solver.
-    chosen = [preset("contrastive"), preset("m_ltm_pot", metric="euclidean")]
+    # A plan takes most of the time: each week. A balanced plan is a partial one of full mass, of the same solver.
+    chosen = [preset("contrastive"), *([preset("m_ltm_pot", metric="euclidean")] if IS_WHOLE else [])]
     e = batch()
 
     def values(audio: torch.Tensor) -> list[torch.Tensor]:
@@ -136,7 +137,8 @@ def test_objectives_and_their_gradients_run_under_torch_compile() -> None:
         return [objective(embeddings).loss for objective in chosen]
 
     found = []
-    for run in (values, torch.compile(values, backend="aot_eager")):
+    # Tracing is what can go wrong here; each week the backward pass is traced too.
+    for run in (values, torch.compile(values, backend="aot_eager" if IS_WHOLE else "eager")):
         audio = e.audio.clone().requires_grad_()
         losses = run(audio)
         found.append([(loss.detach(), *torch.autograd.grad(loss, audio, retain_graph=True)) for loss in losses])

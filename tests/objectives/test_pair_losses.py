@@ -28,6 +28,7 @@ from ray_atr.objectives.pairs import (
     Triplet,
 )
 from tests.support.pot_plans import pot_plan
+from tests.support.whole_product import ONLY_IN_WHOLE
 
 TAU = 0.2
 
@@ -340,7 +341,7 @@ def test_gradients_against_finite_differences(loss: PairLoss, positives: Tensor 
     def value(u: Tensor, v: Tensor) -> Tensor:
         return loss(Comparison(u=u, v=v, positives=positives)).loss
 
-    assert torch.autograd.gradcheck(value, (u, v), eps=1e-6, atol=1e-5, rtol=1e-4)
+    assert torch.autograd.gradcheck(value, (u, v), eps=1e-6, atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
@@ -363,7 +364,7 @@ def test_gain_and_weights_against_finite_differences(loss: PairLoss) -> None:
     def value(gain: Tensor, row: Tensor, column: Tensor) -> Tensor:
         return loss(dataclasses.replace(case, gain=gain, row_weight=row, column_weight=column)).loss
 
-    assert torch.autograd.gradcheck(value, (gain, row, column), atol=1e-5, rtol=1e-4)
+    assert torch.autograd.gradcheck(value, (gain, row, column), atol=1e-5, rtol=1e-4, fast_mode=True)
 
 
 @pytest.mark.parametrize("loss", all_losses(), ids=name_of)
@@ -399,8 +400,15 @@ def test_collapsed_embeddings_stay_finite(loss: PairLoss, dtype: torch.dtype) ->
     assert torch.isfinite(u.grad).all()
 
 
-@pytest.mark.parametrize("epsilon", [0.005, 0.01, 0.02])
-@pytest.mark.parametrize("name", ["learning_to_match", "partial_learning_to_match"])
+@pytest.mark.parametrize(
+    ("name", "epsilon"),
+    [
+        *(("learning_to_match", epsilon) for epsilon in (0.005, 0.01, 0.02)),
+        # Seconds each; `test_transport_solve.py` has such plans.
+        *(pytest.param("partial_learning_to_match", epsilon, marks=ONLY_IN_WHOLE) for epsilon in (0.005, 0.01)),
+        ("partial_learning_to_match", 0.02),
+    ],
+)
 def test_small_epsilon_in_float32_is_finite_and_near_float64(name: str, epsilon: float) -> None:
     u = unit(48, 16, 0)
     v = functional.normalize(u + 0.8 * unit(48, 16, 1), dim=1)

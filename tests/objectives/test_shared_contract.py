@@ -135,8 +135,8 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], case: tu
 
 
 def of_a_large_batch(rank: int, size: int, memory: float = 0.0) -> tuple[Tensor, int]:
-    """Loss and gradients of a partial plan of 2,048 pairs as one vector, and the sweeps that it took."""
-    owned = [numbers(seed, 2048, 32) + numbers(2, 2048, 32) for seed in (0, 1)]
+    """Loss and gradients of a partial plan of 1,024 pairs as one vector, and the sweeps that it took."""
+    owned = [numbers(seed, 1024, 32) + numbers(2, 1024, 32) for seed in (0, 1)]
     u, v = (functional.normalize(side, dim=1).requires_grad_() for side in owned)
     pair = PartialLearningToMatch(epsilon=0.05, metric="euclidean", transport_mass=0.95)
     with Ranks.here().share(at_least=1, memory=memory):
@@ -150,7 +150,7 @@ def test_four_workers_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows(
     expected, sweeps = of_a_large_batch(0, 1, memory=math.inf)
     # Were no row at its bound, one would do.
     assert sweeps > 1
-    with patch.object(tiled_matching, "TILE_BYTES", 2**20):
+    with patch.object(tiled_matching, "TILE_BYTES", 2**18):
         by_worker = run_threads(of_a_large_batch, 4)
     for found, _ in by_worker:
         assert (found - expected).norm() < 1e-6 * expected.norm()

@@ -101,13 +101,15 @@ def small(recipe: Callable[[], Experiment], home: Path) -> Experiment:
 
 
 def parts_of(recipe: Callable[[], Experiment]) -> set[tuple[str, str]]:
-    """Each pair of parts that meet in the recipe, made small: towers with their weights, loss, scheme and knowledge."""
+    """Each pair of parts that meet in the recipe, made small: towers with their weights; loss, scheme and knowledge, which
+    see no tower but its embeddings.
+    """
     experiment = recipe()
     model, objective = experiment.model, experiment.objective
     weights = "shipped" if "shipped:" in str(vars(model.audio).get("checkpoint")) else ""
     audio = model.audio.name + weights
-    names = (audio, model.text.name, objective.pair.name, objective.scheme.name, objective.knowledge.name)
-    return set(itertools.combinations(names, 2))
+    names = objective.pair.name, objective.scheme.name, objective.knowledge.name
+    return {(audio, model.text.name), *itertools.combinations(names, 2)}
 
 
 def in_training() -> list[str]:

@@ -330,7 +330,6 @@ def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
     }
     runs = read_runs([write_run(tmp_path / "run", space)])
     assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
-    assert {path.name for path in write_report(tmp_path / "run").figures} >= {"noise.png", "transport_mass.png"}
 
 
 def test_a_report_without_figures_has_everything_else(noise_run, noise_report, tmp_path):

@@ -99,7 +99,9 @@ class PretendTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
     ) -> Any:
-        return _run(operation, arguments, options or {}, is_pretended=True)
+        # In a backward pass each of the questions below would be another call of `_CudaIsMeta`.
+        with torch._C.DisableTorchFunction():
+            return _run(operation, arguments, options or {}, is_pretended=True)
 
 
 def _is_parameter(tensor: Tensor) -> bool:
@@ -182,7 +184,12 @@ class _MetaIsPretended(TorchDispatchMode):
         self, operation: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
     ) -> Any:
         found = any(isinstance(one, PretendTensor) for one in _tensors((*arguments, *(options or {}).values())))
-        return _run(operation, arguments, options or {}, is_pretended=found)
+        with torch._C.DisableTorchFunction():
+            return _run(operation, arguments, options or {}, is_pretended=found)
+
+
+OF_DEVICES = {"tensor", "as_tensor", "asarray", "new_tensor", "cuda", "to"}
+"""Functions that choose a device without naming one."""
 
 
 class _CudaIsMeta(TorchFunctionMode):
@@ -191,8 +198,10 @@ class _CudaIsMeta(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
     ) -> Any:
-        options = options or {}
         name = getattr(function, "__name__", "")
+        if not options and name not in OF_DEVICES and not any(type(one) in (str, torch.device) for one in arguments):
+            return function(*arguments)
+        options = options or {}
         if name == "device":
             return function(*arguments, **options)
         if name in ("tensor", "as_tensor", "asarray") and _is_cuda(options.get("device")):

@@ -1,7 +1,7 @@
 """Trainings on a pretend GPU: every tensor is where a GPU needs it, and the losses are those of the CPU.
 
-By default each preset, each judge of pairs and each knowledge occurs. RAY_ATR_WHOLE_PRODUCT=1 has each preset meet each pair of
-a judge and a knowledge that it allows.
+By default nearly each preset, each judge of pairs and each knowledge occurs. RAY_ATR_WHOLE_PRODUCT=1 has each preset meet
+each pair of a judge and a knowledge that it allows.
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ ON_GPU = {"scaling__gpus_per_worker": 0.6, "scaling__gpus_per_encoder": 0.4}
 BASE = {"objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
 
 
+TRIED = [
+    name
+    for name, preset in PRESETS.items()
+    if preset.knowledge.name == "none" and name not in ("m_ltm_pot_euclidean", "m_ltm_pot_factored")
+]
+"""The others are one of these with a knowledge, which the cases choose, or have the metrics of `m_ltm` and `m_ltm_pot`'s plan."""
+
+
 class Case(NamedTuple):
     preset: str
     correspondence: str
@@ -72,7 +80,7 @@ def covering() -> list[Case]:
             if allowed(case)
         ]
     cases: list[Case] = []
-    for preset, correspondence in zip(PRESETS, itertools.cycle(CORRESPONDENCES), strict=False):
+    for preset, correspondence in zip(TRIED, itertools.cycle(CORRESPONDENCES), strict=False):
         together = [case for knowledge in KNOWLEDGE if allowed(case := Case(preset, correspondence, knowledge))]
         cases.append(min(together, key=lambda case: [one.knowledge for one in cases].count(case.knowledge)))
     return cases
@@ -80,7 +88,7 @@ def covering() -> list[Case]:
 
 def test_every_part_occurs() -> None:
     cases = covering()
-    assert {case.preset for case in cases} == {*PRESETS}
+    assert {case.preset for case in cases} == {*(PRESETS if IS_WHOLE else TRIED)}
     assert {case.correspondence for case in cases} == {*CORRESPONDENCES}
     assert {case.knowledge for case in cases} == {*KNOWLEDGE}
 

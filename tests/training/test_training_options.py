@@ -129,6 +129,15 @@ def test_bfloat16_rounds_in_the_towers_and_keeps_weights_in_float32(home: Path, 
     assert {value.dtype for value in rounded.values()} == {value.dtype for value in plain.values()}
 
 
+# A rate that moves nothing leaves the weights, and with them what a validation sees.
+STILL = {"train__learning_rate": 1e-12}
+
+
+@pytest.fixture(scope="module")
+def plain(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return one_step(home, tmp_path_factory.mktemp("plain"), **STILL)[2]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,11 +147,10 @@ def test_bfloat16_rounds_in_the_towers_and_keeps_weights_in_float32(home: Path, 
         {"model__augment__frequency_bands": 2},
     ],
 )
-def test_dropout_and_bands_act_in_training_alone(home: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    # A rate that moves nothing leaves the weights, and with them what a validation sees.
-    still = {"train__learning_rate": 1e-12}
-    _, _, plain = one_step(home, tmp_path / "plain", **still)
-    _, _, disturbed = one_step(home, tmp_path / "disturbed", **still, **change)
+def test_dropout_and_bands_act_in_training_alone(
+    home: Path, tmp_path: Path, change: dict[str, Any], plain: dict[str, Any]
+) -> None:
+    _, _, disturbed = one_step(home, tmp_path, **STILL, **change)
     assert disturbed["train/loss"] != pytest.approx(plain["train/loss"], rel=1e-4)
     metric = "embedding/eng/modality_gap"
     assert disturbed[metric] == pytest.approx(plain[metric], rel=1e-4)

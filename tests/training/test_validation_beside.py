@@ -73,7 +73,7 @@ def same_weights(folder: Path, other: Path) -> bool:
 def test_a_run_is_the_same_as_with_validation_between_epochs(
     home: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    experiment = tiny(home / "tones", train__epochs=5, **{**MEASURED, **changes})
+    experiment = tiny(home / "tones", train__epochs=4, **{**MEASURED, **changes})
     between = run(experiment, home, tmp_path / "between")
     beside = run(experiment, home, tmp_path / "beside", make_validator=LateValidator)
     assert without_times(beside) == without_times(between)
