@@ -277,7 +277,7 @@ class Tripled(torch.autograd.Function):
         return values.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient * len(SHARES)
 
 
