@@ -182,9 +182,9 @@ def test_japanese_captions_join_every_clip_of_the_retrieval_split(shared_data: P
                 " ".join(other["caption"].split())
             )
     for split in clips:
-        for row in iterate_rows(manifest, split, ["clip_id", "captions"]):
-            for one, other in zip(row["captions"]["eng"], row["captions"]["jpn"], strict=True):
-                assert other in pairs[row["clip_id"], one]
+        for clip in iterate_rows(manifest, split, ["clip_id", "captions"]):
+            for one, other in zip(clip["captions"]["eng"], clip["captions"]["jpn"], strict=True):
+                assert other in pairs[clip["clip_id"], one]
 
 
 # --- Clotho
