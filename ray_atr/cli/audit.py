@@ -104,19 +104,22 @@ def run_estimate(given: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.answers import estimate
 
     assert given.estimate is not None
-    found = estimate(Path(given.data), Path(given.estimate), Path(given.out))
+    estimated = estimate(Path(given.data), Path(given.estimate), Path(given.out))
     print_plain(
         console,
-        [f"{found.share:.1%} wrong, 95% interval {found.low:.1%} to {found.high:.1%}", f"written to {given.out}"],
+        [
+            f"{estimated.share:.1%} wrong, 95% interval {estimated.low:.1%} to {estimated.high:.1%}",
+            f"written to {given.out}",
+        ],
     )
 
 
 def print_applied(applied: Applied, console: Console, promise: str = "") -> None:
-    found = f"{counted(applied.dropped, 'caption')} dropped, {promise or f'{applied.fixed:,} fixed'}"
+    changes = f"{counted(applied.dropped, 'caption')} dropped, {promise or f'{applied.fixed:,} fixed'}"
     left_out = (
         f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
     )
-    lines = [f"{found}; {left_out}"]
+    lines = [f"{changes}; {left_out}"]
     if applied.unaligned:
         more = counted(applied.unaligned, "further caption is", "further captions are")
         lines.append(f"{more} left out: caption j has to be one sentence in every language, without a gap before it")

@@ -139,10 +139,10 @@ def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluat
     from ray_atr.metrics.calibration import CALIBRATION_FILE
 
     console.rule("calibration, measured on other clips than it was fitted on")
-    for language, one in scores.items():
-        best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
-        numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
-        print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
+    for language, score in scores.items():
+        best = f"of the best answer {score.error_of_best:.3f} ({score.chance:.3f} by chance)"
+        numbers = f"error {score.error:.4f}, {best}; a cut for 90% holds {score.coverage:.1%}"
+        print_plain(console, [f"{language}: {numbers}; prior {score.prior:.2g}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])
 
 
@@ -152,8 +152,8 @@ def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Cons
 
     console.rule("MTEB")
     table = Table("task", "subset", *(f"R@{k}" for k in RECALL_AT), "main score")
-    for one in scores:
-        recall = (f"{100 * one.recall[k]:.1f}" if k in one.recall else "" for k in RECALL_AT)
-        table.add_row(one.task, one.subset, *recall, f"{one.main_score} {100 * one.main:.1f}")
+    for score in scores:
+        recall = (f"{100 * score.recall[k]:.1f}" if k in score.recall else "" for k in RECALL_AT)
+        table.add_row(score.task, score.subset, *recall, f"{score.main_score} {100 * score.main:.1f}")
     console.print(table)
     print_plain(console, [f"MTEB:    {evaluated.folder / 'mteb'}"])

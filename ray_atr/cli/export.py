@@ -35,9 +35,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     from ray_atr.deploy.export.exporting import export
 
     with heartbeat(f"export of {given.retriever} to {given.to}") as say:
-        made = export(given.retriever, given.to, given.out, given.comparison, say=say)
-    print(f"largest difference from encode_*: {made.difference:.2g}, over {made.clips} clips and {made.texts} texts")
-    print(f"equal top-10 lists: {made.same_top_10:.2%}")
-    if made.int8_recall_loss is not None:
-        print(f"text graph of 8 bits: {made.int8_recall_loss:.2f} points of R@10 lost")
-    print(f"exported: {made.folder} ({made.megabytes:.1f} MB)")
+        exported = export(given.retriever, given.to, given.out, given.comparison, say=say)
+    print(
+        f"largest difference from encode_*: {exported.difference:.2g}, over {exported.clips} clips and {exported.texts} texts"
+    )
+    print(f"equal top-10 lists: {exported.same_top_10:.2%}")
+    if exported.int8_recall_loss is not None:
+        print(f"text graph of 8 bits: {exported.int8_recall_loss:.2f} points of R@10 lost")
+    print(f"exported: {exported.folder} ({exported.megabytes:.1f} MB)")

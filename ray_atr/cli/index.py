@@ -127,8 +127,8 @@ def _summary(changes: Changes) -> str:
     parts = [f"{changes.encoded:,} encoded", f"{changes.taken_over:,} unchanged", f"{changes.removed:,} removed"]
     if changes.broken:
         parts.append(f"{len(changes.broken):,} left out")
-    what = f"{counted(manifest.num_sounds, 'sound')} in {counted(manifest.num_windows, 'window')}"
-    return f"{what} ({', '.join(parts)})"
+    contents = f"{counted(manifest.num_sounds, 'sound')} in {counted(manifest.num_windows, 'window')}"
+    return f"{contents} ({', '.join(parts)})"
 
 
 def _query(given: QueryIndex) -> None:
@@ -147,18 +147,18 @@ def _query(given: QueryIndex) -> None:
     if given.like is None and (warning := index.warning_of_language(given.language)):
         print(f"note: {warning}", file=sys.stderr)
     if given.like is not None:
-        asked, found = [given.like], [index.like(given.like, top=given.top)]
+        queries, of_queries = [given.like], [index.like(given.like, top=given.top)]
     else:
         with warnings.catch_warnings():
             if given.language is not None:
                 # The note says the same, without a line of code.
                 warnings.filterwarnings("ignore", "no captions in")
-            asked = texts
-            found = index.search_many(
+            queries = texts
+            of_queries = index.search_many(
                 texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
             )
-    for query, matches in zip(asked, found, strict=True):
-        _print(query, matches, given, is_alone=len(asked) == 1)
+    for query, matches in zip(queries, of_queries, strict=True):
+        _print(query, matches, given, is_alone=len(queries) == 1)
 
 
 def _lines(file: str) -> list[str]:
@@ -181,7 +181,11 @@ def _lines(file: str) -> list[str]:
 
 def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone: bool) -> None:
     if given.json:
-        print(json.dumps({"query": query, "matches": [dataclasses.asdict(one) for one in matches]}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"query": query, "matches": [dataclasses.asdict(match) for match in matches]}, ensure_ascii=False
+            )
+        )
         return
     if not is_alone:
         print(printable(query))
@@ -191,9 +195,9 @@ def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone:
     has_probability = matches[0].probability is not None
     columns = ("start", "score", *(("probability",) if has_probability else ()), "file")
     table = Table(*columns, box=None, pad_edge=False)
-    for one in matches:
-        chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
-        table.add_row(minutes(one.start), f"{one.score:.3f}", *chance, printable(one.path))
+    for match in matches:
+        chance = (f"{match.probability:.2f}",) if match.probability is not None else ()
+        table.add_row(minutes(match.start), f"{match.score:.3f}", *chance, printable(match.path))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
 
 

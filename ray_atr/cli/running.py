@@ -241,8 +241,8 @@ def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experimen
     experiment = override(before, settings)
     if (source := experiment.data.source) != before.data.source and _holds_data_of(run, source):
         # The folder of vectors is the data set's too.
-        places = [path for path, value in flatten(before).items() if value == before.data.source]
-        before = override(before, dict.fromkeys(places, source))
+        paths = [path for path, value in flatten(before).items() if value == before.data.source]
+        before = override(before, dict.fromkeys(paths, source))
         experiment = override(before, settings)
     stored, wanted = flatten(before), flatten(experiment)
     different = sorted(path for path in wanted if stored.get(path) != wanted[path] and not path.startswith("scaling."))
@@ -258,9 +258,11 @@ def _holds_data_of(run: RunFolder, source: str) -> bool:
     recorded = hashes_of(run.info).values()
     if not recorded or "soundscapes" in (source, run.experiment.data.source):
         return False
-    if (found := read_manifest(source).hash) not in recorded:
+    if (manifest_hash := read_manifest(source).hash) not in recorded:
         names = ", ".join(digest[:16] for digest in recorded)
-        raise refuse("data.source", f"{source} (hash {found[:16]})", f"the data set of {run.path} (hash {names})")
+        raise refuse(
+            "data.source", f"{source} (hash {manifest_hash[:16]})", f"the data set of {run.path} (hash {names})"
+        )
     return True
 
 
@@ -311,13 +313,13 @@ def _finish(
             print(f"compare:     {mlflow_command(run.path)}")
             if (page := tracker.sweep_url()) is not None:
                 print(f"             {page}")
-    left = counted(result.num_left, "trial")
+    trials_left = counted(result.num_left, "trial")
     if result.common_failure is not None:
         print(f"stopped: every trial so far failed for the same reason: {result.common_failure}", file=sys.stderr)
-        print(f"not run to the end: {left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
+        print(f"not run to the end: {trials_left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.num_left and result.is_out_of_time:
-        print(f"out of time: {left} to do; continue with {run.resuming}")
+        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
         return
     if result.num_left:
         raise KeyboardInterrupt
@@ -435,7 +437,7 @@ def _earlier(
     options: SpaceOptions, method: str, space: Space, goals: tuple[Goal, ...], info: Mapping[str, Any]
 ) -> Sequence[Observation]:
     if options.warm_start is None:
-        return [Observation(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
+        return [Observation(entry["point"], FINISHED, tuple(entry["scores"])) for entry in info.get("earlier", ())]
     if info:
         raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder already holds it")
     if not SEARCHES[method].is_adaptive:
@@ -443,8 +445,8 @@ def _earlier(
         allowed = f"--search {learning} only; other searches learn nothing from points"
         raise refuse("--warm-start", options.warm_start, allowed)
     earlier, num_points = read_earlier(RunFolder.open(options.warm_start), space, goals)
-    found = f"{len(earlier)} of the {num_points} finished points of {options.warm_start} are in the space"
-    print(f"warm start: {found}")
+    summary = f"{len(earlier)} of the {num_points} finished points of {options.warm_start} are in the space"
+    print(f"warm start: {summary}")
     return earlier
 
 

@@ -111,7 +111,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
-    found = {}
+    best = {}
     for number, (method, fixed) in enumerate(methods.items(), start=1):
         experiment = with_languages(override(base, {**fixed, "data.noise.ratio": options.tune_noise}))
         goals = (Goal(experiment.evaluation.select_by),)
@@ -136,9 +136,9 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
                 )
             if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt
-        found[method] = best_point(run, goals[0], method)
-        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
-    write_json(folder / TUNED_FILE, found)
+        best[method] = best_point(run, goals[0], method)
+        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in best[method].items()))
+    write_json(folder / TUNED_FILE, best)
     return folder / TUNED_FILE
 
 

@@ -146,8 +146,8 @@ def _frames(
     def samples() -> Iterator[Waveform]:
         return resampled_blocks(blocks(), sample_rate, front_end.sample_rate)
 
-    found = windows(samples(), front_end) if all_windows else [_cut(samples, front_end)]
-    for window in found:
+    of_windows = windows(samples(), front_end) if all_windows else [_cut(samples, front_end)]
+    for window in of_windows:
         yield log_mel(fit(window, front_end), front_end)
 
 
@@ -176,12 +176,12 @@ def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Wave
     if front_end.cut == "centre":
         start = max(0, (sum(len(block) for block in samples()) - length) // 2)
     blocks: list[Waveform] = []
-    seen = 0
+    num_read = 0
     for block in samples():
-        seen += len(block)
-        if seen > start:
-            blocks.append(block[-(seen - start) :])
-        if seen >= start + length:
+        num_read += len(block)
+        if num_read > start:
+            blocks.append(block[-(num_read - start) :])
+        if num_read >= start + length:
             break
     return (np.concatenate(blocks) if len(blocks) != 1 else blocks[0])[:length] if blocks else np.zeros(0, np.float32)
 

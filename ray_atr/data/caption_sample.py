@@ -44,8 +44,8 @@ class CaptionSample:
     """Captions of clips as ascending numbers, uint64 [n]: those of a set up to the number `last`.
 
     >>> captions = [["rain", "pluie"], ["wind"]]
-    >>> rain_and_wind = CaptionSample.of(["1", "2"], lambda rows: [captions[row] for row in rows])
-    >>> rain = CaptionSample.of(["1"], lambda rows: [["Rain"]])
+    >>> rain_and_wind = CaptionSample.from_clips(["1", "2"], lambda rows: [captions[row] for row in rows])
+    >>> rain = CaptionSample.from_clips(["1"], lambda rows: [["Rain"]])
     >>> rain.share_in(rain_and_wind), rain_and_wind.share_in(rain)
     (1.0, 0.5)
     """
@@ -54,7 +54,7 @@ class CaptionSample:
     last: int = EVERY
 
     @classmethod
-    def of(
+    def from_clips(
         cls,
         clip_ids: Sequence[str],
         captions_of: Callable[[NDArray[np.int64]], Sequence[Sequence[str]]],
@@ -81,8 +81,8 @@ class CaptionSample:
     def share_in(self, other: CaptionSample) -> float:
         """The share of this set's clips that are in the other with one of their captions or more, as far as the samples tell."""
         own = self._cut(min(self.last, other.last)).numbers
-        known = own[np.isin(own, other.numbers)]
-        return len(np.unique(known >> HALF)) / max(len(np.unique(own >> HALF)), 1)
+        shared = own[np.isin(own, other.numbers)]
+        return len(np.unique(shared >> HALF)) / max(len(np.unique(own >> HALF)), 1)
 
     def _cut(self, last: int) -> CaptionSample:
         numbers = np.unique(self.numbers[self.numbers <= last])

@@ -76,23 +76,25 @@ def _cached_group(folder: str, file: str, group: int) -> pa.Table:
     return read_group(folder, file, group)
 
 
-def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
+def features_of_clips(table: pa.Table, rows: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
     """The features [T, F] of the clips at places in a row group, each cut to one window, with the number type of a cache.
     ValueError names a clip whose audio cannot be read.
     """
-    found = []
-    for place in places:
+    features = []
+    for place in rows:
         clip_id, audio = table["clip_id"][place].as_py(), table["audio"][place].as_buffer()
         window = next(iter(clip_windows(audio, front_end, clip_id, all_windows=False, bounds=IMPORTED)))
-        found.append(window.astype(front_end.dtype))
-    return found
+        features.append(window.astype(front_end.dtype))
+    return features
 
 
-def features_at(folder: str, front_end: FrontEnd, places: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
+def features_at(folder: str, front_end: FrontEnd, locations: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
     """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row group is
     read once for consecutive places in it.
     """
-    return [features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in places]
+    return [
+        features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in locations
+    ]
 
 
 def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:

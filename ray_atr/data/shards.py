@@ -147,10 +147,10 @@ class Manifest:
 
     def shard_at(self, place: str) -> Shard:
         """The shard of a `Shard.place`. ValueError if there is none."""
-        found = next((shard for shard in self.shards if shard.place == place), None)
-        if found is None:
+        match = next((shard for shard in self.shards if shard.place == place), None)
+        if match is None:
             raise ValueError(f"{self.folder or self.name}: no shard {place}")
-        return found
+        return match
 
     def file_of(self, shard: Shard) -> storage.Location:
         """The file of a shard. ValueError if its part is missing in the manifest."""
@@ -180,10 +180,10 @@ class Manifest:
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
         """The shards of one split. ValueError if there is none."""
-        found = tuple(shard for shard in self.shards if shard.split == split)
-        if not found:
+        of_split = tuple(shard for shard in self.shards if shard.split == split)
+        if not of_split:
             raise ValueError(f"{self.folder or self.name}: no split {split!r}; it has {', '.join(self.splits)}")
-        return found
+        return of_split
 
     def num_rows_of(self, split: str) -> int:
         return sum(shard.num_rows for shard in self.shards if shard.split == split)
@@ -331,8 +331,8 @@ def refuse_overwrite(folder: storage.Location) -> None:
     """ValueError if a folder is not empty; PermissionError if it cannot be written."""
     names = storage.names_in(folder)
     if MANIFEST_FILE in names:
-        held = read_manifest(folder)
-        raise ValueError(f"{folder}: already holds the data set {held.name}; choose another folder or delete it")
+        existing = read_manifest(folder)
+        raise ValueError(f"{folder}: already holds the data set {existing.name}; choose another folder or delete it")
     if names and storage.is_local(folder):
         raise ValueError(f"{folder}: neither empty nor a data set; choose another folder")
     if storage.is_local(folder):

@@ -146,8 +146,8 @@ def plan_in_shards(
     own = parts // max(num_workers, 1)
     orders = []
     for chosen in of_parts[rank * own : (rank + 1) * own]:
-        some = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
-        order = np.concatenate([samples[np.argsort(turn[samples])] for samples in some])
+        mixed_groups = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
+        order = np.concatenate([samples[np.argsort(turn[samples])] for samples in mixed_groups])
         orders.append(order[: steps * size].reshape(steps, size))
     return EpochOrder(epoch=epoch, rows=list(np.concatenate(orders, axis=1)))
 
@@ -229,22 +229,22 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
         needed.setdefault((epoch, int(features.groups[row])), []).append(row)
     units = [(epoch, np.array(rows)) for (epoch, _), rows in needed.items()]
     arriving = _units_through_ray(features, units) if use_ray and units else _units_here(features, units)
-    held: dict[tuple[int, int], np.ndarray] = {}
+    decoded: dict[tuple[int, int], np.ndarray] = {}
     for epoch, step, rows, windows in steps:
-        while any((epoch, row) not in held for row in rows.tolist()):
+        while any((epoch, row) not in decoded for row in rows.tolist()):
             number, contents, frames = next(arriving)
             of_epoch, read = units[number]
             # Copies, because a view would hold the features of all of the group.
-            held |= {
+            decoded |= {
                 (of_epoch, row): content[:length].copy()
                 for row, content, length in zip(read.tolist(), contents, frames, strict=True)
             }
-        arrays = [held[epoch, row] for row in rows.tolist()]
+        arrays = [decoded[epoch, row] for row in rows.tolist()]
         together, lengths = padded(arrays, features.num_features, features.dtype)
         for row in rows.tolist():
             uses[epoch, row] -= 1
             if not uses[epoch, row]:
-                del held[epoch, row]
+                del decoded[epoch, row]
         yield epoch, step, rows, windows, together, lengths
 
 
@@ -271,9 +271,9 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
         return
     items = []
     for number, (_, rows) in enumerate(units):
-        places = features.locations_of(rows)
-        file, group, _ = places[0]
-        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
+        locations = features.locations_of(rows)
+        file, group, _ = locations[0]
+        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in locations])})
     options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}
     for row in _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, here):
         yield int(row["unit"]), row["features"], row["frames"]

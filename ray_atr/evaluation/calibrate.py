@@ -94,7 +94,7 @@ def cross_fitted(
             measured = measure(calibration, language, of_pairs, held_relevance[language])
             of_halves.setdefault(language, []).append(measured)
     return {
-        language: CalibrationScore(*np.mean([[*vars(one).values()] for one in both], axis=0).tolist())
+        language: CalibrationScore(*np.mean([[*vars(score).values()] for score in both], axis=0).tolist())
         for language, both in of_halves.items()
     }
 
@@ -128,4 +128,4 @@ def _of_clips(
         parts[language] = Relevance(
             given.text[is_chosen], torch.searchsorted(place, given.clip[is_chosen]), given.num_texts, len(clips)
         )
-    return {language: one[:, clips] for language, one in scores.items()}, parts
+    return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

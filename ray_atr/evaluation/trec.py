@@ -37,8 +37,10 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
     for language, given in evaluated.embedded.text.items():
         rows = np.flatnonzero(split.captions.present[language])
         text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
-        of = np.isin(relevance.text.numpy(), rows)
-        pairs = zip(relevance.text.numpy()[of].tolist(), relevance.clip.numpy()[of].tolist(), strict=True)
+        is_relevant = np.isin(relevance.text.numpy(), rows)
+        pairs = zip(
+            relevance.text.numpy()[is_relevant].tolist(), relevance.clip.numpy()[is_relevant].tolist(), strict=True
+        )
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
         for name, lines in ((RUN, _run(retriever, language, rows, text, audio, clips)), (QRELS, qrels)):
             file = place / name.format(language)
@@ -54,8 +56,8 @@ def _run(
     for start in range(0, len(rows), TEXTS_TOGETHER):
         scores = retriever.similarity(text[start : start + TEXTS_TOGETHER], audio)
         best = scores.topk(min(DEPTH, len(clips)), dim=1)
-        for row, values, places in zip(
+        for row, values, ranks in zip(
             rows[start : start + TEXTS_TOGETHER], best.values.tolist(), best.indices.tolist(), strict=True
         ):
-            for rank, (value, clip) in enumerate(zip(values, places, strict=True), start=1):
+            for rank, (value, clip) in enumerate(zip(values, ranks, strict=True), start=1):
                 yield f"{language}-{row} Q0 {clips[clip]} {rank} {value:.8f} ray_atr\n"

@@ -117,5 +117,5 @@ def classification_metrics(
 
     Zero-shot only if the model was trained on none of the classes, which is not checked.
     """
-    of_languages = {language: found.metrics() for language, found in classifications.items()}
+    of_languages = {language: classification.metrics() for language, classification in classifications.items()}
     return with_means(CLASSIFICATION, of_languages, trained)

@@ -300,7 +300,11 @@ class Retriever(nn.Module):
     def divisible_parameters(self) -> dict[str, nn.Parameter]:
         """The towers' parameters that can be sharded, by name; the same before and after `shard`."""
         named = self.named_parameters(remove_duplicate=False)
-        return {name: one for name, one in named if name.startswith(("audio_tower.", "text_tower.")) and one.ndim > 0}
+        return {
+            name: parameter
+            for name, parameter in named
+            if name.startswith(("audio_tower.", "text_tower.")) and parameter.ndim > 0
+        }
 
     def trained_state(self) -> dict[str, Tensor]:
         """The entries of `state_dict` that training changes: unfrozen parameters (with LoRA its updates), and buffers."""
@@ -310,8 +314,8 @@ class Retriever(nn.Module):
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the `trained_state` of a retriever with equal settings and frozen weights. ValueError if names differ."""
-        found = self.load_state_dict(dict(state), strict=False)
-        wrong = [*found.unexpected_keys, *(self.trained_state().keys() - state.keys())]
+        result = self.load_state_dict(dict(state), strict=False)
+        wrong = [*result.unexpected_keys, *(self.trained_state().keys() - state.keys())]
         if wrong:
             raise refuse("trained state", sorted(wrong)[0], "exactly what this retriever trains")
 
@@ -500,11 +504,11 @@ class Retriever(nn.Module):
         if len(languages) != len(texts):
             allowed = f"one language, or one for each of the {len(texts)} texts"
             raise refuse("language", f"{len(languages)} languages", allowed)
-        found = {code: require_language(code).code for code in dict.fromkeys(languages)}
+        code_of = {code: require_language(code).code for code in dict.fromkeys(languages)}
         with self.evaluating():
             embedded = embed_by_length(
                 lambda tokens, mask: self.embed_text(tokens, mask).cpu(),
-                self.text_tower.tokenise(list(texts), [found[code] for code in languages]),
+                self.text_tower.tokenise(list(texts), [code_of[code] for code in languages]),
                 self.text_tower.pad_token_id,
                 bucket=batch_size,
                 width=self.settings.embedding_width,

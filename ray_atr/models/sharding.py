@@ -152,7 +152,7 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, embedded: Tensor, *made: Tensor) -> Tensor:
-        ctx.shapes = [(one.shape, one.dtype, one.device) for one in made]
+        ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in made]
         return embedded.view_as(embedded)
 
     @staticmethod

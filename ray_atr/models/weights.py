@@ -67,7 +67,9 @@ class LoadReport:
         for name, (stored, wanted) in self.mis_shaped.items():
             lines[name] = f"shape of {name} is {list(stored)}, not {list(wanted)}"
         patterns = tuple(allowed)
-        return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+        return [
+            line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        ]
 
     def summary(self) -> str:
         """One line for the log."""
@@ -320,7 +322,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         # Commands take a run or a trial and find its best epoch.
         of_trials = sorted(
-            one.parent for place in ("", "trials/*/") for one in folder.glob(f"{place}best/{SETTINGS_FILE}")
+            settings_file.parent
+            for place in ("", "trials/*/")
+            for settings_file in folder.glob(f"{place}best/{SETTINGS_FILE}")
         )
         meant = f" (did you mean {of_trials[0]}?)" if of_trials else ""
         raise refuse(

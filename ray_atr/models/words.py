@@ -70,8 +70,8 @@ def vector_and_words(text: Tensor, words: Tensor) -> Tensor:
     A linear map of it is one map of v if no word is in the vocabulary (k = 0), another one of v and the words if all are
     (k = 1), and in between a mixture of both.
     """
-    known = words[:, -1:]
-    return torch.cat([text, known * text, known * words[:, :-1], known], dim=1)
+    has_known = words[:, -1:]
+    return torch.cat([text, has_known * text, has_known * words[:, :-1], has_known], dim=1)
 
 
 class WithWords(TextTower):

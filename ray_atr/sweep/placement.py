@@ -76,7 +76,9 @@ def concurrent_trials(
     nodes = cluster_nodes() if nodes is None else nodes
     slots = MOST
     # Also by scaling: trials with equal processes may differ in whether the number of workers may change.
-    for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():
+    for experiment in {
+        repr((candidate.scaling, processes_of(candidate))): candidate for candidate in experiments
+    }.values():
         processes = processes_of(experiment)
         if experiment.scaling.is_elastic:
             _refuse_other_room(experiment, processes[0], nodes)
@@ -143,8 +145,8 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
             return refuse(name, getattr(scaling, name.split(".")[1]), "labels of a node of this cluster: none has them")
     has = {name: sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
-        asked = sum(process.resources[name] for process in processes)
-        if asked > has[name] + TOLERANCE:
+        required = sum(process.resources[name] for process in processes)
+        if required > has[name] + TOLERANCE:
             got = getattr(scaling, path.split(".")[1])
             beside = len(processes) - workers
             others = f" and {beside} processes that encode or validate" if beside else ""

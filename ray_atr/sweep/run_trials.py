@@ -218,7 +218,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     info = run.info
     recorded = hashes_of(info)
     # Commas separate the names in sweep.json.
-    hashes = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
+    hashes = {inputs.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): inputs.data_hash for inputs in prepared}
     for name, digest in hashes.items():
         if recorded.get(name, digest) != digest:
             other = f"{name} has the hash {recorded[name]} there and {digest} now"
@@ -226,7 +226,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     new = {name: digest for name, digest in hashes.items() if digest not in recorded.values()}
     if new:
         data = {**recorded, **new}
-        sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
+        sets = sorted({inputs.data_name for inputs in prepared if inputs.data_name} | set(sets_of(info)))
         run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 
 

@@ -243,7 +243,7 @@ class TrainingData:
         captions = self.captions.batch(read.rows, read.epoch, slots)
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
         # Random draws are by sample: two captions of a clip are two samples.
-        names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
+        names = clip_ids if slots is None else [_sample_name(*sample) for sample in zip(clip_ids, slots, strict=True)]
         audio_inputs = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed
         augmented, blank = spec_augment(read.features, read.frames, augment, audio_inputs, seed, read.epoch)

@@ -267,7 +267,7 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
-        return {key: _on_cpu(one) for key, one in value.items()}
+        return {key: _on_cpu(part) for key, part in value.items()}
     return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 

@@ -195,14 +195,14 @@ class GradientMean:
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """The parameters in their order, divided into buckets of one number type and at most BUCKET_BYTES (or one parameter)."""
     buckets: list[list[nn.Parameter]] = []
-    held = 0
+    num_bytes = 0
     for parameter in parameters:
         size = parameter.numel() * parameter.element_size()
-        if not buckets or held + size > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
+        if not buckets or num_bytes + size > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
             buckets.append([])
-            held = 0
+            num_bytes = 0
         buckets[-1].append(parameter)
-        held += size
+        num_bytes += size
     return buckets
 
 

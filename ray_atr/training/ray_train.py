@@ -142,7 +142,7 @@ def how_process_ended(error: Exception) -> str | None:
     if not isinstance(failure, RayActorError | OutOfMemoryError):
         return None
     text = str(failure)
-    where = f" on {found[1]}" if (found := re.search(r"\bip: ([\w.:]+)", text)) else ""
+    where = f" on {address[1]}" if (address := re.search(r"\bip: ([\w.:]+)", text)) else ""
     if isinstance(failure, OutOfMemoryError) or "running low on memory" in text:
         return f"Ray ended its process{where}, because the memory of the node was nearly full"
     if "node has died" in text or "node died" in text:

@@ -69,13 +69,13 @@ class RaceEvidence:
     @classmethod
     def read(cls, content: Any, path: str) -> RaceEvidence:
         """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
-        numbers = [one.name for one in fields(cls) if one.name != "rival"]
+        numbers = [entry.name for entry in fields(cls) if entry.name != "rival"]
         has_rival = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
         if not has_rival or not all(type(content.get(name)) in (int, float) for name in numbers):
             raise refuse(
                 path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
             )
-        return cls(**{one.name: content[one.name] for one in fields(cls)})
+        return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
 
 
 LONGEST_NAME = 60
@@ -177,8 +177,8 @@ class TrialFolder:
         expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
         if recorded == expected:
             return None
-        held = ", ".join(map(str, recorded)) or "none"
-        return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
+        written = ", ".join(map(str, recorded)) or "none"
+        return f"{self.folder / METRICS_FILE}: epochs {written} instead of 1 to {max([*expected, *recorded])}"
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if the file is missing."""

@@ -57,11 +57,11 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             axes.set_title(title + (f", {noise}" if noise else ""))
             axes.set_ylabel("R@1 (%)")
             for index, (name, row) in enumerate(zip(names, row_dicts(points), strict=True)):
-                places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
+                positions = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
                 heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
                 axes.bar(
-                    places, heights, width * 0.92, color=look[name]["color"], label=name,
+                    positions, heights, width * 0.92, color=look[name]["color"], label=name,
                     yerr=errors if errors[0] == errors[0] else None,
                     error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
                 )  # fmt: skip

@@ -66,36 +66,41 @@ class BothWays:
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
         """Of the clips [n] held out, [n, V], and of all captions, [m, V]; zeros if the others are too few to learn from."""
         random = np.random.default_rng(0)
-        seen = np.flatnonzero(~np.isin(self.clip, held_out))
-        counts = np.bincount(self.of_key[seen], minlength=len(self.first))
+        fitted = np.flatnonzero(~np.isin(self.clip, held_out))
+        counts = np.bincount(self.of_key[fitted], minlength=len(self.first))
         bank = random.permutation(np.flatnonzero(counts))[:RIVALS]
-        clips, row = np.unique(self.clip[seen], return_inverse=True)
+        clips, row = np.unique(self.clip[fitted], return_inverse=True)
         if len(clips) < 2 or len(bank) < 2:
             width = self.captions.shape[1] + self.audio.shape[1] + 2
             return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width))
         log_prior, competing = np.log(counts[bank] / counts[bank].sum()), self.first[bank]
         ridge = Ridge(self.audio[clips])
-        predicted, centre, scaled = left_out_captions(ridge, row, self.captions[seen], self.captions)
-        others = mispairs(row, self.of_key[seen], len(self.first), random)
-        p_value = left_out_p_values(predicted, scaled[seen], row, others)
+        predicted, centre, scaled = left_out_captions(ridge, row, self.captions[fitted], self.captions)
+        others = mispairs(row, self.of_key[fitted], len(self.first), random)
+        p_value = left_out_p_values(predicted, scaled[fitted], row, others)
         share = max(LEAST_SHARE, 1 - wrong_share(p_value).share)
         tau, _, by_first = weighed(
-            predicted, scaled[seen], row, scaled[competing], log_prior, self.captions[competing], share
+            predicted, scaled[fitted], row, scaled[competing], log_prior, self.captions[competing], share
         )
         expected = FIRST_WEIGHT * (ridge.predicted(self.audio[held_out]) - centre) / tau
 
-        about = (held_out, seen, competing, log_prior, share)
+        about = (held_out, fitted, competing, log_prior, share)
         _, _, by_second = self._backwards(by_first > 0.5, *about)
         near, words, _ = self._backwards(by_first + by_second > 1, *about)
-        one, both = np.concatenate([expected, near], axis=1), np.concatenate([scaled, words], axis=1)
-        totals, _ = competition(one, both[competing], log_prior, self.captions[competing])
-        return np.column_stack([one, -totals]), np.column_stack([both, np.ones(len(both))])
+        expected_vectors, caption_vectors = (
+            np.concatenate([expected, near], axis=1),
+            np.concatenate([scaled, words], axis=1),
+        )
+        totals, _ = competition(expected_vectors, caption_vectors[competing], log_prior, self.captions[competing])
+        return np.column_stack([expected_vectors, -totals]), np.column_stack(
+            [caption_vectors, np.ones(len(caption_vectors))]
+        )
 
     def _backwards(
         self,
         is_right: NDArray[np.bool_],
         held_out: Integers,
-        seen: Integers,
+        fitted: Integers,
         competing: Integers,
         log_prior: Floats,
         share: float,
@@ -103,7 +108,7 @@ class BothWays:
         """Vectors of the clips held out, [n, D + 1], and of all captions, [m, D + 1], whose products are d_ic / tau'; and how
         likely those seen are right, by the others that are.
         """
-        right = seen[is_right] if is_right.sum() >= LEAST_RIGHT else seen
+        right = fitted[is_right] if is_right.sum() >= LEAST_RIGHT else fitted
         ridge, targets = Ridge(self.captions[right]), self.audio[self.clip[right]]
         left_out, centre = ridge.left_out(targets), targets.mean(axis=0)
         errors = targets - centre - left_out
@@ -120,13 +125,15 @@ class BothWays:
         words = around(ridge.predicted(self.captions))
         own = words.copy()
         own[right] = around(left_out)
-        near = of_clips(self.clip[seen])
-        some = slice(None, None, -(-len(seen) // ROWS))
-        deviation = float((near[some] @ words[competing].T).std()) or 1.0
-        rows = np.arange(len(near[some]))
-        tau = deviation * likeliest(near[some] / deviation, own[seen[some]], rows, words[competing], log_prior, share)
+        near = of_clips(self.clip[fitted])
+        sampled = slice(None, None, -(-len(fitted) // ROWS))
+        deviation = float((near[sampled] @ words[competing].T).std()) or 1.0
+        rows = np.arange(len(near[sampled]))
+        tau = deviation * likeliest(
+            near[sampled] / deviation, own[fitted[sampled]], rows, words[competing], log_prior, share
+        )
         totals, _ = competition(near / tau, words[competing], log_prior, self.captions[competing])
-        log_ratio = np.einsum("md,md->m", near / tau, own[seen]) - totals
+        log_ratio = np.einsum("md,md->m", near / tau, own[fitted]) - totals
         return of_clips(held_out) / tau, words, clean_of(log_ratio, share)
 
 

@@ -147,12 +147,14 @@ class Estimator:
             if comparison.v_language is None:
                 return comparison
             if comparison.u_language is not None:
-                one, other = (
+                u_probability, v_probability = (
                     weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language)
                 )
-                if bool(one.isnan().any()) or bool(other.isnan().any()):
+                if bool(u_probability.isnan().any()) or bool(v_probability.isnan().any()):
                     return comparison
-                return dataclasses.replace(comparison, sample_weight=1 - (one - other).abs().to(comparison.u.dtype))
+                return dataclasses.replace(
+                    comparison, sample_weight=1 - (u_probability - v_probability).abs().to(comparison.u.dtype)
+                )
             chosen = slice(None) if comparison.rows is None else comparison.rows
             index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
@@ -162,9 +164,9 @@ class Estimator:
             estimate = self.estimate(comparison, index)
             if comparison.clean_share is not None and estimate.sample_weight is not None:
                 # Of pairs that are weighed already, the share among what their weights leave.
-                share, found = comparison.clean_share
-                left = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
-                comparison = dataclasses.replace(comparison, clean_share=CleanShare(left, found))
+                share, found_share = comparison.clean_share
+                share_of_weight = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
+                comparison = dataclasses.replace(comparison, clean_share=CleanShare(share_of_weight, found_share))
             clean_probability = estimate.clean_probability(comparison)
             self.write_later(self.epoch_probabilities, index, clean_probability)
             if estimate.sample_weight is not None:
@@ -187,15 +189,19 @@ class Estimator:
     def end_epoch(self) -> dict[str, float]:
         """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
         self.flush()
-        seen = ~self.epoch_probabilities.isnan()
-        if not bool(seen.any()):
+        is_estimated = ~self.epoch_probabilities.isnan()
+        if not bool(is_estimated.any()):
             return {}
-        probabilities = self.epoch_probabilities[seen]
+        probabilities = self.epoch_probabilities[is_estimated]
         # In order of value, so that the sum does not depend on the order of the clips.
         scalars = {"clean_probability": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
             scalars.update(
-                detection(probabilities, self.pairs.truth.to(probabilities.device)[seen], self.ranking_scores[seen])
+                detection(
+                    probabilities,
+                    self.pairs.truth.to(probabilities.device)[is_estimated],
+                    self.ranking_scores[is_estimated],
+                )
             )
         return scalars
 
@@ -207,14 +213,14 @@ class Estimator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; its rows are found by clip id. ValueError if it lacks a clip."""
-        place = {int(key): row for row, key in enumerate(state["keys"])}
+        row_of_key = {int(key): row for row, key in enumerate(state["keys"])}
         keys = self.pairs.keys().tolist()
-        missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in place]
+        missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in row_of_key]
         if missing:
             raise ValueError(
                 f"correspondence: the checkpoint lacks {counted(len(missing), 'clip')} (first: {missing[0]})"
             )
-        order = torch.tensor([place[key] for key in keys])
+        order = torch.tensor([row_of_key[key] for key in keys])
         self._pending_writes.clear()
         self.epoch = int(state["epoch"])
         if self.clean_shares is not None:

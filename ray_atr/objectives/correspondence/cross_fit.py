@@ -123,15 +123,15 @@ class OneWay:
         self.text = of_unit_norm(text - text.mean(axis=0))
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        seen = ~np.isin(self.clip, held_out)
-        clips, captions = mean_caption(self.clip[seen], self.text[seen])
-        one = np.zeros((len(held_out), self.text.shape[1]))
+        is_fitted = ~np.isin(self.clip, held_out)
+        clips, captions = mean_caption(self.clip[is_fitted], self.text[is_fitted])
+        expected = np.zeros((len(held_out), self.text.shape[1]))
         if len(clips) > 1:
             ridge = Ridge(self.audio[clips])
             ridge.fit(captions)
-            one = of_unit_norm(ridge.predicted(self.audio[held_out]))
-        one -= one.mean(axis=0)
-        return one, self.text / deviations(self.text, one)[:, None]
+            expected = of_unit_norm(ridge.predicted(self.audio[held_out]))
+        expected -= expected.mean(axis=0)
+        return expected, self.text / deviations(self.text, expected)[:, None]
 
 
 def cross_fit(
@@ -157,7 +157,7 @@ def cross_fit(
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        clips, captions = zip(*(one.vectors(held_out) for one in scorers), strict=True)
+        clips, captions = zip(*(fold_scorer.vectors(held_out) for fold_scorer in scorers), strict=True)
         in_order = np.empty((len(text), captions[0].shape[1]))
         in_order[np.concatenate(rows_of)] = np.concatenate(captions)
         own = np.flatnonzero(np.isin(pairs.clip, held_out))
@@ -190,5 +190,5 @@ def random_share(doubted: Pairs, seed: int) -> float:
     if len(np.unique(doubted.clip)) < 2 * RANDOM_FOLDS:
         return 1.0
     p_value = cross_fitted_p_values(doubted, RANDOM_FOLDS, RANDOM_MISPAIRS, seed)
-    told = ~np.isnan(p_value)
-    return wrong_share(p_value[told], doubted.clip[told]).most if told.any() else 1.0
+    is_scored = ~np.isnan(p_value)
+    return wrong_share(p_value[is_scored], doubted.clip[is_scored]).most if is_scored.any() else 1.0

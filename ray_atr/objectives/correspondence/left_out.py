@@ -146,11 +146,13 @@ def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
 
 def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
     """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
-    some = slice(None, None, -(-len(row) // ROWS))
-    row = row[some]
-    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[some]), predicted[row] @ bank.T
+    sampled = slice(None, None, -(-len(row) // ROWS))
+    row = row[sampled]
+    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[sampled]), predicted[row] @ bank.T
     log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
-    likelihoods = [np.logaddexp(np.log(share) + one, np.log(max(1 - share, TINY))).sum() for one in log_ratios]
+    likelihoods = [
+        np.logaddexp(np.log(share) + log_ratio, np.log(max(1 - share, TINY))).sum() for log_ratio in log_ratios
+    ]
     return float(TAUS[int(np.argmax(likelihoods))])
 
 

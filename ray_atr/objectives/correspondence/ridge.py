@@ -31,7 +31,7 @@ class Ridge:
         self.rotated = (rows - self.centre) @ self.vectors
         strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
         self.shrunk = [1 / (values + strength) for strength in strengths]
-        self.some = slice(None, None, -(-len(rows) // ROWS))
+        self.sampled = slice(None, None, -(-len(rows) // ROWS))
 
     def left_out(self, targets: Floats) -> Floats:
         """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
@@ -39,7 +39,7 @@ class Ridge:
         The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
         """
         wanted, product, shrunk = self.fit(targets)
-        return wanted - self._left(wanted, product, shrunk, slice(None))
+        return wanted - self._left_out_errors(wanted, product, shrunk, slice(None))
 
     def fit(self, targets: Floats) -> tuple[Floats, Floats, Floats]:
         """Take the targets [n, W] of the rows; returns them less their mean, their product with the rows, and the factors of the
@@ -47,7 +47,9 @@ class Ridge:
         """
         wanted = targets - targets.mean(axis=0)
         product = self.rotated.T @ wanted
-        errors = [float((self._left(wanted, product, one, self.some) ** 2).sum()) for one in self.shrunk]
+        errors = [
+            float((self._left_out_errors(wanted, product, factors, self.sampled) ** 2).sum()) for factors in self.shrunk
+        ]
         shrunk = self.shrunk[int(np.argmin(errors))]
         self.weights = shrunk[:, None] * product
         return wanted, product, shrunk
@@ -56,12 +58,12 @@ class Ridge:
         """The targets [h, W], less their mean, of rows [h, D] that were not among those fitted, by the last targets."""
         return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
 
-    def _left(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
+    def _left_out_errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
         """The error of each left-out prediction: what is left, over 1 - leverage."""
         rotated = self.rotated[rows]
         leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
-        left = wanted[rows] - rotated @ (shrunk[:, None] * product)
-        return np.asarray(left / np.maximum(1 - leverage, TINY)[:, None])
+        errors = wanted[rows] - rotated @ (shrunk[:, None] * product)
+        return np.asarray(errors / np.maximum(1 - leverage, TINY)[:, None])
 
 
 def deviations(text: Floats, predicted: Floats) -> Floats:

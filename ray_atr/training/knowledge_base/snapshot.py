@@ -225,8 +225,8 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
 def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
     """A version or a part of it, assembled from other parts if needed. ValueError if it is not in the folder."""
     if version not in versions_of_part(folder, part):
-        for one, count, parts in sorted(_versions_and_parts(folder), key=lambda entry: entry[1]):
-            if one == version and len(parts) == count:
+        for stored, count, parts in sorted(_versions_and_parts(folder), key=lambda entry: entry[1]):
+            if stored == version and len(parts) == count:
                 pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
                 return part_of(pieces, part)
     return load(version_folder(folder, version, part))
