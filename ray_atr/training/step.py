@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,27 +95,22 @@ def training_step(
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
-            mask, learned, embeddings = needed & columns.to(needed.device), retriever.learned.values(), None
-            if ring is None:
-                with clock("gather"):
+            mask, embeddings = needed & columns.to(needed.device), None
+            arguments: dict[str, Any] = {
+                "learned": retriever.learned.values(), "draw": global_batch.draw, "weigh_pairs": weigh_pairs
+            }  # fmt: skip
+            with clock("gather"):
+                if ring is None:
                     text, similarity = group.gather(text_here.float()), share.similarity(group)
-                with clock("loss"), group.share_losses():
-                    embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
-                    terms = objective(
-                        embeddings,
-                        learned=learned,
-                        draw=global_batch.draw,
-                        retrieved=retrieved,
-                        weigh_pairs=weigh_pairs,
-                    )
-            else:
-                with clock("loss"), group.share_losses():
+                else:
                     text = pending.detached(group.keep(text_here.float()))
-                    terms = objective.score_own(
-                        anchor, text, mask, ring, groups=groups, learned=learned, draw=global_batch.draw,
-                        weigh_pairs=weigh_pairs,
-                    )  # fmt: skip
             with clock("loss"):
+                with group.share_losses():
+                    if ring is None:
+                        embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
+                        terms = objective(embeddings, retrieved=retrieved, **arguments)
+                    else:
+                        terms = objective.score_own(anchor, text, mask, ring, groups=groups, **arguments)
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             # Not with sharded towers: the order of their exchanges and of these would differ between workers.
             if number == len(parts) and retriever.calls is None:

@@ -325,7 +325,7 @@ def test_a_regression_is_relied_on_where_it_finds_more_than_chance_whatever_it_f
 def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     estimator, outputs, _ = estimator_of()
     random = np.random.default_rng(0).standard_normal(outputs.text.shape)
-    first, second = outputs.pair_index[2] == 0, outputs.places[2] == 1
+    first, second = outputs.pair_index[2] == 0, outputs.pair_index[2] == 1
     # Each knows one of the languages, and they have vectors of other widths.
     one = outputs._replace(text=np.where(first[:, None], outputs.text, random))
     two = outputs._replace(
@@ -335,7 +335,7 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     each, taken = [estimator.estimate_from(reading) for reading in (one, two)], estimator.estimate_from(one, two)
     assert [bool(tables["found_share"][k] > 0.5) for tables in each for k in range(2)] == [True, False, False, True]
     for k, alone in enumerate(each):
-        for name in ("left_out", "log_total", "log_prior", "found"):
+        for name in ("left_out", "log_total", "log_prior", "found_share"):
             torch.testing.assert_close(taken[name][..., k], alone[name][..., k], rtol=0, atol=0)
         rows = torch.arange(20)
         weighed = []

@@ -1,12 +1,12 @@
-"""How many of a run's training pairs are true, by language, as told by what has not memorised them.
+"""The share of a run's training pairs that are true, by language, estimated by regressions that have not memorised the pairs.
 
-Before the first epoch the clips of a sample and their captions are read: by the first weights of the towers, which were never
-trained on the pairs, and, where clips are recordings, by statistics of these and the words of the captions, which know
-something before any tower does. A regression on the clips of other folds scores each pair (`cross_fit`), and the share is read
-off the p-values (`noise_rate`): the likeliest one, where `ray-atr audit` states a bound. Of the two readings each language takes
-the one that finds more of its true pairs, if that is more than chance, as `leave_one_out` does. The estimate counts only as far
-as it is founded. Nothing is read again later: towers that have trained on the pairs know the wrong ones too. Where 99% were wrong
-they seemed to find a fifth of the true ones after two epochs, and no p-value tells that this is memory.
+Before the first epoch the clips of a sample and their captions become vectors: the outputs of the towers' first weights, which
+were never trained on the pairs; and, if clips are recordings, statistics of these and the words of the captions. A regression
+on the clips of other folds scores each pair (`cross_fit`), and the share is read off the p-values (`noise_rate`): the likeliest
+one, where `ray-atr audit` states a bound. Each language uses the one of these two readings that finds more of its true pairs,
+if it finds more than by chance, as `leave_one_out` does. The fewer of the true pairs are found, the less the estimate counts
+(`CleanShare`). It is not made again later, since towers that have trained on the pairs fit the wrong ones too. Where 99% were
+wrong, such towers seemed to find a fifth of the true ones after two epochs, and no p-value shows that this is memorised.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class PairVectors(NamedTuple):
 
 
 class TrueShare(NamedTuple):
-    """An estimate of one language's share of true pairs: the share, the share of the true pairs that the regression finds, whether
-    it finds more than by chance, and the number of the reading that it is from.
+    """An estimate of one language's share of true pairs: the share, the share of these that the regression finds, whether that is
+    more than chance, and the number of the reading that it is from.
     """
 
     share: float
@@ -64,12 +64,12 @@ class TrueShare(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The larger, the more a reading tells."""
+        """The larger, the more the reading finds."""
         return self.is_certain, self.found_share
 
 
 class CleanShares:
-    """The estimate of a run for pairs in K languages; `wrong_shares` [K] take its place where they are known."""
+    """A run's estimated shares of true pairs in K languages; the known `wrong_shares` [K] take their place if they are given."""
 
     def __init__(self, languages: int, wrong_shares: Sequence[float] | None = None) -> None:
         self.is_known = wrong_shares is not None
@@ -78,13 +78,13 @@ class CleanShares:
         """0: nothing is known yet."""
 
     def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
-        """Take the shares of the languages that are read, by the one of these readings that tells more."""
+        """Set the shares of the languages that are read; each is from the reading that finds most in that language."""
         for k in np.unique(readings[0].pair_index[2]).tolist():
             estimate = true_share([vectors.in_language(k) for vectors in readings], seed)
             self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
 
     def for_languages(self, languages: Tensor) -> CleanShare:
-        """What is estimated of pairs in these languages, int64 [n]."""
+        """The mean estimate over pairs in these languages, int64 [n]."""
         chosen = languages.cpu()
         return CleanShare(float(self.shares[chosen].mean()), float(self.found_shares[chosen].mean()))
 
@@ -102,10 +102,10 @@ class CleanShares:
 
 
 def true_share(readings: Sequence[Pairs], seed: int, known_share: float | None = None) -> TrueShare:
-    """The share of true pairs, `known` or as a regression on other clips tells it, and the share of these that it finds: by that
-    of the readings of these pairs which tells more.
+    """The share of true pairs, `known_share` or estimated by a regression on other clips, and the share of these that it finds.
+    Of the readings, which are of the same pairs, the one that finds most.
 
-    Of too few clips, or captions that all say the same, nothing is found.
+    With too few clips, or captions that are all equal, the found share is 0.
     """
     estimates = (
         _true_share(pairs, seed, known_share)._replace(reading=reading) for reading, pairs in enumerate(readings)

@@ -136,7 +136,8 @@ class Estimator:
         self.ranking_scores.fill_(torch.nan)
 
     def for_batch(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
-        """What adds the estimate to the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B].
+        """A function that adds the estimate to the comparisons of a global batch: clips `rows` [B] with their captions `slots`
+        [B].
 
         Comparisons of two texts come after those of the audio with them.
         """
@@ -176,12 +177,12 @@ class Estimator:
         return weigh_pairs
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
-        """What is estimated of a comparison's pairs. Called without gradients."""
+        """The estimate for a comparison's pairs. Called without gradients."""
         return PairEstimate()
 
     def is_clean(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """Which pairs of a batch that was weighed are as likely true as not, or more, in the first language, bool [B]; a pair
-        that was not weighed is.
+        """Which pairs of a batch have a clean probability of 0.5 or more in the first language, bool [B]; True for a pair
+        without an estimate.
         """
         self.flush()
         return ~(self.epoch_probabilities[rows, slots, 0] < 0.5)
@@ -232,7 +233,7 @@ class Estimator:
 
 
 class PairEstimate(NamedTuple):
-    """What is estimated of a comparison's n pairs: sample weights [n], None for ones; soft targets [n, n], None for the own
+    """The estimate for a comparison's n pairs: sample weights [n], None for ones; soft targets [n, n], None for the own
     partner, and those of the texts [n, n], None for the columns of `targets`.
     """
 

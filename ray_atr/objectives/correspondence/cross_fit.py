@@ -1,10 +1,10 @@
-"""Similarities of clips and captions by a regression that never saw the clip: each fold is scored by what the others say.
+"""Similarities of clips and captions by a regression that never saw the clip: each fold is scored by a regression on the others.
 
-A model that was trained on a wrong pair has memorised it. So of all folds but one, the captions' vectors are regressed on the
-clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
-to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
-random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
-loss, in a thirtieth of the time. An audit has another scorer beside this one (`both_ways`).
+A model that was trained on a wrong pair has memorised it. So the captions' vectors of all folds but one are regressed on the
+clips' vectors (ridge regression, one for each language), and the pairs of that one fold are scored: the nearer a caption is to
+the caption that the regression expects of a clip, the better it fits. The vectors come from encoders that do not know the
+pairs. Wrong pairs that are random average out in a regression, so it finds more of them at 40% and beyond than two heads
+trained with the contrastive loss, in a thirtieth of the time. An audit has another scorer beside this one (`both_ways`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ray_atr.objectives.correspondence.ridge import (
 
 RANDOM_FOLDS, RANDOM_MISPAIRS = 5, 20_000
 LEAST_RANDOM = 2 / 3
-"""Share of random captions among wrong ones below which a regression's judgement is not relied on."""
+"""Share of random captions among wrong ones below which a regression's clean probabilities are not used."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Fold:
     language: Integers
 
     def score(self, place: Integers, caption: Integers) -> Floats:
-        """Of the clips at these places of the fold [p] with these captions [p]."""
+        """The scores [p] of pairs: the clips at these places in the fold [p], with these captions [p]."""
         captions, row = np.unique(caption, return_inverse=True)
         if len(place) <= len(captions) * self.audio.shape[1]:
             return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
@@ -106,17 +106,19 @@ class Fold:
 
 
 class PairScorer(Protocol):
-    """What says how captions [m] of one language fit clips: vectors of both, of equal width, whose inner product is the fit."""
+    """Scores how captions [m] of one language fit clips: gives both vectors of equal width, whose inner product is the score."""
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
         """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        """Of the clips [n] held out and of all captions [m], by what is said of the other clips; zeros if that is nothing."""
+        """The vectors of the held-out clips [n] and of all captions [m], learned from the other clips; zeros if these are too
+        few.
+        """
 
 
 class OneWay:
-    """The caption that a regression of captions on clips expects."""
+    """Scores by the caption that a regression of captions on clips expects of each clip."""
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
         self.audio, self.clip = audio, clip
@@ -166,7 +168,7 @@ def cross_fit(
 
 
 def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) -> Floats:
-    """Of each caption [M] the share of random mispairs, by folds that did not see it, that score at least as high.
+    """The p-value of each caption, [M]: the share of random mispairs that score at least as high, by folds that did not see it.
 
     NaN where a fold's captions all say the same. Raises ValueError as `cross_fit` does.
     """
@@ -182,10 +184,10 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
 
 
 def random_share(doubted: Pairs, seed: int) -> float:
-    """How many of the pairs that are taken for wrong have captions as random ones: the upper end of a one-sided 95% interval.
+    """The share of pairs taken for wrong whose caption is a random one: the upper end of a one-sided 95% interval.
 
-    A random caption cannot be predicted from its clip by the other wrong pairs. One that is always confused with the same other
-    one can, and then it is not told which of the two is right. 1 where the pairs are too few.
+    A regression on the other wrong pairs cannot predict a random caption. It can predict one that a class always has in the place
+    of another; which of the two is right is then not known. 1 if there are too few pairs.
     """
     if len(np.unique(doubted.clip)) < 2 * RANDOM_FOLDS:
         return 1.0

@@ -77,8 +77,9 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         """Each pair's clean probability by the regression; NaN where there is none."""
 
     def estimate_from(self, *readings: PairVectors) -> dict[str, Tensor]:
-        """What vectors of the same captions say, for `take`: tables by name; by language, [K], how much was found and how random
-        wrong captions are. Of several readings, of each language the one that tells most.
+        """The estimate from vectors of the captions, for `take`: tables by name, and by language, [K], the share of true pairs
+        that was found and the share of random captions among wrong ones. Of several readings of the same captions, each
+        language uses the one that finds most.
         """
         N, J, K = self.left_out.shape
         rows, slots, languages = readings[0].pair_index
@@ -131,7 +132,7 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         return {**tables, "found_share": found_shares, "random_share": random_shares}
 
     def take(self, estimated: Mapping[str, Tensor]) -> None:
-        """Use what `estimate_from` found."""
+        """Use the result of `estimate_from`."""
         for name, table in estimated.items():
             if name not in ("found_share", "random_share"):
                 self.tables[name] = table.to(self.device)

@@ -157,7 +157,7 @@ def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_p
 
 
 def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
-    """Of rows [n, W] the logarithm of the sum over the bank's captions [n], and their mean under p_i, [n, W]."""
+    """For rows [n, W]: the logarithm of the sum over the bank's captions, [n], and the mean of these under p_i, [n, W]."""
     totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
     for start in range(0, len(predicted), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
@@ -168,10 +168,11 @@ def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Fl
 
 
 def clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+    """b_i of each pair, [m], from the products of its row's prediction with its own caption [m, W]."""
     return clean_of(np.einsum("mw,mw->m", predicted[row], own) - totals[row], share)
 
 
 def clean_of(log_ratio: Floats, share: float) -> Floats:
-    """Bayes' rule: how likely pairs [m] are right, whose captions are so much likelier for their clips than for others, [m]."""
+    """Bayes' rule: the clean probability of each pair, [m], from log r_i [m]."""
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

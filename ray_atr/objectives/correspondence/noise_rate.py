@@ -47,7 +47,7 @@ class WrongShare(NamedTuple):
 
 
 def p_values(scores: Floats, mispairs: Floats) -> Floats:
-    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
+    """The p-value of each score, [M]: the share of random mispairs [R] that score at least as high, never 0."""
     null = np.sort(mispairs)
     at_least = len(null) - np.searchsorted(null, scores, side="left")
     return np.asarray((at_least + 1) / (len(null) + 1))
@@ -78,7 +78,7 @@ def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64]
 
 
 def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> WrongShare:
-    """What p-values [M] say of the share of wrong pairs.
+    """The estimated share of wrong pairs, from p-values [M].
 
     Pairs of one of the clips [M] count as one observation, as they fit or do not fit together; None: each is its own.
     """

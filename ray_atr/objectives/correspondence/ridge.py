@@ -1,4 +1,4 @@
-"""Captions' vectors regressed on clips' vectors: what a clip's caption should be by what is said of the others.
+"""Ridge regression of captions' vectors on clips' vectors: the caption that is expected of a clip by the other clips' captions.
 
 The strength of the ridge is the one whose predictions with each row left out are the best (Allen's PRESS), which is known
 from one decomposition: the more is wrong, the stronger it is.
@@ -34,7 +34,7 @@ class Ridge:
         self.sampled = slice(None, None, -(-len(rows) // ROWS))
 
     def left_out(self, targets: Floats) -> Floats:
-        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
+        """The prediction for each row, [n, W], from the targets [n, W] of the other rows, less the mean of all targets.
 
         The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
         """
@@ -59,7 +59,7 @@ class Ridge:
         return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
 
     def _left_out_errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
-        """The error of each left-out prediction: what is left, over 1 - leverage."""
+        """The error of each left-out prediction: the residual, divided by 1 - leverage."""
         rotated = self.rotated[rows]
         leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
         errors = wanted[rows] - rotated @ (shrunk[:, None] * product)

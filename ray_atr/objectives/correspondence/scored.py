@@ -72,7 +72,7 @@ class MixtureEstimator(Estimator):
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
-        """The score of each pair, [n]; NaN if nothing is told of it here, so that it keeps the one that it has."""
+        """The score of each pair, [n]; NaN if this batch gives none, so that the pair keeps its earlier score."""
         raise NotImplementedError
 
 
@@ -117,8 +117,9 @@ def _posterior(
 ) -> Floats:
     """One step: both components fitted to the weights [n], and the low one's posterior under them.
 
-    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. Log densities are products of what is `known` of
-    a value, [n, 3], and of what `weigh` makes of mean and variance, so that a step is two products of matrices.
+    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. A log density is the product of a value's
+    `statistics` [n, 3] with the weights that `log_density_weights` gives for mean and variance, so that a step is two products
+    of matrices.
     """
     of_low = low @ powers
     fitted = []
