@@ -65,46 +65,46 @@ OPTIONS = EvaluateCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(EvaluateCommand, arguments, program)
-    for name, share in (("--prior", given.prior), ("--false-nothing", given.false_nothing)):
-        if share is not None and not (given.calibrate and 0 < share < 1):
+    command = parse(EvaluateCommand, arguments, program)
+    for name, share in (("--prior", command.prior), ("--false-nothing", command.false_nothing)):
+        if share is not None and not (command.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
     tasks = []
-    if given.mteb:
+    if command.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
 
         # Before any encoding, to report a wrong name or a missing extra at once.
-        tasks = find_tasks(given.mteb, given.evaluation, find_checkpoint(given.checkpoint[0]))
+        tasks = find_tasks(command.mteb, command.evaluation, find_checkpoint(command.checkpoint[0]))
     # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
     with counting("clips and captions", console) as count:
         evaluated = evaluate(
-            given.checkpoint,
-            given.evaluation,
-            baseline=given.baseline,
-            encoding=given.encoding,
-            out=given.out,
+            command.checkpoint,
+            command.evaluation,
+            baseline=command.baseline,
+            encoding=command.encoding,
+            out=command.out,
             progress=lambda name, done, total: count(f"encoding by {name}", done, total),
             say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_evaluation(evaluated, console)
-    if given.trec:
+    if command.trec:
         from ray_atr.evaluation.trec import write_trec
 
         print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
-    if given.card:
+    if command.card:
         from ray_atr.evaluation.card import write_card
 
         print_plain(console, [f"card:    {write_card(evaluated)}"])
-    if given.calibrate:
+    if command.calibrate:
         from ray_atr.evaluation.calibrate import calibrate
         from ray_atr.metrics.nothing import FALSE_SHARE
 
-        share = FALSE_SHARE if given.false_nothing is None else given.false_nothing
-        print_calibration(calibrate(evaluated, prior=given.prior, false_nothing=share), evaluated, console)
+        share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
+        print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
     if tasks:
         from ray_atr.evaluation.mteb_scoring import score_tasks
 

@@ -31,11 +31,11 @@ OPTIONS = ExportCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(ExportCommand, arguments, program)
+    command = parse(ExportCommand, arguments, program)
     from ray_atr.deploy.export.exporting import export
 
-    with heartbeat(f"export of {given.retriever} to {given.to}") as say:
-        exported = export(given.retriever, given.to, given.out, given.comparison, say=say)
+    with heartbeat(f"export of {command.retriever} to {command.to}") as say:
+        exported = export(command.retriever, command.to, command.out, command.comparison, say=say)
     print(
         f"largest difference from encode_*: {exported.difference:.2g}, over {exported.clips} clips and {exported.texts} texts"
     )

@@ -44,19 +44,19 @@ OPTIONS = PackCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given, settings = parse_with_settings(PackCommand, arguments, program)
+    command, settings = parse_with_settings(PackCommand, arguments, program)
     from ray_atr.deploy.pack.making import make_pack
 
-    with heartbeat(f"a pack for {given.space} by {given.fit.method}") as say:
+    with heartbeat(f"a pack for {command.space} by {command.fit.method}") as say:
         pack = make_pack(
-            given.space,
-            given.captions,
-            given.text,
-            given.out,
-            space_text=given.space_text,
-            options=given.fit,
+            command.space,
+            command.captions,
+            command.text,
+            command.out,
+            space_text=command.space_text,
+            options=command.fit,
             settings=settings,
-            split=given.split,
+            split=command.split,
             say=say,
         )
     Console().print(_table(pack))

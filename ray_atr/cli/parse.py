@@ -75,12 +75,12 @@ def _read_fields(info: constructors.StructTypeInfo) -> constructors.StructConstr
     if not any("help" in field.metadata for field in fields):
         return None
     hints = get_type_hints(info.type, include_extras=True)
-    given = vars(info.default) if isinstance(info.default, info.type) else {}
-    specs = (_read_field(entry, hints[entry.name], given) for entry in fields)
+    values = vars(info.default) if isinstance(info.default, info.type) else {}
+    specs = (_read_field(entry, hints[entry.name], values) for entry in fields)
     return constructors.StructConstructorSpec(info.type, tuple(specs))
 
 
-def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> constructors.StructFieldSpec:
+def _read_field(field: dataclasses.Field[Any], hint: Any, values: Mapping[str, Any]) -> constructors.StructFieldSpec:
     """The tyro specification of a field. Empty defaults are hidden, as the help says what happens without a value."""
     default = constructors.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -88,7 +88,7 @@ def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, An
     metavar, unset = field.metadata.get("metavar"), field.metadata.get("unset")
     shown = f"(default: {unset})" if unset else _shown
     hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=shown)]
-    return constructors.StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
+    return constructors.StructFieldSpec(field.name, hint, values.get(field.name, default), field.metadata.get("help"))
 
 
 def _shown(default: str) -> str:

@@ -451,13 +451,13 @@ def _earlier(
 
 
 def _resumed_or_given(
-    info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()
+    info: Mapping[str, Any], name: str, typed: Any, default: Any, allowed: Collection[str] = ()
 ) -> Any:
     """An option as given, else as in the run folder. ValueError if they differ, or it is not allowed."""
     option = "--" + name.replace("_", "-")
-    if allowed and given is not None:
-        require_known(option, given, allowed)
+    if allowed and typed is not None:
+        require_known(option, typed, allowed)
     stored = info.get(name, default)
-    if info and given is not None and given != stored:
-        raise refuse(option, given, f"{stored} with --resume, as in the run folder")
-    return stored if given is None else given
+    if info and typed is not None and typed != stored:
+        raise refuse(option, typed, f"{stored} with --resume, as in the run folder")
+    return stored if typed is None else typed

@@ -157,17 +157,17 @@ def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Wavefo
     All windows have the same length, so that they have equal weight: the last one ends with the clip and overlaps the one
     before. A clip of at most one window plus `SLACK` is one window.
     """
-    length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
+    length, before, waiting = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
     for block in samples:
-        held = np.concatenate([held, block])
-        while len(held) > length + (SLACK * length if is_first else 0):
-            yield held[:length]
-            before, held, is_first = held[:length], held[length:], False
+        waiting = np.concatenate([waiting, block])
+        while len(waiting) > length + (SLACK * length if is_first else 0):
+            yield waiting[:length]
+            before, waiting, is_first = waiting[:length], waiting[length:], False
     if is_first:
-        yield held[:length]
-    elif len(held) > SLACK * length:
-        yield np.concatenate([before, held])[-length:]
+        yield waiting[:length]
+    elif len(waiting) > SLACK * length:
+        yield np.concatenate([before, waiting])[-length:]
 
 
 def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Waveform:

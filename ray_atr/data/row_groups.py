@@ -44,12 +44,12 @@ def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
 
 
 @contextmanager
-def _opened(file: Location, what: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
+def _opened(file: Location, reason: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
     try:
         with open_arrow(file) as source:
             yield pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None
+        raise ValueError(f"{file}: {reason} ({shortened(str(error))})") from None
 
 
 # Cached, since every row group is read by itself and needs the manifest.

@@ -259,13 +259,13 @@ def write_clips(
     """Write clips, of splits in any order, as a data set. ValueError for a bad or repeated clip, or a used folder.
     `beside` are local folders that are copied into it.
     """
-    seen: set[str] = set()
+    clip_ids: set[str] = set()
 
     def each_once() -> Iterator[Clip]:
         for clip in clips:
-            if clip.clip_id in seen:
+            if clip.clip_id in clip_ids:
                 raise ValueError(f"clip {clip.clip_id!r}: its id occurs twice; ids must be unique in a data set")
-            seen.add(clip.clip_id)
+            clip_ids.add(clip.clip_id)
             yield clip
 
     with new_data_set(out) as aside:
@@ -401,9 +401,9 @@ def read_manifest(folder: str | storage.Location) -> Manifest:
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
         parts = content.get("parts", [])
-        held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
+        content_text = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
         # Strict types, except that JSON's lists become tuples.
-        manifest = _manifest_type().validate_json(held, strict=True)
+        manifest = _manifest_type().validate_json(content_text, strict=True)
     except KeyError as error:
         raise ValueError(f"{file}: not a manifest of clips ({error} is missing)") from None
     except ValidationError as error:

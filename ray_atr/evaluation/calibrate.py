@@ -79,17 +79,17 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(0).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    for language, given in relevance.items():
-        clips = np.unique(given.clip.numpy())
+    for language, own_relevance in relevance.items():
+        clips = np.unique(own_relevance.clip.numpy())
         if len(halves[0]) < 2 or not all(np.isin(half, clips).any() for half in halves):
             few = f"{counted(len(clips), 'clip')} with {language} captions of {counted(num_clips, 'clip')}"
             raise refuse(
                 "--calibrate", few, "a split of more: it is fitted on one half of them and measured on the other"
             )
     of_halves: dict[str, list[CalibrationScore]] = {}
-    for fitted, held in (halves, halves[::-1]):
+    for fitted, held_out in (halves, halves[::-1]):
         calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior)
-        held_scores, held_relevance = _of_clips(scores, relevance, held)
+        held_scores, held_relevance = _of_clips(scores, relevance, held_out)
         for language, of_pairs in held_scores.items():
             measured = measure(calibration, language, of_pairs, held_relevance[language])
             of_halves.setdefault(language, []).append(measured)
@@ -123,9 +123,12 @@ def _of_clips(
     """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
     place = torch.from_numpy(clips)
     parts = {}
-    for language, given in relevance.items():
-        is_chosen = torch.isin(given.clip, place)
+    for language, own_relevance in relevance.items():
+        is_chosen = torch.isin(own_relevance.clip, place)
         parts[language] = Relevance(
-            given.text[is_chosen], torch.searchsorted(place, given.clip[is_chosen]), given.num_texts, len(clips)
+            own_relevance.text[is_chosen],
+            torch.searchsorted(place, own_relevance.clip[is_chosen]),
+            own_relevance.num_texts,
+            len(clips),
         )
     return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

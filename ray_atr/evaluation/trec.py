@@ -34,9 +34,9 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
     clips = [quote(clip, safe="") for clip in split.clip_ids]
     relevance = split.captions.relevance
     written = []
-    for language, given in evaluated.embedded.text.items():
+    for language, embeddings in evaluated.embedded.text.items():
         rows = np.flatnonzero(split.captions.present[language])
-        text = retriever.vectors(torch.as_tensor(given)[torch.from_numpy(rows)])
+        text = retriever.vectors(torch.as_tensor(embeddings)[torch.from_numpy(rows)])
         is_relevant = np.isin(relevance.text.numpy(), rows)
         pairs = zip(
             relevance.text.numpy()[is_relevant].tolist(), relevance.clip.numpy()[is_relevant].tolist(), strict=True

@@ -280,8 +280,8 @@ def _unit_groups(samples: Samples) -> list[np.ndarray]:
     for sample in samples.values():
         units = np.unique(sample.unit)
         same = [group for group in groups if len(np.intersect1d(group, units))]
-        apart = [group for group in groups if not len(np.intersect1d(group, units))]
-        groups = [*apart, np.unique(np.concatenate([units, *same]))]
+        others = [group for group in groups if not len(np.intersect1d(group, units))]
+        groups = [*others, np.unique(np.concatenate([units, *same]))]
     return groups
 
 

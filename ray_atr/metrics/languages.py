@@ -182,8 +182,8 @@ def embedding_metrics(
             distance = _mean_distance(captions[ENGLISH], captions[language], both)
             result[Metric("embedding", language, "language_distance")] = distance
     for name in ("modality_gap", "language_gap", "language_distance"):
-        asked = [language for language in rows if name == "modality_gap" or language != ENGLISH]
-        values = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
+        measured = [language for language in rows if name == "modality_gap" or language != ENGLISH]
+        values = [result[key] for language in measured if (key := Metric("embedding", language, name)) in result]
         if values:
             result[Metric("embedding", MEAN, name)] = sum(values) / len(values)
     return result

@@ -219,9 +219,9 @@ class Retriever(nn.Module):
         True
         """
         if not text.ndim == audio.ndim == 2 or text.shape[1] != audio.shape[1]:
-            given = f"{tuple(text.shape)} and {tuple(audio.shape)}"
+            shapes = f"{tuple(text.shape)} and {tuple(audio.shape)}"
             raise refuse(
-                "shapes of text and audio", given, "[M, r] and [N, r]: what encode_text and encode_audio return"
+                "shapes of text and audio", shapes, "[M, r] and [N, r]: what encode_text and encode_audio return"
             )
         if self.distance == "cosine":
             return text @ audio.T
@@ -257,11 +257,11 @@ class Retriever(nn.Module):
         that can be sharded are in groups of their own: fused optimisers do not mix sharded and other weights.
         """
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-        apart = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
+        of_towers = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
 
         def add(parameter: nn.Parameter, rate: float, decay: float = weight_decay) -> None:
             if parameter.requires_grad:
-                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in apart
+                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in of_towers
                 groups.setdefault(key, []).append(parameter)
 
         for tower, settings in ((self.audio_tower, self.settings.audio), (self.text_tower, self.settings.text)):
@@ -399,8 +399,8 @@ class Retriever(nn.Module):
             allowed = "a mono waveform [S] (average the channels first: samples.mean(axis=1)), or a list of clips"
             raise refuse("clips", f"an array of shape {shape}", allowed)
         alone = isinstance(clips, str | Path | bytes) or (shape is not None and len(shape) == 1)
-        given: Any = [clips] if alone else clips
-        embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.pools_windows)
+        inputs: Any = [clips] if alone else clips
+        embedded, owners = self._embed_windows(inputs, sample_rate, batch_size, self.settings.pools_windows)
         return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
 
     @torch.inference_mode()
@@ -466,8 +466,8 @@ class Retriever(nn.Module):
 
     def warning_of_languages(self, languages: Sequence[str]) -> str:
         """A warning about languages that the retriever was not trained on; empty if there are none or it is unknown."""
-        asked = {require_language(code).code for code in languages}
-        unseen = sorted(asked.difference(self.languages or asked))
+        codes = {require_language(code).code for code in languages}
+        unseen = sorted(codes.difference(self.languages or codes))
         if not unseen:
             return ""
         trained = ", ".join(self.languages)
@@ -492,11 +492,15 @@ class Retriever(nn.Module):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
             # The inputs are vectors [N, W] already.
-            given = torch.as_tensor(texts)
-            if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
-                raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
+            vectors = torch.as_tensor(texts)
+            if (
+                vectors.ndim != 2
+                or vectors.shape[1] != self.text_tower.width
+                or not bool(torch.isfinite(vectors).all())
+            ):
+                raise refuse("texts", tuple(vectors.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
             with self.evaluating():
-                return _refuse_zero(_unit(self.text_projection(given.float().to(self.device))).cpu(), "text")
+                return _refuse_zero(_unit(self.text_projection(vectors.float().to(self.device))).cpu(), "text")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise refuse(f"text {number}", text, "a string")
@@ -565,8 +569,8 @@ class Retriever(nn.Module):
             linked = {
                 kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
             }
-            held = self.state_dict() if weights is None else weights
-            state = {name: value for name, value in held.items() if not name.startswith(self._saved_by_towers)}
+            saved_state = self.state_dict() if weights is None else weights
+            state = {name: value for name, value in saved_state.items() if not name.startswith(self._saved_by_towers)}
             seal_folder(aside, write_state(aside, state, linked))
             # Without a digest: an evaluation replaces it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
@@ -659,8 +663,8 @@ class Retriever(nn.Module):
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
-        held = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
-        load_weights(retriever, {**held, **read_weights(folder)}, source=str(folder), path="model folder")
+        state = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
+        load_weights(retriever, {**state, **read_weights(folder)}, source=str(folder), path="model folder")
         retriever.languages = tuple(map(str, content.get("languages", ())))
         retriever.trained_captions = trained_captions_of(content, folder)
         return retriever.eval()
@@ -698,11 +702,11 @@ def _seconds(clip: Clip, sample_rate: int) -> float:
     return sum(map(len, sound.blocks())) / sound.sample_rate
 
 
-def _refuse_zero(embedded: Tensor, what: str) -> Tensor:
+def _refuse_zero(embedded: Tensor, kind: str) -> Tensor:
     """The embeddings [N, D]. ValueError for one that is zero or not finite, which cannot be ranked."""
     wrong = (~(embedded.norm(dim=-1) > 0.5)).nonzero().flatten().tolist()
     if wrong:
-        raise refuse(f"{what} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
+        raise refuse(f"{kind} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
     return embedded
 
 

@@ -119,8 +119,8 @@ class WithWords(TextTower):
         V, is_word = len(self.words), token_ids < 0
         counts = torch.zeros(len(token_ids), V + 1, device=token_ids.device)
         counts.scatter_add_(1, (-1 - token_ids).clamp(min=0), is_word.float())
-        known, unknown = counts[:, :V].sum(dim=1), counts[:, V]
-        share = (known - unknown).clamp(min=0) / (known + unknown).clamp(min=1)
+        num_known, num_unknown = counts[:, :V].sum(dim=1), counts[:, V]
+        share = (num_known - num_unknown).clamp(min=0) / (num_known + num_unknown).clamp(min=1)
         return torch.cat([counts[:, :V].clamp(max=1), share[:, None]], dim=1)
 
 

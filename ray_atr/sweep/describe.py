@@ -116,10 +116,10 @@ def untrained_line(experiment: Experiment) -> str:
     """A line about languages of the data set that are validated but not trained on; else empty."""
     experiment = with_languages(experiment)
     data, trained = experiment.data, experiment.trained_languages
-    if data.source == "soundscapes" or not (left := [code for code in data.languages if code not in trained]):
+    if data.source == "soundscapes" or not (untrained := [code for code in data.languages if code not in trained]):
         return ""
     return (
-        f"captions in {', '.join(left)} are validated alone: objective.scheme={experiment.objective.scheme.name} trains on "
+        f"captions in {', '.join(untrained)} are validated alone: objective.scheme={experiment.objective.scheme.name} trains on "
         f"{', '.join(trained)}; --objective.scheme ml_clap trains on all"
     )
 

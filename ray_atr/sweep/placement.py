@@ -115,7 +115,7 @@ class _Devices:
             return False
         share = min(gpus, 1.0)
         count = 0 if gpus == 0 else max(1, round(gpus))
-        free = [number for number, left in enumerate(self.gpus) if left + TOLERANCE >= share]
+        free = [number for number, share_left in enumerate(self.gpus) if share_left + TOLERANCE >= share]
         if len(free) < count:
             return False
         for number in free[:count]:

@@ -108,9 +108,9 @@ class TrialQueue:
 
     def take_waiting(self, trial_ids: Collection[str]) -> list[TrialFolder]:
         """Remove trials from the queue; returns those of them that were waiting."""
-        taken = [trial for trial in self.waiting if trial.trial_id in trial_ids]
+        removed = [trial for trial in self.waiting if trial.trial_id in trial_ids]
         self.waiting = deque(trial for trial in self.waiting if trial.trial_id not in trial_ids)
-        return taken
+        return removed
 
     def _propose(self) -> bool:
         if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:

@@ -65,7 +65,7 @@ class BaseSource:
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
         """The entries of some rows, embedded in evaluation mode; the retriever's mode is restored."""
         texts = TextBatcher(retriever)
-        parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
+        parts = [rows[part] for part in rows_in_parts(0, len(rows), CLIPS)]
         with retriever.evaluating():
             audio = embed_batches(retriever, clip_batches(self.features, parts))
             of_languages = [

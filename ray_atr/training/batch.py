@@ -147,11 +147,11 @@ def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | N
 
 def numbered(names: Sequence[str]) -> list[str]:
     """The names, those that occur again with a number that tells them apart."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     unique = []
     for name in names:
-        unique.append(f"{name}@{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+        unique.append(f"{name}@{counts[name]}" if counts[name] else name)
+        counts[name] += 1
     return unique
 
 
@@ -225,7 +225,7 @@ class TrainingData:
         if self._weights is not None:
             chosen = weighted(self._samples, self._parts, self._weights, self.experiment.seed, epoch)
             order = training_plan(numbered([self._samples[sample] for sample in chosen.tolist()]), **shared)
-            order = EpochOrder(epoch=epoch, rows=[chosen[places] for places in order.rows])
+            order = EpochOrder(epoch=epoch, rows=[chosen[part] for part in order.rows])
         elif self._groups is None:
             order = training_plan(self._samples, **shared)
         else:

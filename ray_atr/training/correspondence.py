@@ -116,28 +116,30 @@ class AuditedShare(NamedTuple):
         return [math.nan if (share := self.share_of(language)) is None else share for language in languages]
 
 
-def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
+def audit_of_wrong_share(wrong_share: float | str) -> AuditedShare | None:
     """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
-    if not isinstance(given, str) or given == "auto":
+    if not isinstance(wrong_share, str) or wrong_share == "auto":
         return None
-    file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
+    file = locate(wrong_share) if wrong_share.endswith(".json") else locate(wrong_share) / "audit.json"
     facts = read_json(file) if file_exists(file) else {}
     if not isinstance(facts, dict) or not {"interval_95", "wrong_share_by_language"} & facts.keys():
         raise refuse(
-            "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
+            "data.wrong_share",
+            wrong_share,
+            "auto, a share below 1, the folder of an audit, or the file of its --estimate",
         )
     return AuditedShare(file, facts)
 
 
-def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
+def wrong_shares(wrong_share: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
     """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
 
     NaN for languages that are neither trained nor audited. ValueError, naming the file, if a trained one was not audited.
     """
-    if given == "auto":
+    if wrong_share == "auto":
         return None
-    audit = audit_of_wrong_share(given)
-    return [float(given)] * len(languages) if audit is None else audit.shares(languages, trained)
+    audit = audit_of_wrong_share(wrong_share)
+    return [float(wrong_share)] * len(languages) if audit is None else audit.shares(languages, trained)
 
 
 def read_first(
@@ -184,10 +186,14 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
-        reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+        reads, consequence = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
-        what = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
-    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, what)
+        consequence = (
+            "so few of the wrong ones among them will be found; start from weights that were trained on other data"
+        )
+    logger.warning(
+        "train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, consequence
+    )
     return reads
 
 

@@ -112,10 +112,10 @@ class WorkerGroup:
             dist.barrier()
 
 
-def bytes_for_losses(given: float | None, device: torch.device) -> float:
+def bytes_for_losses(loss_bytes: float | None, device: torch.device) -> float:
     """Bytes that a worker's part of a shared loss may take on its device; `given` None is `scaling.loss_memory=auto`."""
-    if given is not None:
-        return given
+    if loss_bytes is not None:
+        return loss_bytes
     if device.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_properties(device).total_memory / 4
     return 2.0**30

@@ -220,10 +220,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
         # Another attempt would end in the same way: written as the trial's error instead of raised, which would restart workers.
         write_error(folder, str(error))
     except (MemoryError, RuntimeError) as error:
-        what = "".join(traceback.format_exception_only(error))
-        if experiment.scaling.has_workers or not remedy(what):
+        reason = "".join(traceback.format_exception_only(error))
+        if experiment.scaling.has_workers or not remedy(reason):
             raise
-        write_error(folder, shortened(what) + remedy(what))
+        write_error(folder, shortened(reason) + remedy(reason))
 
 
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:

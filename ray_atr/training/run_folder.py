@@ -250,9 +250,9 @@ class RunFolder:
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
-        for file, what in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
+        for file, kind in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
             if storage.file_exists(folder / file):
-                raise ValueError(f"{folder}: holds a {what} ({file}); choose another folder for the run")
+                raise ValueError(f"{folder}: holds a {kind} ({file}); choose another folder for the run")
         settings = flatten(experiment)
         refuse_secrets(settings)
         try:

@@ -164,7 +164,11 @@ def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
 
 
 def check_finite(
-    what: str, value: Tensor, clip_ids: Sequence[str], group: WorkerGroup, scalars: Mapping[str, Tensor] | None = None
+    value_name: str,
+    value: Tensor,
+    clip_ids: Sequence[str],
+    group: WorkerGroup,
+    scalars: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Raise NonFiniteError on every worker if the value is not finite on one of them."""
     if not group.any(not bool(torch.isfinite(value).all())):
@@ -172,5 +176,5 @@ def check_finite(
     named = ", ".join(f"{name}={float(scalar):g}" for name, scalar in (scalars or {}).items())
     clips = ", ".join(clip_ids[:8]) + (", ..." if len(clip_ids) > 8 else "")
     raise NonFiniteError(
-        f"{what} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
+        f"{value_name} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
     )

@@ -29,13 +29,6 @@ from ray_atr.workshop.importing.join import join_data_sets
 from tests.support.tiny import NOTES, make_data, prepared_for, tiny, tone_clip
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones", num_train=24)
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def _any_towers_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_rate, "CHANCE", 1.0)

@@ -124,10 +124,10 @@ def score_model(
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
-    if (asked := embedded.zero_shot) is not None:
+    if (zero_shot := embedded.zero_shot) is not None:
         by_distance = embedded.metric if ranking.ranking != "cosine" else None
         classified = classify_languages(
-            clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
+            clips, zero_shot.class_texts, zero_shot.classes, zero_shot.labels, metric=by_distance, device=device
         )
         metrics |= classification_metrics(classified, embedded.trained)
         samples |= zero_shot_samples(classified)

@@ -141,13 +141,13 @@ def similarity_and_plan(similarity: Array, plan: Array, *, title: str = "") -> F
     As Luong et al. 2024, Figure 3. Both are [n, m]; with a query's own clip at its own index the diagonal is what should
     light up. The plan is drawn as a row's share, so that rows compare.
     """
-    left = as_floats("similarity", similarity).cpu().double().numpy()
+    similarities = as_floats("similarity", similarity).cpu().double().numpy()
     right = as_floats("plan", plan).cpu().double().numpy()
-    if left.ndim != 2 or left.shape != right.shape:
-        raise refuse("plan.shape", right.shape, f"{left.shape}, the similarity's")
+    if similarities.ndim != 2 or similarities.shape != right.shape:
+        raise refuse("plan.shape", right.shape, f"{similarities.shape}, the similarity's")
     share = right / np.maximum(right.sum(1, keepdims=True), np.finfo(float).tiny)
     figure = Figure(figsize=(10, 4.6), layout="constrained")
-    panels = ((left, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))
+    panels = ((similarities, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))
     for axes, (values, name, colours, low) in zip(figure.subplots(1, 2), panels, strict=True):
         image = axes.imshow(values, cmap=colours, vmin=low, interpolation="nearest", aspect="auto")
         axes.set(title=name, xlabel="clip", ylabel="caption")

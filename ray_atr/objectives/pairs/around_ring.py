@@ -313,8 +313,8 @@ class _AroundRing(torch.autograd.Function):
                     held[owner, rows.start] = tile
         loss.join_columns()
         if loss.needs_second_pass:
-            again = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
-            for owner, block in again:
+            blocks_of_v = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
+            for owner, block in blocks_of_v:
                 for rows in _tiles(ring, owner, u):
                     tile = held[owner, rows.start] if ctx.is_held else _logits(u, block, bias, rows)
                     loss.add_again(tile, rows, owner)

@@ -84,9 +84,9 @@ def default_tolerance(dtype: torch.dtype, log_range: float) -> float:
     return 1e-9 if dtype == torch.float64 else max(1e-5, torch.finfo(dtype).eps * log_range)
 
 
-def marginal_of(given: Tensor | None, size: int, cost: Tensor) -> Tensor:
+def marginal_of(marginal: Tensor | None, size: int, cost: Tensor) -> Tensor:
     """The given marginal [size], or the uniform one, in the cost's number type and on its device."""
-    return cost.new_full((size,), 1 / size) if given is None else given.detach().to(cost)
+    return cost.new_full((size,), 1 / size) if marginal is None else marginal.detach().to(cost)
 
 
 def require_marginal(name: str, marginal: Tensor, size: int) -> None:

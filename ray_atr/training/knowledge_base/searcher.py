@@ -339,8 +339,8 @@ class Searcher:
             return positions
         for number, table in enumerate(tables):
             # A single table is for the queries of every language; otherwise each language has its own.
-            asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
-            clip, query = asked.nonzero(as_tuple=True)
+            is_searched = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
+            clip, query = is_searched.nonzero(as_tuple=True)
             if len(clip) or table.is_shared:
                 own_of = None if own is None else own.to(clip.device)[clip]
                 positions[clip, query] = _without_own(table, queries[clip, query], k, own_of)
@@ -372,11 +372,11 @@ def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: i
     The k-th clip's draws depend on (seed, step, its id) alone; entries that are absent are drawn last.
     """
 
-    def drawn(neighbours: Tensor, what: str) -> Tensor:
+    def drawn(neighbours: Tensor, kind: str) -> Tensor:
         B, Q, pool = neighbours.shape
         if pool <= count:
             return neighbours
-        bits = hashes(ids, seed, "negatives", what, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
+        bits = hashes(ids, seed, "negatives", kind, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
         keys = torch.from_numpy((_mixed(bits) >> np.uint64(11)).astype(np.int64)).view(B, Q, pool)
         order = keys.to(neighbours.device).masked_fill(neighbours < 0, 2**62).argsort(dim=2)
         return neighbours.gather(2, order[:, :, :count])

@@ -145,10 +145,10 @@ def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
     wanted, audio, text, cluster = part.rows(len(first)), [], [], []
     for piece in pieces:
         own = piece.rows
-        here = slice(max(wanted.start, own.start) - own.start, max(0, min(wanted.stop, own.stop) - own.start))
-        audio.append(piece.audio[here])
-        text.append(piece.text[:, here])
-        cluster.append(piece.cluster[here])
+        own_rows = slice(max(wanted.start, own.start) - own.start, max(0, min(wanted.stop, own.stop) - own.start))
+        audio.append(piece.audio[own_rows])
+        text.append(piece.text[:, own_rows])
+        cluster.append(piece.cluster[own_rows])
     return replace(
         first, audio=_joined(audio, 0), text=_joined(text, 1), cluster=_joined(cluster, 0), part=part
     )  # fmt: skip
