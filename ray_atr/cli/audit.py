@@ -104,13 +104,10 @@ def run_estimate(command: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.answers import estimate
 
     assert command.estimate is not None
-    estimated = estimate(Path(command.data), Path(command.estimate), Path(command.out))
+    result = estimate(Path(command.data), Path(command.estimate), Path(command.out))
     print_plain(
         console,
-        [
-            f"{estimated.share:.1%} wrong, 95% interval {estimated.low:.1%} to {estimated.high:.1%}",
-            f"written to {command.out}",
-        ],
+        [f"{result.share:.1%} wrong, 95% interval {result.low:.1%} to {result.high:.1%}", f"written to {command.out}"],
     )
 
 

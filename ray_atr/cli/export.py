@@ -35,11 +35,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     from ray_atr.deploy.export.exporting import export
 
     with heartbeat(f"export of {command.retriever} to {command.to}") as say:
-        exported = export(command.retriever, command.to, command.out, command.comparison, say=say)
+        report = export(command.retriever, command.to, command.out, command.comparison, say=say)
     print(
-        f"largest difference from encode_*: {exported.difference:.2g}, over {exported.clips} clips and {exported.texts} texts"
+        f"largest difference from encode_*: {report.difference:.2g}, over {report.clips} clips and {report.texts} texts"
     )
-    print(f"equal top-10 lists: {exported.same_top_10:.2%}")
-    if exported.int8_recall_loss is not None:
-        print(f"text graph of 8 bits: {exported.int8_recall_loss:.2f} points of R@10 lost")
-    print(f"exported: {exported.folder} ({exported.megabytes:.1f} MB)")
+    print(f"equal top-10 lists: {report.same_top_10:.2%}")
+    if report.int8_recall_loss is not None:
+        print(f"text graph of 8 bits: {report.int8_recall_loss:.2f} points of R@10 lost")
+    print(f"exported: {report.folder} ({report.megabytes:.1f} MB)")

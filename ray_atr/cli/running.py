@@ -75,7 +75,7 @@ def run_plan(
         return
     how = replace(how, ray=ray_of(options, resumed))
     run = resumed or _create(name, experiment, plan, options, recipe_of(options, settings))
-    with advising(f"resume it with {run.resuming}"), run.held():
+    with advising(f"resume it with {run.resuming}"), run.locked():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
 
@@ -258,11 +258,9 @@ def _holds_data_of(run: RunFolder, source: str) -> bool:
     recorded = hashes_of(run.info).values()
     if not recorded or "soundscapes" in (source, run.experiment.data.source):
         return False
-    if (manifest_hash := read_manifest(source).hash) not in recorded:
+    if (own_hash := read_manifest(source).hash) not in recorded:
         names = ", ".join(digest[:16] for digest in recorded)
-        raise refuse(
-            "data.source", f"{source} (hash {manifest_hash[:16]})", f"the data set of {run.path} (hash {names})"
-        )
+        raise refuse("data.source", f"{source} (hash {own_hash[:16]})", f"the data set of {run.path} (hash {names})")
     return True
 
 

@@ -122,7 +122,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
         is_begun = file_exists(place / "sweep.json")
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
-        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
+        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.locked():
             print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
             with shown_progress(experiment.train.epochs, options.write, is_quiet=options.quiet) as progress:
                 result = sweep(

@@ -53,9 +53,7 @@ STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 """The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
 PART = "part"
 """The entry of a joined data set's shard with the name of its part."""
-ROW_POSITIONS = pa.schema(
-    [("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())]
-)
+POSITIONS = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
 @dataclass(frozen=True)
@@ -299,7 +297,7 @@ def write_stored_rows(
 ) -> None:
     """Write clips' features to the store, then the table `file` of their positions: if it exists, the features do."""
     sink, end = pa.BufferOutputStream(), 0
-    with storage.complete_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, ROW_POSITIONS) as positions:
+    with storage.complete_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, POSITIONS) as positions:
         for ids, features in batches:
             contents = [feature.tobytes() for feature in features]
             sizes = np.array([len(content) for content in contents], np.int64)
@@ -309,7 +307,7 @@ def write_stored_rows(
                 output.write(content)
             end += int(sizes.sum())
             positions.write_batch(
-                pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=ROW_POSITIONS)
+                pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=POSITIONS)
             )
     storage.write_bytes(store / file, sink.getvalue().to_pybytes())
 

@@ -88,13 +88,11 @@ def features_of_clips(table: pa.Table, rows: Sequence[int], front_end: FrontEnd)
     return features
 
 
-def features_at(folder: str, front_end: FrontEnd, locations: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
+def features_at(folder: str, front_end: FrontEnd, wanted: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
     """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row group is
     read once for consecutive places in it.
     """
-    return [
-        features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in locations
-    ]
+    return [features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in wanted]
 
 
 def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(0).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    for language, own_relevance in relevance.items():
-        clips = np.unique(own_relevance.clip.numpy())
+    for language, own in relevance.items():
+        clips = np.unique(own.clip.numpy())
         if len(halves[0]) < 2 or not all(np.isin(half, clips).any() for half in halves):
             few = f"{counted(len(clips), 'clip')} with {language} captions of {counted(num_clips, 'clip')}"
             raise refuse(
@@ -123,12 +123,9 @@ def _of_clips(
     """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
     place = torch.from_numpy(clips)
     parts = {}
-    for language, own_relevance in relevance.items():
-        is_chosen = torch.isin(own_relevance.clip, place)
+    for language, own in relevance.items():
+        is_chosen = torch.isin(own.clip, place)
         parts[language] = Relevance(
-            own_relevance.text[is_chosen],
-            torch.searchsorted(place, own_relevance.clip[is_chosen]),
-            own_relevance.num_texts,
-            len(clips),
+            own.text[is_chosen], torch.searchsorted(place, own.clip[is_chosen]), own.num_texts, len(clips)
         )
     return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

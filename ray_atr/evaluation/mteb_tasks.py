@@ -61,9 +61,7 @@ class LocalRetrievalTask(AbsTaskRetrieval):
         self, scores: dict[str, dict[str, float]], qrels: Any, results: Any, hf_split: str, hf_subset: str
     ) -> dict[str, float]:
         """R@k over the queries, which MTEB's own `hit_rate_at_k` rounds to five digits."""
-        return {
-            f"r_at_{k}": float(np.mean([of_query[f"success_{k}"] for of_query in scores.values()])) for k in RECALL_AT
-        }
+        return {f"r_at_{k}": float(np.mean([query[f"success_{k}"] for query in scores.values()])) for k in RECALL_AT}
 
 
 def local_tasks(eval_split: EvalSplit) -> list[LocalRetrievalTask]:

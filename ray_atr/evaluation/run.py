@@ -127,10 +127,7 @@ def evaluate(
         eval_split.captions,
         runs,
         baseline=compared_with,
-        compared=(
-            _joint([checkpoint.name for checkpoint in others] or [locate(path).name for path in baseline]),
-            names,
-        ),
+        compared=(_joint([other.name for other in others] or [locate(path).name for path in baseline]), names),
         trained_before=trained_before,
         clip_ids=eval_split.clip_ids,
         listen=eval_split.listen,

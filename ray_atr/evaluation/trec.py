@@ -37,10 +37,8 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
     for language, embeddings in evaluated.embedded.text.items():
         rows = np.flatnonzero(split.captions.present[language])
         text = retriever.vectors(torch.as_tensor(embeddings)[torch.from_numpy(rows)])
-        is_relevant = np.isin(relevance.text.numpy(), rows)
-        pairs = zip(
-            relevance.text.numpy()[is_relevant].tolist(), relevance.clip.numpy()[is_relevant].tolist(), strict=True
-        )
+        chosen = np.isin(relevance.text.numpy(), rows)
+        pairs = zip(relevance.text.numpy()[chosen].tolist(), relevance.clip.numpy()[chosen].tolist(), strict=True)
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
         for name, lines in ((RUN, _run(retriever, language, rows, text, audio, clips)), (QRELS, qrels)):
             file = place / name.format(language)

@@ -108,12 +108,8 @@ def language_means(values: Mapping[str, Value], trained: Collection[str] | None 
 
     `trained` None: all. Groups without a language are left out.
     """
-    trained_languages = list(values) if trained is None else [language for language in values if language in trained]
-    members = {
-        TRAINED: trained_languages,
-        UNSEEN: [language for language in values if language not in trained_languages],
-        MEAN: list(values),
-    }
+    seen = list(values) if trained is None else [language for language in values if language in trained]
+    members = {TRAINED: seen, UNSEEN: [language for language in values if language not in seen], MEAN: list(values)}
     return {
         group: sum((values[language] for language in languages[1:]), values[languages[0]]) / len(languages)
         for group, languages in members.items()

@@ -132,17 +132,15 @@ def fit_rules(
     halves = order[::2], order[1::2]
     deviations: dict[str, list[Floats]] = {code: [] for code in scores}
     for fitted, held_out in (halves, halves[::-1]):
-        own = fit_levels({code: own_scores.of_clips(fitted) for code, own_scores in scores.items()}, seed)
-        for code, own_scores in scores.items():
-            present = _excess(own_scores.of_clips(held_out), own).present
+        own = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()}, seed)
+        for code, part in scores.items():
+            present = _excess(part.of_clips(held_out), own).present
             if present.shape[1]:
                 deviations[code].append(present - present.mean(axis=1, keepdims=True))
-    excess = {code: _excess(own_scores, levels) for code, own_scores in scores.items()}
+    excess = {code: _excess(part, levels) for code, part in scores.items()}
     rules = {code: _rule(excess[code], deviations[code], false_share) for code in scores}
     together = Evidence(*(np.concatenate(side, axis=1) for side in zip(*excess.values(), strict=True)))
-    return rules, _rule(
-        together, [own_scores for of_halves in deviations.values() for own_scores in of_halves], false_share
-    )
+    return rules, _rule(together, [part for of_halves in deviations.values() for part in of_halves], false_share)
 
 
 def _excess(scores: LanguageScores, levels: Levels | None) -> Evidence:

@@ -301,9 +301,7 @@ class Retriever(nn.Module):
         """The towers' parameters that can be sharded, by name; the same before and after `shard`."""
         named = self.named_parameters(remove_duplicate=False)
         return {
-            name: parameter
-            for name, parameter in named
-            if name.startswith(("audio_tower.", "text_tower.")) and parameter.ndim > 0
+            name: value for name, value in named if name.startswith(("audio_tower.", "text_tower.")) and value.ndim > 0
         }
 
     def trained_state(self) -> dict[str, Tensor]:
@@ -492,15 +490,11 @@ class Retriever(nn.Module):
             raise refuse("texts", texts, "a list of texts")
         if isinstance(texts, np.ndarray | Tensor):
             # The inputs are vectors [N, W] already.
-            vectors = torch.as_tensor(texts)
-            if (
-                vectors.ndim != 2
-                or vectors.shape[1] != self.text_tower.width
-                or not bool(torch.isfinite(vectors).all())
-            ):
-                raise refuse("texts", tuple(vectors.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
+            rows = torch.as_tensor(texts)
+            if rows.ndim != 2 or rows.shape[1] != self.text_tower.width or not bool(torch.isfinite(rows).all()):
+                raise refuse("texts", tuple(rows.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
             with self.evaluating():
-                return _refuse_zero(_unit(self.text_projection(vectors.float().to(self.device))).cpu(), "text")
+                return _refuse_zero(_unit(self.text_projection(rows.float().to(self.device))).cpu(), "text")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise refuse(f"text {number}", text, "a string")

@@ -67,9 +67,7 @@ class LoadReport:
         for name, (stored, wanted) in self.mis_shaped.items():
             lines[name] = f"shape of {name} is {list(stored)}, not {list(wanted)}"
         patterns = tuple(allowed)
-        return [
-            line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        ]
+        return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
     def summary(self) -> str:
         """One line for the log."""

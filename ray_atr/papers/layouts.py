@@ -251,11 +251,7 @@ def _with_references(table: Table, runs: Runs, columns: Sequence[Column], papers
 
     A row is shown if its objective ran, with any settings, or if it is another system.
     """
-    fitting = [
-        candidate
-        for candidate in papers
-        if not candidate.trained_on and runs.measured_sets == [(candidate.data, candidate.split)]
-    ]
+    fitting = [paper for paper in papers if not paper.trained_on and runs.measured_sets == [(paper.data, paper.split)]]
     lead = table.columns[: len(table.columns) - len(columns) - 1]
     ran = set(runs.finished[OBJECTIVE])
     references = []

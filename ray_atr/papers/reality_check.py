@@ -167,12 +167,12 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     trained, spoken = experiment.trained_languages, experiment.data.languages
     groups = {TRAINED: trained, UNSEEN: tuple(language for language in spoken if language not in trained), MEAN: spoken}
     scores = read_scores(trial.folder / TEST_SCORES)
-    groups_of_queries = [
+    wanted = [
         QueryGroup(chosen_by.task, language) for language in groups.get(chosen_by.language, (chosen_by.language,))
     ]
-    if not groups_of_queries or not scores.keys() >= set(groups_of_queries):
+    if not wanted or not scores.keys() >= set(wanted):
         return None
-    samples = [scores[group] for group in groups_of_queries]
+    samples = [scores[group] for group in wanted]
     query, number_of = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
     clip = np.empty_like(query)
     clip[number_of] = np.concatenate([sample.unit for sample in samples])
@@ -316,11 +316,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                curves = {
-                    method: values[name]
-                    for (method, *noise_of), values in detecting.items()
-                    if tuple(noise_of) == noise
-                }
+                curves = {method: values[name] for (method, *own), values in detecting.items() if tuple(own) == noise}
                 for method, curve in curves.items():
                     # Of ten colours those that come again are dashed.
                     repeats, colour = divmod(list(METHODS).index(method), 10)

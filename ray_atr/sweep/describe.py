@@ -48,9 +48,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
         "search_seed": plan.search.seed,
         "scheduler": plan.scheduler,
         "spend_spared": plan.spends_spared,
-        "earlier": [
-            {"point": observation.point, "scores": list(observation.scores)} for observation in plan.search.earlier
-        ],
+        "earlier": [{"point": entry.point, "scores": list(entry.scores)} for entry in plan.search.earlier],
     }
 
 
@@ -129,13 +127,11 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
     observed = [trials.observation(plan.goals) for trials in recorded_trials(run, without_seed=True)]
-    best = unbeaten([observation for observation in observed if observation.status == FINISHED], plan.goals)
+    best = unbeaten([entry for entry in observed if entry.status == FINISHED], plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
-    for observation in best[:MOST_BEST]:
-        scores = ", ".join(
-            f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, observation.scores, strict=True)
-        )
-        yield f"best:        {trial_name(observation.point)}: {scores} on validation{seeds}"
+    for entry in best[:MOST_BEST]:
+        scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, entry.scores, strict=True))
+        yield f"best:        {trial_name(entry.point)}: {scores} on validation{seeds}"
     if len(best) > MOST_BEST:
         yield f"             and {len(best) - MOST_BEST} more on the Pareto front"
 
@@ -143,8 +139,5 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
 def unbeaten(observations: Sequence[Observation], goals: Sequence[Goal]) -> list[Observation]:
     """The points on the Pareto front of the goals, the best of the first goal first."""
     signs = [1 if goal.is_maximised else -1 for goal in goals]
-    gains = [
-        tuple(sign * score for sign, score in zip(signs, observation.scores, strict=True))
-        for observation in observations
-    ]
+    gains = [tuple(sign * score for sign, score in zip(signs, entry.scores, strict=True)) for entry in observations]
     return [observations[index] for index in pareto_front(gains)]

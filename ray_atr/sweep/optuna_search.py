@@ -117,9 +117,7 @@ class Study:
         best = {
             index
             for goal, sign in enumerate(self.signs)
-            for index in heapq.nlargest(
-                BEST, finished, key=lambda old_index: (sign * observations[old_index].scores[goal], -old_index)
-            )
+            for index in heapq.nlargest(BEST, finished, key=lambda i: (sign * observations[i].scores[goal], -i))
         }
         self.open = {index: GONE for index in old if observations[index].status not in STATES}
         for observation in self.earlier:
@@ -172,27 +170,21 @@ class Study:
         )
         return self.storage.create_new_trial(self.study_id, frozen)
 
-    def _end(self, trial: int, observation: Observation) -> None:
+    def _end(self, trial: int, ended: Observation) -> None:
         """Update a trial that was running."""
         import optuna
 
-        for epoch, value in _reached(observation).items():
+        for epoch, value in _reached(ended).items():
             self.storage.set_trial_intermediate_value(trial, epoch, value)
-        state = optuna.trial.TrialState[STATES[observation.status]]
-        self.storage.set_trial_state_values(
-            trial, state, observation.scores if observation.status == FINISHED else None
-        )
+        state = optuna.trial.TrialState[STATES[ended.status]]
+        self.storage.set_trial_state_values(trial, state, ended.scores if ended.status == FINISHED else None)
 
 
-def _reached(observation: Observation) -> dict[int, float]:
+def _reached(ended: Observation) -> dict[int, float]:
     """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
     Nothing for several goals, by which Optuna does not rank them.
     """
-    return (
-        {observation.epochs: observation.scores[0]}
-        if observation.status == STOPPED and len(observation.scores) == 1
-        else {}
-    )
+    return {ended.epochs: ended.scores[0]} if ended.status == STOPPED and len(ended.scores) == 1 else {}
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -76,9 +76,7 @@ def concurrent_trials(
     nodes = cluster_nodes() if nodes is None else nodes
     slots = MOST
     # Also by scaling: trials with equal processes may differ in whether the number of workers may change.
-    for experiment in {
-        repr((candidate.scaling, processes_of(candidate))): candidate for candidate in experiments
-    }.values():
+    for experiment in {repr((trial.scaling, processes_of(trial))): trial for trial in experiments}.values():
         processes = processes_of(experiment)
         if experiment.scaling.is_elastic:
             _refuse_other_room(experiment, processes[0], nodes)

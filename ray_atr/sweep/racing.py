@@ -131,13 +131,13 @@ class Racing(SweepListener):
         """
         granted = self.run.info.get(SEEDS_GRANTED, ())
         overrides = {trial.trial_id: trial.describe()["overrides"] for trial in self.queue.trials}
-        num_planned = sum(of_trial.get("seed") not in granted for of_trial in overrides.values())
+        num_planned = sum(changes.get("seed") not in granted for changes in overrides.values())
         spent = sum(trial.trial_id not in self.dropped or bool(trial.epochs()) for trial in self.queue.trials)
-        remaining = [of_trial for trial_id, of_trial in overrides.items() if trial_id not in self.dropped]
+        remaining = [changes for trial_id, changes in overrides.items() if trial_id not in self.dropped]
         points_left = {
-            point_key({path: value for path, value in of_trial.items() if path != "seed"}) for of_trial in remaining
+            point_key({path: value for path, value in changes.items() if path != "seed"}) for changes in remaining
         }
-        is_open = any(sum(of_trial.evidence is None for of_trial in group) > 1 for group in self.groups)
+        is_open = any(sum(entrant.evidence is None for entrant in group) > 1 for group in self.groups)
         count = (num_planned - spent) // len(points_left) if points_left and is_open else 0
         message = (
             f"race: {counted(num_planned - spent, 'trial was', 'trials were')} spared, enough for "

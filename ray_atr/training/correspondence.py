@@ -116,30 +116,28 @@ class AuditedShare(NamedTuple):
         return [math.nan if (share := self.share_of(language)) is None else share for language in languages]
 
 
-def audit_of_wrong_share(wrong_share: float | str) -> AuditedShare | None:
+def audit_of_wrong_share(setting: float | str) -> AuditedShare | None:
     """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
-    if not isinstance(wrong_share, str) or wrong_share == "auto":
+    if not isinstance(setting, str) or setting == "auto":
         return None
-    file = locate(wrong_share) if wrong_share.endswith(".json") else locate(wrong_share) / "audit.json"
+    file = locate(setting) if setting.endswith(".json") else locate(setting) / "audit.json"
     facts = read_json(file) if file_exists(file) else {}
     if not isinstance(facts, dict) or not {"interval_95", "wrong_share_by_language"} & facts.keys():
         raise refuse(
-            "data.wrong_share",
-            wrong_share,
-            "auto, a share below 1, the folder of an audit, or the file of its --estimate",
+            "data.wrong_share", setting, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
         )
     return AuditedShare(file, facts)
 
 
-def wrong_shares(wrong_share: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
+def wrong_shares(setting: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
     """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
 
     NaN for languages that are neither trained nor audited. ValueError, naming the file, if a trained one was not audited.
     """
-    if wrong_share == "auto":
+    if setting == "auto":
         return None
-    audit = audit_of_wrong_share(wrong_share)
-    return [float(wrong_share)] * len(languages) if audit is None else audit.shares(languages, trained)
+    audit = audit_of_wrong_share(setting)
+    return [float(setting)] * len(languages) if audit is None else audit.shares(languages, trained)
 
 
 def read_first(
@@ -186,14 +184,10 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
-        reads, consequence = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+        reads, so = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
-        consequence = (
-            "so few of the wrong ones among them will be found; start from weights that were trained on other data"
-        )
-    logger.warning(
-        "train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, consequence
-    )
+        so = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
+    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, so)
     return reads
 
 
@@ -311,12 +305,10 @@ def _tower_texts(
         for of_clips, mask in zip(texts, masks, strict=True)
         for i, k in np.argwhere(mask).tolist()
     ]
-    distinct_texts, text_of = distinct(chosen)
+    once, text_of = distinct(chosen)
     with retriever.evaluating():
         batcher = TextBatcher(_of_tower(retriever, "text"))
-        parts = [
-            batcher.embed(distinct_texts[start : start + CAPTIONS]) for start in range(0, len(distinct_texts), CAPTIONS)
-        ]
+        parts = [batcher.embed(once[start : start + CAPTIONS]) for start in range(0, len(once), CAPTIONS)]
     return np.asarray(torch.cat(parts).float().cpu().numpy()[text_of])
 
 

@@ -80,13 +80,11 @@ def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
     return dataclasses.replace(retrieved, **{granularity: Granularity(by_audio, by_text)})
 
 
-def _norm_over_entries(neighbours: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
+def _norm_over_entries(sides: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
     """The norm of gradients [B, Q, Kn, D], after those of the same entry, modality and language have been added."""
     keys, rows = [], []
-    num_languages = neighbours.by_audio.text.shape[1]
-    for side, (of_audio, of_text) in zip(
-        (neighbours.by_audio, neighbours.by_text), (gradients[:2], gradients[2:]), strict=True
-    ):
+    num_languages = sides.by_audio.text.shape[1]
+    for side, (of_audio, of_text) in zip((sides.by_audio, sides.by_text), (gradients[:2], gradients[2:]), strict=True):
         for gradient, is_text in ((of_audio, False), (of_text, True)):
             assert side.entry is not None, "neighbours of a base or queue have entry numbers"
             entry = side.entry.expand(gradient.shape[:3])
@@ -224,11 +222,7 @@ def explain(
         similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, 0])
         entries = positions.fine_text[:, 0].tolist()
         neighbours = [
-            tuple(
-                Neighbour(snapshot.ids[entry].decode(), value)
-                for entry, value in zip(*pairs, strict=True)
-                if entry >= 0
-            )
+            tuple(Neighbour(snapshot.ids[row].decode(), value) for row, value in zip(*pairs, strict=True) if row >= 0)
             for pairs in zip(entries, similarity.tolist(), strict=True)
         ]
     return [

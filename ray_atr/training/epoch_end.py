@@ -158,9 +158,9 @@ class DriftProbe:
         if not any(ids[row] in position_of for row in self.rows):
             return {}
         part = part_of_worker(group.rank, group.size, 1 if snapshot.part.is_whole else snapshot.part.of)
-        own_range = part.worker_rows(len(snapshot), group.rank, group.size)
+        block = part.worker_rows(len(snapshot), group.rank, group.size)
         mine = np.array(
-            [row for row, name in enumerate(ids) if own_range.start <= position_of.get(name, -1) < own_range.stop],
+            [row for row, name in enumerate(ids) if block.start <= position_of.get(name, -1) < block.stop],
             np.int64,
         )
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
@@ -233,8 +233,7 @@ def weight_errors(
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)
     own_log_p, other_log_p = (
-        _LogProbabilities(module, texts.with_retriever(module), batch, needed, temperature)
-        for module in (retriever, theirs)
+        _LogProbabilities(each, texts.with_retriever(each), batch, needed, temperature) for each in (retriever, theirs)
     )
     largest = max(float(other_log_p.gradient(pair).norm()) for pair in other_log_p.present)
     weighted, weights = 0.0, 0.0

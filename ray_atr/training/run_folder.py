@@ -326,7 +326,7 @@ class RunFolder:
         storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock this run for writing. ValueError, with the other process, if it is locked.
 
         Removes incomplete files of writers that were killed.

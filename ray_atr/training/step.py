@@ -84,6 +84,7 @@ def training_step(
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     of_chunks: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
+    constant = {"draw": global_batch.draw, "weigh_pairs": weigh_pairs}
     # The backward pass of sharded towers averages their gradients itself.
     order = in_order(retriever, texts_last=ring is None)
     replicated = [p for p in order if not is_sharded(p)] if group.size > 1 else []
@@ -96,9 +97,7 @@ def training_step(
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
             mask, embeddings = needed & columns.to(needed.device), None
-            arguments: dict[str, Any] = {
-                "learned": retriever.learned.values(), "draw": global_batch.draw, "weigh_pairs": weigh_pairs
-            }  # fmt: skip
+            arguments: dict[str, Any] = {"learned": retriever.learned.values(), **constant}
             with clock("gather"):
                 if ring is None:
                     text, similarity = group.gather(text_here.float()), share.similarity(group)
@@ -164,11 +163,7 @@ def _together(parts: Sequence[Embeddings], needed: Tensor) -> Embeddings:
 
 
 def check_finite(
-    value_name: str,
-    value: Tensor,
-    clip_ids: Sequence[str],
-    group: WorkerGroup,
-    scalars: Mapping[str, Tensor] | None = None,
+    what: str, value: Tensor, clip_ids: Sequence[str], group: WorkerGroup, scalars: Mapping[str, Tensor] | None = None
 ) -> None:
     """Raise NonFiniteError on every worker if the value is not finite on one of them."""
     if not group.any(not bool(torch.isfinite(value).all())):
@@ -176,5 +171,5 @@ def check_finite(
     named = ", ".join(f"{name}={float(scalar):g}" for name, scalar in (scalars or {}).items())
     clips = ", ".join(clip_ids[:8]) + (", ..." if len(clip_ids) > 8 else "")
     raise NonFiniteError(
-        f"{value_name} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
+        f"{what} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
     )

@@ -87,12 +87,12 @@ def retrieve_by_tokens(
         columns = []
         with retriever.equal_calls():
             for start in range(0, len(once), TEXTS):
-                text = texts.embed_tokens(once[start : start + TEXTS])
+                part = texts.embed_tokens(once[start : start + TEXTS])
                 compared = [
-                    late_interaction(clip.tokens, clip.token_mask, text.tokens, text.token_mask) for clip in clips
+                    late_interaction(clip.tokens, clip.token_mask, part.tokens, part.token_mask) for clip in clips
                 ]
                 # A worker may have no clip of a small split.
-                columns.append(torch.cat([text.pooled.new_zeros(0, len(text.pooled)), *compared]))
+                columns.append(torch.cat([part.pooled.new_zeros(0, len(part.pooled)), *compared]))
         scores = group.gather_rows(torch.cat(columns, dim=1)).T[torch.from_numpy(row_of).to(group.device)]
         encoded[language] = ranked_by(scores, captions, language)
     return encoded

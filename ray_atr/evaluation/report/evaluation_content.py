@@ -186,10 +186,7 @@ def compose_page(
         facts=facts,
         metrics={name: spread.mean for name, spread in spreads.items()},
         intervals=intervals,
-        warnings=[
-            *warnings,
-            *_learnt_nothing({name: of_metric.mean for name, of_metric in spreads.items()}, len(runs)),
-        ],
+        warnings=[*warnings, *_learnt_nothing({name: own.mean for name, own in spreads.items()}, len(runs))],
         spreads=spreads if len(runs) > 1 else {},
         comparison=comparison,
         compared=compared,

@@ -158,13 +158,9 @@ def _by_task(
         measured = dict.fromkeys(name for row in rows.values() for name in row if name not in UNSHOWN)
         names = [name for name in MEASURES if name in measured] + [name for name in measured if name not in MEASURES]
         languages = [language for language in rows if language not in MEANS]
-        trained_languages = [language for language in languages if trained is None or language in trained]
-        others = [language for language in languages if language not in trained_languages]
-        parts = (
-            [[*trained_languages, TRAINED], [*others, UNSEEN], [MEAN]]
-            if others and trained_languages
-            else [[*languages, MEAN]]
-        )
+        seen = [language for language in languages if trained is None or language in trained]
+        others = [language for language in languages if language not in seen]
+        parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
         unseen = {language: f"{language} (no captions in training)" for language in others}
         row_names = labels or GROUPS | unseen
         blocks = [

@@ -65,9 +65,7 @@ class BothWays:
         self.captions = main_directions(text, self.first, counts / len(key))
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        """The vectors of the clips held out, [n, V], and of all captions, [m, V]; zeros if the other clips are too few to learn
-        from.
-        """
+        """The vectors of the clips held out, [n, V], and of all captions, [m, V]; zeros if the other clips are too few."""
         random = np.random.default_rng(0)
         fitted = np.flatnonzero(~np.isin(self.clip, held_out))
         counts = np.bincount(self.of_key[fitted], minlength=len(self.first))
@@ -90,14 +88,9 @@ class BothWays:
         about = (held_out, fitted, competing, log_prior, share)
         _, _, by_second = self._backwards(by_first > 0.5, *about)
         near, words, _ = self._backwards(by_first + by_second > 1, *about)
-        expected_vectors, caption_vectors = (
-            np.concatenate([expected, near], axis=1),
-            np.concatenate([scaled, words], axis=1),
-        )
-        totals, _ = competition(expected_vectors, caption_vectors[competing], log_prior, self.captions[competing])
-        return np.column_stack([expected_vectors, -totals]), np.column_stack(
-            [caption_vectors, np.ones(len(caption_vectors))]
-        )
+        of_clips, of_captions = np.concatenate([expected, near], axis=1), np.concatenate([scaled, words], axis=1)
+        totals, _ = competition(of_clips, of_captions[competing], log_prior, self.captions[competing])
+        return np.column_stack([of_clips, -totals]), np.column_stack([of_captions, np.ones(len(of_captions))])
 
     def _backwards(
         self,

@@ -148,14 +148,10 @@ class Estimator:
             if comparison.v_language is None:
                 return comparison
             if comparison.u_language is not None:
-                u_probability, v_probability = (
-                    weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language)
-                )
-                if bool(u_probability.isnan().any()) or bool(v_probability.isnan().any()):
+                b_u, b_v = (weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language))
+                if bool(b_u.isnan().any()) or bool(b_v.isnan().any()):
                     return comparison
-                return dataclasses.replace(
-                    comparison, sample_weight=1 - (u_probability - v_probability).abs().to(comparison.u.dtype)
-                )
+                return dataclasses.replace(comparison, sample_weight=1 - (b_u - b_v).abs().to(comparison.u.dtype))
             chosen = slice(None) if comparison.rows is None else comparison.rows
             index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
@@ -190,19 +186,15 @@ class Estimator:
     def end_epoch(self) -> dict[str, float]:
         """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
         self.flush()
-        is_estimated = ~self.epoch_probabilities.isnan()
-        if not bool(is_estimated.any()):
+        estimated = ~self.epoch_probabilities.isnan()
+        if not bool(estimated.any()):
             return {}
-        probabilities = self.epoch_probabilities[is_estimated]
+        probabilities = self.epoch_probabilities[estimated]
         # In order of value, so that the sum does not depend on the order of the clips.
         scalars = {"clean_probability": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
             scalars.update(
-                detection(
-                    probabilities,
-                    self.pairs.truth.to(probabilities.device)[is_estimated],
-                    self.ranking_scores[is_estimated],
-                )
+                detection(probabilities, self.pairs.truth.to(self.device)[estimated], self.ranking_scores[estimated])
             )
         return scalars
 

@@ -112,9 +112,7 @@ class PairScorer(Protocol):
         """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        """The vectors of the held-out clips [n] and of all captions [m], learned from the other clips; zeros if these are too
-        few.
-        """
+        """The vectors of the held-out clips [n] and of all captions [m], from the other clips; zeros if these are too few."""
 
 
 class OneWay:

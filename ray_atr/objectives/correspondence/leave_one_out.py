@@ -91,43 +91,35 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         shares = self.pairs.wrong_shares
         left_out: dict[int, LeftOut] = {}
         for k in np.unique(languages).tolist():
-            in_language = np.flatnonzero(languages == k)
+            of_k = np.flatnonzero(languages == k)
             share = None if shares is None else 1 - shares[k]
-            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[in_language]))[:SAMPLE]
-            sampled = in_language[np.isin(rows[in_language], sample)]
+            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of_k]))[:SAMPLE]
+            sampled = of_k[np.isin(rows[of_k], sample)]
             estimate = true_share([vectors.subset(sampled) for vectors in readings], self.pairs.seed, share)
             found_shares[k] = estimate.found_share
             if estimate.is_certain:
                 best = readings[estimate.reading]
                 left_out[k] = leave_out(
-                    best.audio,
-                    best.text[in_language],
-                    rows[in_language],
-                    key[in_language],
-                    share=estimate.share,
-                    seed=self.pairs.seed,
+                    best.audio, best.text[of_k], rows[of_k], key[of_k], share=estimate.share, seed=self.pairs.seed
                 )
         if left_out:
-            width = max(of_language.predicted.shape[1] for of_language in left_out.values())
+            width = max(fit.predicted.shape[1] for fit in left_out.values())
             tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
-        for k, of_language in left_out.items():
-            in_language = np.flatnonzero(languages == k)
-            random_shares[k] = of_language.random
-            index = rows[in_language], slots[in_language], np.full(len(in_language), k)
+        for k, fit in left_out.items():
+            of_k = np.flatnonzero(languages == k)
+            random_shares[k] = fit.random
+            index = rows[of_k], slots[of_k], np.full(len(of_k), k)
             for name, values in (
-                (
-                    "left_out",
-                    of_language.clean_probability if of_language.random >= LEAST_RANDOM else np.ones(len(in_language)),
-                ),
-                ("log_prior", of_language.log_prior),
-                ("caption", key[in_language]),
+                ("left_out", fit.clean_probability if fit.random >= LEAST_RANDOM else np.ones(len(of_k))),
+                ("log_prior", fit.log_prior),
+                ("caption", key[of_k]),
             ):
                 tables[name][index] = torch.from_numpy(values).to(tables[name].dtype)
-            tables["log_total"][:, 0, k] = torch.from_numpy(of_language.log_total).float()
-            own = slice(of_language.predicted.shape[1])
-            tables["predicted"][:, 0, k, own] = torch.from_numpy(of_language.predicted).float()
-            wanted = torch.zeros(len(in_language), width)
-            wanted[:, own] = torch.from_numpy(of_language.wanted).float()
+            tables["log_total"][:, 0, k] = torch.from_numpy(fit.log_total).float()
+            own = slice(fit.predicted.shape[1])
+            tables["predicted"][:, 0, k, own] = torch.from_numpy(fit.predicted).float()
+            wanted = torch.zeros(len(of_k), width)
+            wanted[:, own] = torch.from_numpy(fit.wanted).float()
             tables["wanted"][index] = wanted
         return {**tables, "found_share": found_shares, "random_share": random_shares}
 

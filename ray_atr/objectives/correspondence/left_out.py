@@ -150,9 +150,7 @@ def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_p
     row = row[sampled]
     fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[sampled]), predicted[row] @ bank.T
     log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
-    likelihoods = [
-        np.logaddexp(np.log(share) + log_ratio, np.log(max(1 - share, TINY))).sum() for log_ratio in log_ratios
-    ]
+    likelihoods = [np.logaddexp(np.log(share) + ratio, np.log(max(1 - share, TINY))).sum() for ratio in log_ratios]
     return float(TAUS[int(np.argmax(likelihoods))])
 
 

@@ -39,7 +39,7 @@ class Ridge:
         The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
         """
         wanted, product, shrunk = self.fit(targets)
-        return wanted - self._left_out_errors(wanted, product, shrunk, slice(None))
+        return wanted - self._errors(wanted, product, shrunk, slice(None))
 
     def fit(self, targets: Floats) -> tuple[Floats, Floats, Floats]:
         """Take the targets [n, W] of the rows; returns them less their mean, their product with the rows, and the factors of the
@@ -47,9 +47,7 @@ class Ridge:
         """
         wanted = targets - targets.mean(axis=0)
         product = self.rotated.T @ wanted
-        errors = [
-            float((self._left_out_errors(wanted, product, factors, self.sampled) ** 2).sum()) for factors in self.shrunk
-        ]
+        errors = [float((self._errors(wanted, product, factors, self.sampled) ** 2).sum()) for factors in self.shrunk]
         shrunk = self.shrunk[int(np.argmin(errors))]
         self.weights = shrunk[:, None] * product
         return wanted, product, shrunk
@@ -58,7 +56,7 @@ class Ridge:
         """The targets [h, W], less their mean, of rows [h, D] that were not among those fitted, by the last targets."""
         return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
 
-    def _left_out_errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
+    def _errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
         """The error of each left-out prediction: the residual, divided by 1 - leverage."""
         rotated = self.rotated[rows]
         leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)

@@ -128,9 +128,7 @@ def _posterior(
         mean = first / share
         fitted.append((share, log_density_weights(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
     (low_share, low_weights), (high_share, high_weights) = fitted
-    difference = np.array(
-        [low_weight - high_weight for low_weight, high_weight in zip(low_weights, high_weights, strict=True)]
-    )
+    difference = np.array([a - b for a, b in zip(low_weights, high_weights, strict=True)])
     odds = low_share / high_share if share_of_low is None else _odds(share_of_low)
     return np.asarray(expit(statistics @ difference + math.log(odds)))
 

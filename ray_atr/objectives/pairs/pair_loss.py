@@ -67,11 +67,11 @@ class Terms(NamedTuple):
 
 def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
     """The weighted sum of losses. Scalars of one name are averaged by weight; of residuals and iterations it is the largest."""
-    loss = torch.stack([weight * term.loss for term, weight in zip(terms, weights, strict=True)]).sum()
+    loss = torch.stack([weight * part.loss for part, weight in zip(terms, weights, strict=True)]).sum()
     scalars: dict[str, Tensor] = {}
-    for name in {name: None for term in terms for name in term.scalars}:
+    for name in {name: None for part in terms for name in part.scalars}:
         pairs = [
-            (term.scalars[name], weight) for term, weight in zip(terms, weights, strict=True) if name in term.scalars
+            (part.scalars[name], weight) for part, weight in zip(terms, weights, strict=True) if name in part.scalars
         ]
         if name.endswith(_LARGEST):
             scalars[name] = torch.stack([value for value, _ in pairs]).max()
