@@ -265,7 +265,7 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 
 def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """The samples as frames [S, 1], with zero mean and unit variance if the front end says so."""
+    """The samples as frames [S, 1], with zero mean and unit variance if the front end asks for it."""
     samples = torch.from_numpy(np.array(waveform, dtype=np.float32))
     if front_end.normalises_clip:
         samples = (samples - samples.mean()) / torch.sqrt(samples.var(correction=0) + 1e-7)

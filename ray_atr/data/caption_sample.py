@@ -61,7 +61,7 @@ class CaptionSample:
         *,
         are_joined: bool = False,
     ) -> CaptionSample:
-        """Of clips, and of the captions of those at some rows: no others are asked for.
+        """The sample of clips. `captions_of` returns the captions of the clips at some rows; it is called for no others.
 
         The ids of a joined data set count without the name of the part in front, as in that part's own data set.
         """
@@ -91,12 +91,12 @@ class CaptionSample:
         return CaptionSample(numbers, last)
 
     def text(self) -> str:
-        """For a JSON file: hexadecimal digits, sixteen for `last` and for each number."""
+        """The sample as text for a JSON file: sixteen hexadecimal digits for `last` and for each number."""
         return np.array([self.last, *self.numbers.tolist()], ">u8").tobytes().hex()
 
     @classmethod
     def from_text(cls, text: object, path: str) -> CaptionSample:
-        """What `text` wrote. ValueError, naming the `path` of its file, for anything else."""
+        """The sample from its `text`. ValueError, naming the `path` of its file, for any other text."""
         try:
             last, *numbers = np.frombuffer(bytes.fromhex(str(text)), ">u8").tolist()
         except ValueError:

@@ -70,7 +70,7 @@ def retrieve(
     device: torch.device | str | None = None,
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
-    """As `retrieval_metrics`, but the scores of each query, for intervals and pictures.
+    """The scores of each query, for intervals and pictures, of the retrieval that `retrieval_metrics` measures.
 
     `relevant` is the clip of each caption or a `Relevance`; text query i has the number `text_number[i]` (default: i). With a
     learned `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.

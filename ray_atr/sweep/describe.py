@@ -53,7 +53,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
 
 
 def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By path, its values in the points that have it."""
+    """The values of each path in the points that have it."""
     paths = dict.fromkeys(path for point in points for path in point)
     return {path: [point[path] for point in points if path in point] for path in paths}
 

@@ -146,7 +146,7 @@ def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | N
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, those that occur again with a number that tells them apart."""
+    """The names, made unique: a repeated one gets a number."""
     counts: Counter[str] = Counter()
     unique = []
     for name in names:
@@ -188,7 +188,7 @@ class TrainingData:
 
     @cached_property
     def clip_weights(self) -> np.ndarray | None:
-        """How often an epoch has each clip, on average, [N]; None for once."""
+        """The mean number of times that an epoch has each clip, [N]; None if each occurs once."""
         if self._weights is None:
             return None
         return np.repeat(self._weights, list(self.features.parts.values()))

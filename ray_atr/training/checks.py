@@ -146,7 +146,7 @@ def check_parts_named(experiment: Experiment) -> None:
 
 
 def split_sizes(experiment: Experiment) -> dict[str, int]:
-    """How many clips each split of its data set has, by the manifest, or the settings of the synthetic one."""
+    """The number of clips of each split of the data set, from its manifest or, for the synthetic one, from its settings."""
     data = experiment.data
     if data.source == "soundscapes":
         return {split: data.soundscapes.num_clips(split) for split in SPLITS}

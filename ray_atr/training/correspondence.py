@@ -89,13 +89,15 @@ def make_estimator(
 
 
 class AuditedShare(NamedTuple):
-    """The file that says a share of wrong captions, an audit's or that of its `--estimate`, and its content."""
+    """A file with the share of wrong captions, written by an audit or by its `--estimate`, and its content."""
 
     file: Location
     facts: Mapping[str, Any]
 
     def share_of(self, language: str) -> float | None:
-        """The share of wrong captions of a language; None if it was not audited. `--estimate` says one for all that were."""
+        """The share of wrong captions of a language; None if it was not audited. `--estimate` has one share for all audited
+        languages.
+        """
         if "interval_95" in self.facts:
             is_known = language in self.facts.get("caption_digests", ())
             return self._checked(self.facts.get("wrong_share")) if is_known else None
@@ -117,7 +119,7 @@ class AuditedShare(NamedTuple):
 
 
 def audit_of_wrong_share(setting: float | str) -> AuditedShare | None:
-    """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
+    """The audit that the setting `data.wrong_share` names; None for a number or `auto`. ValueError if it names no audit."""
     if not isinstance(setting, str) or setting == "auto":
         return None
     file = locate(setting) if setting.endswith(".json") else locate(setting) / "audit.json"
@@ -148,8 +150,8 @@ def read_first(
     group: WorkerGroup,
     clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
-    """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
-    all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
+    """Before the first epoch, estimate the share of true pairs and give the estimator all pairs as vectors, as far as it needs
+    them. Neither is done later: towers that have trained on the pairs fit the wrong ones too.
 
     clip_weights  [N], how often an epoch has each clip; None: all alike. So the share is of the pairs that are trained.
     """
@@ -170,9 +172,9 @@ def read_first(
 
 
 def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
-    """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
-    have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A warning
-    says so.
+    """The vectors that pairs are scored by, as in the setting `reads`. `auto` becomes `recordings` if the first weights of the
+    towers have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A
+    warning says so.
     """
     chosen, start = experiment.objective.correspondence, experiment.train.start_from
     reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
@@ -221,7 +223,7 @@ def read_pairs(
     group: WorkerGroup,
     reads: str,
 ) -> None:
-    """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
+    """Give the estimator all clips and captions as vectors: the towers' outputs, statistics of recordings and words, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():

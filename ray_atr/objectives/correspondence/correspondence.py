@@ -51,7 +51,7 @@ class Correspondence(Settings):
         raise NotImplementedError
 
     def require_truth(self, has_truth: bool) -> None:
-        """ValueError if it needs to know which pairs are wrong, and the data do not say."""
+        """ValueError if it needs to know which pairs are wrong and this is not known."""
         if self.needs_truth and not has_truth:
             allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
             raise refuse("objective.correspondence", self.name, allowed)

@@ -92,7 +92,7 @@ class Fold:
     def mispairs(
         self, pairs: Pairs, count: int, random: np.random.Generator, captions: Integers | None = None
     ) -> tuple[Integers, Integers]:
-        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
+        """At most `count` random (place of a clip, caption), where the clip has no caption of the same text.
         `captions` [m]: those of the fold that they are drawn from; None: all.
 
         The regressions saw neither, so that a wrong pair is a random mispair to them.

@@ -49,7 +49,7 @@ ROWS_AT_A_TIME = 1024
 
 
 class LeftOut(NamedTuple):
-    """What is predicted for N clips, and how their M captions fit.
+    """The predictions for N clips, and how well their M captions fit them.
 
     clean_probability  [M]: that the pair is a true one.
     predicted  [N, W], wanted [M, W]: their product is s / tau.

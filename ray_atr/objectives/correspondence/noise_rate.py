@@ -54,7 +54,8 @@ def p_values(scores: Floats, mispairs: Floats) -> Floats:
 
 
 def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64] | None = None) -> Floats:
-    """P-values [M] against wrong mispairs, from those against all. `same` is the chance that captions of two clips say the same.
+    """P-values [M] against the wrong mispairs, from p-values against all. `same` is the chance that two clips have equal
+    captions.
 
     A mispair of a clip whose own caption is wrong may be its right one: of all mispairs a share e = W same / (1 - same), with W
     the share of wrong pairs. With R(s) the share of right pairs that score at least s, the p-values against all mispairs are

@@ -30,7 +30,7 @@ _LARGEST = ("_residual", "_iterations", "_is_capped")
 
 
 FOUNDED = 0.5
-"""Share of the true pairs, as estimated, that must be found before an estimate of their share is relied on."""
+"""Share of the true pairs, as estimated, that must be found for the estimate of their share to be used as it is."""
 
 
 class CleanShare(NamedTuple):
@@ -41,7 +41,7 @@ class CleanShare(NamedTuple):
 
     @property
     def mass(self) -> float:
-        """The mass to transport: the share where it is founded, and the nearer to 1 the less is found."""
+        """The mass to transport: the share if at least FOUNDED of the true pairs are found; if fewer are, it is nearer to 1."""
         return self.share if self.found_share >= FOUNDED else 1 - self.found_share * (1 - self.share)
 
 

@@ -33,7 +33,7 @@ IVF_POINTS_A_LIST = 39
 
 
 class Centroids(NamedTuple):
-    """Of k-means: of the audio [C, D], and of texts that are clustered separately [L, C, D] (else [0, C, D])."""
+    """The centroids of k-means: of the audio [C, D], and of texts that are clustered separately [L, C, D] (else [0, C, D])."""
 
     audio: NDArray[np.float32]
     text: NDArray[np.float32]

@@ -47,7 +47,7 @@ def in_utf8(ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.bytes_]:
 
 
 class Names(NamedTuple):
-    """Of all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool."""
+    """What identifies all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool."""
 
     ids: NDArray[np.bytes_]
     groups: NDArray[np.int64]
