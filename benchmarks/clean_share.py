@@ -55,7 +55,7 @@ def estimated(experiment: Experiment, home: Path) -> list[tuple[str, float, floa
     found = []
     for k, language in enumerate(captions.languages):
         truth = captions.truth[:, :, k][captions.has_caption[:, :, k]].mean()
-        found.append((language, float(shares.shares[k]), float(truth), float(shares.found[k])))
+        found.append((language, float(shares.shares[k]), float(truth), float(shares.found_shares[k])))
     return found
 
 

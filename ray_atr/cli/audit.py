@@ -61,62 +61,62 @@ OPTIONS = AuditCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(OPTIONS, arguments, program)
+    command = parse(OPTIONS, arguments, program)
     console = Console()
-    chosen = [name for name in ("apply", "keep", "estimate") if getattr(given, name) is not None]
+    chosen = [name for name in ("apply", "keep", "estimate") if getattr(command, name) is not None]
     if len(chosen) > 1:
         raise refuse("--" + " --".join(chosen), "together", "one of them at a time")
     if chosen:
-        {"apply": run_apply, "keep": run_keep, "estimate": run_estimate}[chosen[0]](given, console)
+        {"apply": run_apply, "keep": run_keep, "estimate": run_estimate}[chosen[0]](command, console)
         return
     from ray_atr.workshop.audit.run import audit_data_set
 
     with counting("steps", console) as count:
         folder = audit_data_set(
-            given.data,
-            given.checkpoint,
-            given.out,
-            given.audit,
-            cross_fit=given.cross_fit,
-            encoding=given.encoding,
+            command.data,
+            command.checkpoint,
+            command.out,
+            command.audit,
+            cross_fit=command.cross_fit,
+            encoding=command.encoding,
             progress=count,
             say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 
 
-def run_apply(given: AuditCommand, console: Console) -> None:
+def run_apply(command: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.decisions import apply_decisions
 
-    assert given.apply is not None
-    print_applied(apply_decisions(Path(given.data), Path(given.apply), given.out), console)
+    assert command.apply is not None
+    print_applied(apply_decisions(Path(command.data), Path(command.apply), command.out), console)
 
 
-def run_keep(given: AuditCommand, console: Console) -> None:
+def run_keep(command: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.decisions import keep_certified
 
-    assert given.keep is not None
-    promise = f"of the audited captions that are kept at most {given.keep:.1%} are wrong, in 95% of such sets"
-    print_applied(keep_certified(Path(given.data), given.keep, given.out), console, promise)
+    assert command.keep is not None
+    promise = f"of the audited captions that are kept at most {command.keep:.1%} are wrong, in 95% of such sets"
+    print_applied(keep_certified(Path(command.data), command.keep, command.out), console, promise)
 
 
-def run_estimate(given: AuditCommand, console: Console) -> None:
+def run_estimate(command: AuditCommand, console: Console) -> None:
     from ray_atr.workshop.audit.answers import estimate
 
-    assert given.estimate is not None
-    found = estimate(Path(given.data), Path(given.estimate), Path(given.out))
+    assert command.estimate is not None
+    result = estimate(Path(command.data), Path(command.estimate), Path(command.out))
     print_plain(
         console,
-        [f"{found.share:.1%} wrong, 95% interval {found.low:.1%} to {found.high:.1%}", f"written to {given.out}"],
+        [f"{result.share:.1%} wrong, 95% interval {result.low:.1%} to {result.high:.1%}", f"written to {command.out}"],
     )
 
 
 def print_applied(applied: Applied, console: Console, promise: str = "") -> None:
-    found = f"{counted(applied.dropped, 'caption')} dropped, {promise or f'{applied.fixed:,} fixed'}"
+    changes = f"{counted(applied.dropped, 'caption')} dropped, {promise or f'{applied.fixed:,} fixed'}"
     left_out = (
         f"{counted(applied.clips_without_captions, 'clip was', 'clips were')} left out, with all their captions dropped"
     )
-    lines = [f"{found}; {left_out}"]
+    lines = [f"{changes}; {left_out}"]
     if applied.unaligned:
         more = counted(applied.unaligned, "further caption is", "further captions are")
         lines.append(f"{more} left out: caption j has to be one sentence in every language, without a gap before it")

@@ -37,5 +37,5 @@ def run(arguments: Sequence[str], program: str) -> None:
         state = "" if cache.is_complete else "unfinished"
         table.add_row(cache.kind, decimal(cache.num_bytes), f"{cache.days_unused:.1f} days", state, str(cache.path))
     Console(width=200, soft_wrap=True).print(table, highlight=False)
-    what = "removed" if options.prune else "cached"
-    print(f"{len(caches)} {what}, {decimal(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")
+    verb = "removed" if options.prune else "cached"
+    print(f"{len(caches)} {verb}, {decimal(sum(cache.num_bytes for cache in caches))}, under {home() / 'data'}")

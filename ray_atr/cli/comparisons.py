@@ -132,8 +132,8 @@ class KnowledgeSweep(ComparisonSweep):
                 require_known(name, chosen, named)
                 return named[chosen]
         # All options except the table and the figure are settings of ASK.
-        given = {name: values for name, values in self.own.items() if values}
-        return [NOTHING, *(ask(**point) for point in combinations(given))]
+        values_by_name = {name: values for name, values in self.own.items() if values}
+        return [NOTHING, *(ask(**point) for point in combinations(values_by_name))]
 
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = {

@@ -65,52 +65,52 @@ OPTIONS = EvaluateCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(EvaluateCommand, arguments, program)
-    for name, share in (("--prior", given.prior), ("--false-nothing", given.false_nothing)):
-        if share is not None and not (given.calibrate and 0 < share < 1):
+    command = parse(EvaluateCommand, arguments, program)
+    for name, share in (("--prior", command.prior), ("--false-nothing", command.false_nothing)):
+        if share is not None and not (command.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
     from ray_atr.common.storage import is_local, locate, require_writable
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
-    if given.trec and given.out is not None and not is_local(locate(given.out)):
-        raise refuse("--trec", given.out, "a folder of this machine as --out")
-    if given.card or given.calibrate:
+    if command.trec and command.out is not None and not is_local(locate(command.out)):
+        raise refuse("--trec", command.out, "a folder of this machine as --out")
+    if command.card or command.calibrate:
         # They are written after everything else.
-        require_writable(find_checkpoint(given.checkpoint[0]).folder)
+        require_writable(find_checkpoint(command.checkpoint[0]).folder)
     tasks = []
-    if given.mteb:
+    if command.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
 
         # Before any encoding, to report a wrong name or a missing extra at once.
-        tasks = find_tasks(given.mteb, given.evaluation, find_checkpoint(given.checkpoint[0]))
+        tasks = find_tasks(command.mteb, command.evaluation, find_checkpoint(command.checkpoint[0]))
     # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
     with counting("clips and captions", console) as count:
         evaluated = evaluate(
-            given.checkpoint,
-            given.evaluation,
-            baseline=given.baseline,
-            encoding=given.encoding,
-            out=given.out,
+            command.checkpoint,
+            command.evaluation,
+            baseline=command.baseline,
+            encoding=command.encoding,
+            out=command.out,
             progress=lambda name, done, total: count(f"encoding by {name}", done, total),
             say=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_evaluation(evaluated, console)
-    if given.trec:
+    if command.trec:
         from ray_atr.evaluation.trec import write_trec
 
         print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
-    if given.card:
+    if command.card:
         from ray_atr.evaluation.card import write_card
 
         print_plain(console, [f"card:    {write_card(evaluated)}"])
-    if given.calibrate:
+    if command.calibrate:
         from ray_atr.evaluation.calibrate import calibrate
         from ray_atr.metrics.nothing import FALSE_SHARE
 
-        share = FALSE_SHARE if given.false_nothing is None else given.false_nothing
-        print_calibration(calibrate(evaluated, prior=given.prior, false_nothing=share), evaluated, console)
+        share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
+        print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
     if tasks:
         from ray_atr.evaluation.mteb_scoring import score_tasks
 
@@ -147,10 +147,10 @@ def print_calibration(scores: Mapping[str, CalibrationScore], evaluated: Evaluat
     fitted = Calibration.read(evaluated.checkpoint.folder)
     assert fitted is not None
     console.rule(f"calibration on {fitted.clips:,} clips, measured on other clips than it was fitted on")
-    for language, one in scores.items():
-        best = f"of the best answer {one.error_of_best:.3f} ({one.chance:.3f} by chance)"
-        numbers = f"error {one.error:.4f}, {best}; a cut for 90% holds {one.coverage:.1%}"
-        print_plain(console, [f"{language}: {numbers}; prior {one.prior:.2g}"])
+    for language, score in scores.items():
+        best = f"of the best answer {score.error_of_best:.3f} ({score.chance:.3f} by chance)"
+        numbers = f"error {score.error:.4f}, {best}; a cut for 90% holds {score.coverage:.1%}"
+        print_plain(console, [f"{language}: {numbers}; prior {score.prior:.2g}"])
     if fitted.warning:
         print_plain(console, [f"note: {fitted.warning}"])
     print_plain(console, [f"calibration: {evaluated.checkpoint.folder / CALIBRATION_FILE}"])
@@ -162,8 +162,8 @@ def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Cons
 
     console.rule("MTEB")
     table = Table("task", "subset", *(f"R@{k}" for k in RECALL_AT), "main score")
-    for one in scores:
-        recall = (f"{100 * one.recall[k]:.1f}" if k in one.recall else "" for k in RECALL_AT)
-        table.add_row(one.task, one.subset, *recall, f"{one.main_score} {100 * one.main:.1f}")
+    for score in scores:
+        recall = (f"{100 * score.recall[k]:.1f}" if k in score.recall else "" for k in RECALL_AT)
+        table.add_row(score.task, score.subset, *recall, f"{score.main_score} {100 * score.main:.1f}")
     console.print(table)
     print_plain(console, [f"MTEB:    {evaluated.folder / 'mteb'}"])

@@ -165,18 +165,18 @@ class ComparisonSweep(SweepOptions, ABC):
 
     def require_values(self) -> None:
         """ValueError for an option without a value, for which nothing would be compared."""
-        for one in fields(self):
-            if isinstance(one.default, tuple) and one.default and not getattr(self, one.name):
-                raise refuse(f"--{one.name.replace('_', '-')}", "nothing", "one value or more")
+        for entry in fields(self):
+            if isinstance(entry.default, tuple) and entry.default and not getattr(self, entry.name):
+                raise refuse(f"--{entry.name.replace('_', '-')}", "nothing", "one value or more")
 
     @property
     def own(self) -> dict[str, Any]:
         """The options that only this comparison has."""
-        shared = {one.name for one in fields(SweepOptions)}
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in shared}
+        shared = {entry.name for entry in fields(SweepOptions)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in shared}
 
     @property
     def varies_anything(self) -> bool:
         """Whether an option of this comparison, or the seeds, differs from its default."""
         deciding = {**self.own, "seeds": self.seeds}
-        return any(deciding[one.name] != one.default for one in fields(self) if one.name in deciding)
+        return any(deciding[entry.name] != entry.default for entry in fields(self) if entry.name in deciding)

@@ -31,13 +31,15 @@ OPTIONS = ExportCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(ExportCommand, arguments, program)
+    command = parse(ExportCommand, arguments, program)
     from ray_atr.deploy.export.exporting import export
 
-    with heartbeat(f"export of {given.retriever} to {given.to}") as say:
-        made = export(given.retriever, given.to, given.out, given.comparison, say=say)
-    print(f"largest difference from encode_*: {made.difference:.2g}, over {made.clips} clips and {made.texts} texts")
-    print(f"equal top-10 lists: {made.same_top_10:.2%}")
-    if made.int8_recall_loss is not None:
-        print(f"text graph of 8 bits: {made.int8_recall_loss:.2f} points of R@10 lost")
-    print(f"exported: {made.folder} ({made.megabytes:.1f} MB)")
+    with heartbeat(f"export of {command.retriever} to {command.to}") as say:
+        report = export(command.retriever, command.to, command.out, command.comparison, say=say)
+    print(
+        f"largest difference from encode_*: {report.difference:.2g}, over {report.clips} clips and {report.texts} texts"
+    )
+    print(f"equal top-10 lists: {report.same_top_10:.2%}")
+    if report.int8_recall_loss is not None:
+        print(f"text graph of 8 bits: {report.int8_recall_loss:.2f} points of R@10 lost")
+    print(f"exported: {report.folder} ({report.megabytes:.1f} MB)")

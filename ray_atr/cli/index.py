@@ -91,15 +91,15 @@ OPTIONS = (
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(OPTIONS, arguments, program)
-    if isinstance(given, QueryIndex):
-        _query(given)
+    command = parse(OPTIONS, arguments, program)
+    if isinstance(command, QueryIndex):
+        _query(command)
         return
     with advising("the same command goes on where it stopped"):
-        _make(given)
+        _make(command)
 
 
-def _make(given: BuildIndex | UpdateIndex) -> None:
+def _make(command: BuildIndex | UpdateIndex) -> None:
     from ray_atr.deploy.index.build import build_index, update_index
 
     console = Console()
@@ -108,13 +108,13 @@ def _make(given: BuildIndex | UpdateIndex) -> None:
         console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
 
     with counting("", console, "sounds") as count:
-        common = {"encoding": given.encoding, "progress": count, "say": say}
-        if isinstance(given, BuildIndex):
-            changes = build_index(given.checkpoint, given.audio, given.out, part=given.part, **common)
-            folder = given.out
+        common = {"encoding": command.encoding, "progress": count, "say": say}
+        if isinstance(command, BuildIndex):
+            changes = build_index(command.checkpoint, command.audio, command.out, part=command.part, **common)
+            folder = command.out
         else:
-            changes = update_index(given.index, given.checkpoint, given.audio, **common)
-            folder = given.index
+            changes = update_index(command.index, command.checkpoint, command.audio, **common)
+            folder = command.index
     name = shlex.quote(folder)
     print_plain(
         console,
@@ -127,38 +127,40 @@ def _summary(changes: Changes) -> str:
     parts = [f"{changes.encoded:,} encoded", f"{changes.taken_over:,} unchanged", f"{changes.removed:,} removed"]
     if changes.broken:
         parts.append(f"{len(changes.broken):,} left out")
-    what = f"{counted(manifest.num_sounds, 'sound')} in {counted(manifest.num_windows, 'window')}"
-    return f"{what} ({', '.join(parts)})"
+    contents = f"{counted(manifest.num_sounds, 'sound')} in {counted(manifest.num_windows, 'window')}"
+    return f"{contents} ({', '.join(parts)})"
 
 
-def _query(given: QueryIndex) -> None:
-    ways = {"TEXT": bool(given.text), "--like": given.like is not None, "--from": given.from_ is not None}
+def _query(command: QueryIndex) -> None:
+    ways = {"TEXT": bool(command.text), "--like": command.like is not None, "--from": command.from_ is not None}
     chosen = " and ".join(way for way, is_given in ways.items() if is_given)
     if chosen not in ways:
         raise refuse(
             "query", chosen or "nothing to look for", 'a text, such as "a dog barks", --like FILE or --from FILE'
         )
-    if given.like is not None and (given.at_least is not None or given.language is not None or given.or_nothing):
-        raise refuse("--like", given.like, "no --at-least, --or-nothing and --language, which are of a text")
+    if command.like is not None and (
+        command.at_least is not None or command.language is not None or command.or_nothing
+    ):
+        raise refuse("--like", command.like, "no --at-least, --or-nothing and --language, which are of a text")
     from ray_atr.deploy.index.opened import Index
 
-    index = Index.open(given.index, checkpoint=given.checkpoint)
-    texts = [" ".join(given.text)] if given.from_ is None else _lines(given.from_)
-    if given.like is None and (warning := index.warning_of(given.language)):
+    index = Index.open(command.index, checkpoint=command.checkpoint)
+    texts = [" ".join(command.text)] if command.from_ is None else _lines(command.from_)
+    if command.like is None and (warning := index.warning_of(command.language)):
         print(f"note: {warning}", file=sys.stderr)
-    if given.like is not None:
-        asked, found = [given.like], [index.like(given.like, top=given.top)]
+    if command.like is not None:
+        queries, of_queries = [command.like], [index.like(command.like, top=command.top)]
     else:
         with warnings.catch_warnings():
-            if given.language is not None:
+            if command.language is not None:
                 # The note says the same, without a line of code.
                 warnings.filterwarnings("ignore", "no captions in")
-            asked = texts
-            found = index.search_many(
-                texts, given.language, top=given.top, at_least=given.at_least, or_nothing=given.or_nothing
+            queries = texts
+            of_queries = index.search_many(
+                texts, command.language, top=command.top, at_least=command.at_least, or_nothing=command.or_nothing
             )
-    for query, matches in zip(asked, found, strict=True):
-        _print(query, matches, given, is_alone=len(asked) == 1)
+    for query, matches in zip(queries, of_queries, strict=True):
+        _print(query, matches, command, is_alone=len(queries) == 1)
 
 
 def _lines(file: str) -> list[str]:
@@ -179,21 +181,25 @@ def _lines(file: str) -> list[str]:
     return list(lines.values())
 
 
-def _print(query: str, matches: Sequence[Match], given: QueryIndex, *, is_alone: bool) -> None:
-    if given.json:
-        print(json.dumps({"query": query, "matches": [dataclasses.asdict(one) for one in matches]}, ensure_ascii=False))
+def _print(query: str, matches: Sequence[Match], command: QueryIndex, *, is_alone: bool) -> None:
+    if command.json:
+        print(
+            json.dumps(
+                {"query": query, "matches": [dataclasses.asdict(match) for match in matches]}, ensure_ascii=False
+            )
+        )
         return
     if not is_alone:
         print(printable(query))
     if not matches:
-        print("nothing found" + ("" if given.at_least is None else f" of probability {given.at_least:g} or more"))
+        print("nothing found" + ("" if command.at_least is None else f" of probability {command.at_least:g} or more"))
         return
     has_probability = matches[0].probability is not None
     columns = ("start", "score", *(("probability",) if has_probability else ()), "file")
     table = Table(*columns, box=None, pad_edge=False)
-    for one in matches:
-        chance = (f"{one.probability:.2f}",) if one.probability is not None else ()
-        table.add_row(minutes(one.start), f"{one.score:.3f}", *chance, printable(one.path))
+    for match in matches:
+        chance = (f"{match.probability:.2f}",) if match.probability is not None else ()
+        table.add_row(minutes(match.start), f"{match.score:.3f}", *chance, printable(match.path))
     Console(width=None if sys.stdout.isatty() else 10_000).print(table, highlight=False, markup=False, soft_wrap=True)
 
 

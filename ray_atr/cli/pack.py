@@ -44,34 +44,34 @@ OPTIONS = PackCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given, settings = parse_with_settings(PackCommand, arguments, program)
+    command, settings = parse_with_settings(PackCommand, arguments, program)
     from ray_atr.deploy.pack.making import make_pack
 
-    with heartbeat(f"a pack for {given.space} by {given.fit.method}") as say:
-        made = make_pack(
-            given.space,
-            given.captions,
-            given.text,
-            given.out,
-            space_text=given.space_text,
-            options=given.fit,
+    with heartbeat(f"a pack for {command.space} by {command.fit.method}") as say:
+        pack = make_pack(
+            command.space,
+            command.captions,
+            command.text,
+            command.out,
+            space_text=command.space_text,
+            options=command.fit,
             settings=settings,
-            split=given.split,
+            split=command.split,
             say=say,
         )
-    Console().print(_table(made))
-    size = f", projection.onnx {made.projection_bytes / 1e6:.2f} MB" if made.projection_bytes else ""
-    print(f"trained in {made.seconds:.0f} s{size}: {made.folder}")
+    Console().print(_table(pack))
+    size = f", projection.onnx {pack.projection_bytes / 1e6:.2f} MB" if pack.projection_bytes else ""
+    print(f"trained in {pack.seconds:.0f} s{size}: {pack.folder}")
 
 
-def _table(made: Pack) -> Table:
+def _table(pack: Pack) -> Table:
     """Recall, rank variance and gap by language, before and after."""
     from ray_atr.metrics.metric import Metric
 
     table = Table("language", "R@1 before", "after", "R@10 before", "after", "rank variance", "after", "gap", "after")
     table.box, table.pad_edge = None, False
-    after = made.after.metrics
-    before = {} if made.before is None else made.before.metrics
+    after = pack.after.metrics
+    before = {} if pack.before is None else pack.before.metrics
     for language in dict.fromkeys(metric.language for metric in after if metric.language not in ("trained", "unseen")):
         if not language:
             continue
@@ -82,7 +82,7 @@ def _table(made: Pack) -> Table:
             ("text_to_audio", "mean_rank_variance", 1.0),
             ("embedding", "language_gap", 1.0),
         ):
-            values = (found.get(Metric(task, language, name)) for found in (before, after))
-            cells += ["" if one is None else f"{scale * one:.{1 if scale > 1 else 2}f}" for one in values]
+            values = (scores.get(Metric(task, language, name)) for scores in (before, after))
+            cells += ["" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}" for value in values]
         table.add_row(*cells)
     return table

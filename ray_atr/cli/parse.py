@@ -75,12 +75,12 @@ def _read_fields(info: constructors.StructTypeInfo) -> constructors.StructConstr
     if not any("help" in field.metadata for field in fields):
         return None
     hints = get_type_hints(info.type, include_extras=True)
-    given = vars(info.default) if isinstance(info.default, info.type) else {}
-    specs = (_read_field(one, hints[one.name], given) for one in fields)
+    values = vars(info.default) if isinstance(info.default, info.type) else {}
+    specs = (_read_field(entry, hints[entry.name], values) for entry in fields)
     return constructors.StructConstructorSpec(info.type, tuple(specs))
 
 
-def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> constructors.StructFieldSpec:
+def _read_field(field: dataclasses.Field[Any], hint: Any, values: Mapping[str, Any]) -> constructors.StructFieldSpec:
     """The tyro specification of a field. Empty defaults are hidden, as the help says what happens without a value."""
     default = constructors.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
@@ -88,7 +88,7 @@ def _read_field(field: dataclasses.Field[Any], hint: Any, given: Mapping[str, An
     metavar, unset = field.metadata.get("metavar"), field.metadata.get("unset")
     shown = f"(default: {unset})" if unset else _shown
     hint = Annotated[hint, tyro.conf.arg(metavar=metavar or None, help_behavior_hint=shown)]
-    return constructors.StructFieldSpec(field.name, hint, given.get(field.name, default), field.metadata.get("help"))
+    return constructors.StructFieldSpec(field.name, hint, values.get(field.name, default), field.metadata.get("help"))
 
 
 def _shown(default: str) -> str:
@@ -108,8 +108,8 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
     """Replaces tyro's message on a refused value, or on a range instead of numbers, by a ValueError in our form."""
     seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
     for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
-        if found := RANGE.fullmatch(word):
-            first, last = map(int, found.groups())
+        if match := RANGE.fullmatch(word):
+            first, last = map(int, match.groups())
             numbers = " ".join(map(str, range(first, min(last, first + 3) + 1))) + " ..." * (last > first + 3)
             raise ValueError(f"--seeds: got {word}; allowed numbers with spaces between them: --seeds {numbers}")
     output = io.StringIO()
@@ -131,12 +131,12 @@ def _of_box(box: str) -> str:
     text = " ".join(" ".join(line.strip("│╭╮╰╯ ") for line in box.splitlines()).split())
     parts = RULE.split(text.partition(" For full helptext")[0])
     message = " ".join(part.strip() for part in parts if part.strip())
-    if found := CHOICE.search(message):
-        return f"{found[2]}: got {found[1]}; allowed one of {found[3].replace(chr(39), '')}"
-    if found := UNREADABLE.search(message):
-        return f"{found[1]}: got {found[2]}; allowed {NUMBERS.get(found[3], 'a number')}"
-    found = OURS.search(message)
-    return found[1].partition(" Argument helptext:")[0] if found else ""
+    if match := CHOICE.search(message):
+        return f"{match[2]}: got {match[1]}; allowed one of {match[3].replace(chr(39), '')}"
+    if match := UNREADABLE.search(message):
+        return f"{match[1]}: got {match[2]}; allowed {NUMBERS.get(match[3], 'a number')}"
+    match = OURS.search(message)
+    return match[1].partition(" Argument helptext:")[0] if match else ""
 
 
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
@@ -180,7 +180,7 @@ def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> 
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
     hint = nearest(path, [*own, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
     if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
-        allowed = ", ".join("--" + one for one in own).replace("_", "-")
+        allowed = ", ".join("--" + option for option in own).replace("_", "-")
         raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 
@@ -242,8 +242,8 @@ def read_config(place: str) -> dict[str, Any]:
         remedy = "allowed a YAML or JSON file, such as its experiment.json"
         raise ValueError(f"--config: {file}: a folder; {remedy}") from None
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
-        raise ValueError(f"--config: {file}: not UTF-8 ({found}); save the file as UTF-8") from None
+        byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise ValueError(f"--config: {file}: not UTF-8 ({byte}); save the file as UTF-8") from None
     try:
         is_json = file.suffix == ".json"
         content = json.loads(text, object_pairs_hook=each_once) if is_json else yaml.load(text, _OnceLoader)
@@ -269,11 +269,11 @@ class _OnceLoader(yaml.SafeLoader):
 def _flat(content: Mapping[Any, Any], file: str, prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in content.items():
-        found = _flat(value, file, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-        for path, one in found.items():
+        items = _flat(value, file, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        for path, item in items.items():
             if path in values:
                 raise ValueError(f"--config: {file}: {path} occurs twice")
-            values[path] = one
+            values[path] = item
     return values
 
 
@@ -298,12 +298,12 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
-        tasks = {what: bar.add_task(what, total=None) for what in begun}
+        tasks = {name: bar.add_task(name, total=None) for name in begun}
 
-        def count(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
+        def count(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done, total=total)
 
         try:
             yield count
@@ -314,7 +314,7 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
 
 
 @contextlib.contextmanager
-def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Iterator[Say]:
+def heartbeat(name: str, *, seconds: float = SECONDS, write: Say = print) -> Iterator[Say]:
     """A `say` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
     started = last = time.monotonic()
     lock, stop = threading.Lock(), threading.Event()
@@ -331,7 +331,7 @@ def heartbeat(what: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
             if not DISPLAYED.is_set() and time.monotonic() - last >= 0.9 * seconds:
                 say(f"... {minutes(time.monotonic() - started)} elapsed")
 
-    say(what)
+    say(name)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
     thread.start()
     try:

@@ -81,7 +81,7 @@ def run_plan(
         figures=last.get("figures", True) if how.figures is None else how.figures,
     )
     run = resumed or _create(name, experiment, plan, options, how, options.recipe_of(settings))
-    with advising(f"resume it with {run.resuming}"), run.held():
+    with advising(f"resume it with {run.resuming}"), run.locked():
         _run(run, experiment, plan, how, is_new=resumed is None, say=say)
 
 
@@ -241,8 +241,8 @@ def resumed_experiment(run: RunFolder, settings: Mapping[str, str]) -> Experimen
     experiment = override(before, settings)
     if (source := experiment.data.source) != before.data.source and _holds_data_of(run, source):
         # The folder of vectors is the data set's too.
-        places = [path for path, value in flatten(before).items() if value == before.data.source]
-        before = override(before, dict.fromkeys(places, source))
+        paths = [path for path, value in flatten(before).items() if value == before.data.source]
+        before = override(before, dict.fromkeys(paths, source))
         experiment = override(before, settings)
     require_same(run, before, experiment)
     return experiment
@@ -263,9 +263,9 @@ def _holds_data_of(run: RunFolder, source: str) -> bool:
     recorded = hashes_of(run.info).values()
     if not recorded or "soundscapes" in (source, run.experiment.data.source):
         return False
-    if (found := read_manifest(source).hash) not in recorded:
+    if (own_hash := read_manifest(source).hash) not in recorded:
         names = ", ".join(digest[:16] for digest in recorded)
-        raise refuse("data.source", f"{source} (hash {found[:16]})", f"the data set of {run.path} (hash {names})")
+        raise refuse("data.source", f"{source} (hash {own_hash[:16]})", f"the data set of {run.path} (hash {names})")
     return True
 
 
@@ -318,13 +318,13 @@ def _finish(
             print(f"compare:     {mlflow_command(run.path)}")
             if (page := tracker.sweep_url()) is not None:
                 print(f"             {page}")
-    left = counted(result.num_left, "trial")
+    trials_left = counted(result.num_left, "trial")
     if result.common_failure is not None:
         print(f"stopped: every trial so far failed for the same reason: {result.common_failure}", file=sys.stderr)
-        print(f"not run to the end: {left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
+        print(f"not run to the end: {trials_left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.num_left and result.is_out_of_time:
-        print(f"out of time: {left} to do; continue with {run.resuming}")
+        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
         return
     if result.num_left:
         raise KeyboardInterrupt
@@ -443,7 +443,7 @@ def _earlier(
     options: SpaceOptions, method: str, space: Space, goals: tuple[Goal, ...], info: Mapping[str, Any]
 ) -> Sequence[Observation]:
     if options.warm_start is None:
-        return [Observation(one["point"], FINISHED, tuple(one["scores"])) for one in info.get("earlier", ())]
+        return [Observation(entry["point"], FINISHED, tuple(entry["scores"])) for entry in info.get("earlier", ())]
     if info:
         raise refuse("--warm-start", options.warm_start, "nothing with --resume: the run folder already holds it")
     if not SEARCHES[method].is_adaptive:
@@ -451,19 +451,19 @@ def _earlier(
         allowed = f"--search {learning} only; other searches learn nothing from points"
         raise refuse("--warm-start", options.warm_start, allowed)
     earlier, num_points = read_earlier(RunFolder.open(options.warm_start), space, goals)
-    found = f"{len(earlier)} of the {num_points} finished points of {options.warm_start} are in the space"
-    print(f"warm start: {found}")
+    summary = f"{len(earlier)} of the {num_points} finished points of {options.warm_start} are in the space"
+    print(f"warm start: {summary}")
     return earlier
 
 
 def _resumed_or_given(
-    info: Mapping[str, Any], name: str, given: Any, default: Any, allowed: Collection[str] = ()
+    info: Mapping[str, Any], name: str, typed: Any, default: Any, allowed: Collection[str] = ()
 ) -> Any:
     """An option as given, else as in the run folder. ValueError if they differ, or it is not allowed."""
     option = "--" + name.replace("_", "-")
-    if allowed and given is not None:
-        require_known(option, given, allowed)
+    if allowed and typed is not None:
+        require_known(option, typed, allowed)
     stored = info.get(name, default)
-    if info and given is not None and given != stored:
-        raise refuse(option, given, f"{stored} with --resume, as in the run folder")
-    return stored if given is None else given
+    if info and typed is not None and typed != stored:
+        raise refuse(option, typed, f"{stored} with --resume, as in the run folder")
+    return stored if typed is None else typed

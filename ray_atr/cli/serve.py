@@ -45,43 +45,43 @@ OPTIONS = ServeCommand
 
 
 def run(arguments: Sequence[str], program: str) -> None:
-    given = parse(ServeCommand, arguments, program)
-    token = required_token(given.host)
-    if not 1 <= given.port <= 65535:
-        raise refuse("--port", given.port, "1 to 65535")
-    if given.replicas != 1 and not given.ray:
-        raise refuse("--replicas", given.replicas, "1 without --ray: one process answers")
-    if given.replicas < 1:
-        raise refuse("--replicas", given.replicas, "at least 1")
-    hosts = (given.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
-    where = f"http://{f'[{given.host}]' if ':' in given.host else given.host}:{given.port}/"
+    command = parse(ServeCommand, arguments, program)
+    token = required_token(command.host)
+    if not 1 <= command.port <= 65535:
+        raise refuse("--port", command.port, "1 to 65535")
+    if command.replicas != 1 and not command.ray:
+        raise refuse("--replicas", command.replicas, "1 without --ray: one process answers")
+    if command.replicas < 1:
+        raise refuse("--replicas", command.replicas, "at least 1")
+    hosts = (command.name or ("*",)) if token is not None else ("localhost", "127.0.0.1", "[::1]")
+    where = f"http://{f'[{command.host}]' if ':' in command.host else command.host}:{command.port}/"
     try:
         from ray_atr.deploy.serve.app import create_app
         from ray_atr.deploy.serve.connections import server_of
 
-        if given.ray:
+        if command.ray:
             from ray_atr.deploy.serve.on_ray import RayServer, serve_on_ray
     except ModuleNotFoundError as error:
         raise ValueError(f"serve: {error}; install the extra: {installing('serve')}") from None
-    if given.ray:
+    if command.ray:
         server = RayServer(
-            indexes=given.index,
-            checkpoint=given.checkpoint,
-            audio=given.audio,
-            host=given.host,
-            port=given.port,
-            replicas=given.replicas,
+            indexes=command.index,
+            checkpoint=command.checkpoint,
+            audio=command.audio,
+            host=command.host,
+            port=command.port,
+            replicas=command.replicas,
             token=token,
             hosts=hosts,
-            limits=given.request,
+            limits=command.request,
         )
         serve_on_ray(server, lambda: print(f"serving at {where} under Ray Serve (Ctrl-C ends it)", flush=True))
         return
     from ray_atr.deploy.index.shards import open_shards
 
-    index = open_shards(given.index, checkpoint=given.checkpoint, audio=given.audio)
-    app = create_app(index, token=token, hosts=hosts, limits=given.request)
-    with listening(given.host, given.port) as opened:
+    index = open_shards(command.index, checkpoint=command.checkpoint, audio=command.audio)
+    app = create_app(index, token=token, hosts=hosts, limits=command.request)
+    with listening(command.host, command.port) as opened:
         print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
         server_of(app).run(sockets=[opened])
 

@@ -34,7 +34,7 @@ OPTIONS: Any = Union[
 
 class SearchOptions(SpaceOptions):
     __doc__ = "Search any space of settings, or compare as in a paper:\n\n" + "\n".join(
-        f"- ray-atr sweep {name}: {one.__doc__}" for name, one in COMPARISONS.items()
+        f"- ray-atr sweep {name}: {comparison.__doc__}" for name, comparison in COMPARISONS.items()
     )
 
 

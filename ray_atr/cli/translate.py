@@ -62,8 +62,8 @@ class BackTranslate:
         by, measure = None, "chrF"
         if self.embedder:
             by, measure = translation.EmbeddingSimilarity(self.embedder), f"cosine by {self.embedder}"
-        asked = (manifest, self.split, translation.Translator(options), languages)
-        results = translation.back_translate(*asked, samples=self.samples, similarity=by, source_language=source)
+        request = (manifest, self.split, translation.Translator(options), languages)
+        results = translation.back_translate(*request, samples=self.samples, similarity=by, source_language=source)
         print(f"{manifest.name} ({self.split}): captions translated back to {source}, {measure}")
         print(*translation.back_translation_table(results), sep="\n")
 

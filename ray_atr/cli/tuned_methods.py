@@ -132,7 +132,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
-    found = {}
+    best = {}
     for number, (method, fixed) in enumerate(methods.items(), start=1):
         experiment = with_languages(override(base, {**fixed, "data.noise.ratio": options.tune_noise}))
         goals = (Goal(experiment.evaluation.select_by),)
@@ -144,7 +144,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         is_begun = file_exists(place / "sweep.json")
         run = RunFolder.open(place) if is_begun else RunFolder.create(place, experiment, info)
         require_same(run, run.experiment, experiment)
-        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.held():
+        with advising(f"run the same command again to continue ({folder} holds the tuning so far)"), run.locked():
             print(f"tuning {method}, method {number} of {len(methods)}: {counted(options.tune, 'trial')}")
             with shown_progress(experiment.train.epochs, options.write, is_quiet=options.quiet) as progress:
                 result = sweep(
@@ -158,9 +158,9 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
                 )
             if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt
-        found[method] = best_point(run, goals[0], method)
-        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in found[method].items()))
-    write_json(folder / TUNED_FILE, found)
+        best[method] = best_point(run, goals[0], method)
+        print(f"tuned {method}: " + ", ".join(f"{path}={value:.4g}" for path, value in best[method].items()))
+    write_json(folder / TUNED_FILE, best)
     return folder / TUNED_FILE
 
 

@@ -123,16 +123,16 @@ def _has_remains(text: bytes) -> bool:
         return True
     entry = text.rstrip(b"\n}")
     mark = entry[-_AFTER_MARK - len(_MARK) : -_AFTER_MARK]
-    return sum(ours == there for ours, there in zip(_MARK, mark, strict=False)) > len(_MARK) // 2
+    return sum(ours == theirs for ours, theirs in zip(_MARK, mark, strict=False)) > len(_MARK) // 2
 
 
-def seal_folder(folder: Path, known: Mapping[str, str] | None = None) -> None:
+def seal_folder(folder: Path, known_digests: Mapping[str, str] | None = None) -> None:
     """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere."""
     # Names with a leading dot are unfinished files.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     present = {path.relative_to(folder).as_posix() for path in paths}
-    names = sorted((present | set(known or {})) - {DIGESTS_FILE})
-    files = {name: (known or {}).get(name) or digest_of_file(folder / name) for name in names}
+    names = sorted((present | set(known_digests or {})) - {DIGESTS_FILE})
+    files = {name: (known_digests or {}).get(name) or digest_of_file(folder / name) for name in names}
     write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
 
 
@@ -147,10 +147,10 @@ def check_folder(folder: Path) -> None:
         try:
             check_file(folder, name)
         except DamagedFileError:
-            later = [one for one in list(listed)[number:] if (folder / one).is_file()]
-            now = {one: digest_of_file(folder / one) for one in later}
-            differing = [one for one in later if now[one] != listed[one]]
-            if len(differing) > 1 and name in now and not {now[one] for one in differing} & set(listed.values()):
+            later = [path for path in list(listed)[number:] if (folder / path).is_file()]
+            now = {path: digest_of_file(folder / path) for path in later}
+            differing = [path for path in later if now[path] != listed[path]]
+            if len(differing) > 1 and name in now and not {now[path] for path in differing} & set(listed.values()):
                 differ = f"{len(differing)} of the {len(listed)} files that it lists differ from it"
                 raise DamagedFileError(folder / DIGESTS_FILE, f"{differ}: it may be of another folder") from None
             raise

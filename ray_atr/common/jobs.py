@@ -107,9 +107,9 @@ def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool
     fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
     if resources.gpus:
         fit = min(fit, has.get("GPU", 0.0) / resources.gpus)
-    asked = max(1, resources.processes)
-    if not grows and fit < asked:
+    wanted = max(1, resources.processes)
+    if not grows and fit < wanted:
         each = f"{resources.cpus:g} CPUs and {resources.gpus:g} GPUs each"
         room = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
-        raise refuse(resources.setting, f"{asked} of {each}", f"what fits into {room}")
+        raise refuse(resources.setting, f"{wanted} of {each}", f"what fits into {room}")
     return resources.processes or max(1, math.floor(min(fit, 1_000_000)))

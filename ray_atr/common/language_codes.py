@@ -67,10 +67,10 @@ def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, 
     """
     if isinstance(codes, str) or not codes:
         raise refuse(path, codes, "a sequence of one or more of " + ", ".join(LANGUAGES))
-    found = tuple(require_language(code, path).code for code in codes)
-    if len(set(found)) != len(found):
+    three_letter = tuple(require_language(code, path).code for code in codes)
+    if len(set(three_letter)) != len(three_letter):
         raise refuse(path, tuple(codes), "each language once")
-    return found
+    return three_letter
 
 
 def english_first(codes: Iterable[str]) -> tuple[str, ...]:
@@ -105,9 +105,9 @@ def has_two_letters(code: str) -> bool:
 
 
 @cache
-def same_family(one: str, other: str) -> bool:
+def same_family(first: str, second: str) -> bool:
     """Whether two codes name one language, or members of one macrolanguage (`nob` and `no`)."""
-    codes = [language.code for code in (one, other) if (language := _by_code(code))]
+    codes = [language.code for code in (first, second) if (language := _by_code(code))]
     return len(codes) == 2 and _family(codes[0]) == _family(codes[1])
 
 
@@ -119,8 +119,8 @@ def _by_code(code: str) -> Language | None:
             return language
     if _PRIVATE_USE.fullmatch(code):
         return Language(code, code)
-    found = _in_iso(pt1=code) if len(code) == 2 else _in_iso(pt3=code) or _in_iso(pt2b=code)
-    return None if found is None else LANGUAGES.get(found.code, found)
+    entry = _in_iso(pt1=code) if len(code) == 2 else _in_iso(pt3=code) or _in_iso(pt2b=code)
+    return None if entry is None else LANGUAGES.get(entry.code, entry)
 
 
 def language_by_name(name: str) -> str | None:
@@ -132,8 +132,8 @@ def language_by_name(name: str) -> str | None:
     for language in LANGUAGES.values():
         if _plain(name) in (_plain(language.name), _plain(language.endonym)):
             return language.code
-    found = _in_iso(name=name.capitalize())
-    return None if found is None else found.code
+    entry = _in_iso(name=name.capitalize())
+    return None if entry is None else entry.code
 
 
 def _plain(name: str) -> str:
@@ -142,15 +142,15 @@ def _plain(name: str) -> str:
 
 
 def _in_iso(**key: str) -> Language | None:
-    found = _entry(**key)
-    return Language(found.pt3, found.name, iso_639_1=found.pt1) if found and found.pt3 else None
+    entry = _entry(**key)
+    return Language(entry.pt3, entry.name, iso_639_1=entry.pt1) if entry and entry.pt3 else None
 
 
 @cache
 def _family(code: str) -> str:
     """The code of the macrolanguage that a language belongs to, or its own."""
-    found = _entry(pt3=code)
-    macro = found.macro() if found else None
+    entry = _entry(pt3=code)
+    macro = entry.macro() if entry else None
     return macro.pt3 if macro else code
 
 

@@ -58,8 +58,8 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
         return place
     protocol = text.partition("://")[0]
     if protocol not in fsspec.available_protocols():
-        known = "a local path, file://, s3://, gs://"
-        raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {known}")
+        schemes = "a local path, file://, s3://, gs://"
+        raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {schemes}")
     # Other nodes write too, so that a cached listing may be outdated.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:

@@ -88,8 +88,8 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
         )
     mine = Holder(uuid.uuid4().hex, host, os.getpid(), user_name(), now, now)
     _write(folder, mine, is_first=earlier is None)
-    if not isinstance(folder, Path) and (found := _holder(folder)) is not None and found.id != mine.id:
-        raise ValueError(f"{folder}: {what} is being written by {found}; run the same command again when it has ended")
+    if not isinstance(folder, Path) and (holder := _holder(folder)) is not None and holder.id != mine.id:
+        raise ValueError(f"{folder}: {what} is being written by {holder}; run the same command again when it has ended")
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(folder, mine, ended), name="lock", daemon=True)
     renewing.start()

@@ -63,10 +63,10 @@ def as_typed(value: Any) -> Any:
 
 def with_absolute_paths(tree: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with relative paths replaced by the absolute ones in the tree. ValueError as `override` raises it."""
-    held = flatten(override(tree, values))
+    settings = flatten(override(tree, values))
     # Where the tree holds a string, it is a name or a path; "0.8" and "eng,fra" stay as they were given.
     return {
-        path: held[path] if isinstance(value, str) and isinstance(held.get(path), str) else value
+        path: settings[path] if isinstance(value, str) and isinstance(settings.get(path), str) else value
         for path, value in values.items()
     }
 

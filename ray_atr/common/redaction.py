@@ -49,7 +49,7 @@ def redact_values(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {name: redact_values(one) for name, one in value.items()}
+        return {name: redact_values(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(redact_values(one) for one in value)
+        return type(value)(redact_values(item) for item in value)
     return value

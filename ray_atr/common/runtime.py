@@ -215,9 +215,9 @@ def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     may_leave = num_cpus > 0 or num_gpus > 0
-    return NodeAffinitySchedulingStrategy(here, soft=may_leave, _spill_on_unavailable=may_leave)
+    return NodeAffinitySchedulingStrategy(this_node, soft=may_leave, _spill_on_unavailable=may_leave)
 
 
 def labels_of_this_node() -> dict[str, str]:

@@ -34,7 +34,7 @@ def nearest(name: str, allowed: Iterable[str], similarity: float = 0.5) -> str:
     allowed = list(allowed)
     if (instead := REMOVED.get(name)) in allowed:
         return f" ({name} was removed; {instead} takes its place)"
-    folded = {one.casefold(): one for one in reversed(allowed)}
+    folded = {known.casefold(): known for known in reversed(allowed)}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
     return f" (did you mean {folded[close[0]]}?)" if close else ""
 

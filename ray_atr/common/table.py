@@ -126,10 +126,10 @@ class Table:
         ]
         # The columns of text before the first number name a row.
         names = next((place for place, is_number in enumerate(self.are_numbers) if is_number), len(heads))
-        room = width - sum(wide[one] + GAP for one in range(names))
+        room = width - sum(wide[number] + GAP for number in range(names))
         parts: list[list[int]] = [[]]
         for place in range(names, len(heads)):
-            if parts[-1] and sum(wide[one] + GAP for one in [*parts[-1], place]) > room:
+            if parts[-1] and sum(wide[number] + GAP for number in [*parts[-1], place]) > room:
                 parts.append([])
             parts[-1].append(place)
         lines = [line for part in parts for line in self._lines(blocks, [*range(names), *part], heads, width)]
@@ -137,18 +137,18 @@ class Table:
         return "\n".join(part for part in (self.title, *lines, note) if part.strip())
 
     def _lines(
-        self, blocks: Sequence[Sequence[Sequence[str]]], places: Sequence[int], heads: Sequence[str], width: int
+        self, blocks: Sequence[Sequence[Sequence[str]]], columns: Sequence[int], heads: Sequence[str], width: int
     ) -> list[str]:
         """Some of the columns as lines."""
         shown = RichTable(box=box.HORIZONTALS, pad_edge=False, padding=(0, 1, 0, 0))
-        for place in places:
+        for place in columns:
             # Only names are broken where the terminal is too narrow, never numbers.
             is_number = self.are_numbers[place]
             justify: JustifyMethod = "right" if is_number else "left"
             shown.add_column(heads[place], justify=justify, no_wrap=is_number, overflow="fold")
         for block in blocks:
             for row in block:
-                shown.add_row(*(Text(row[place]) for place in places))
+                shown.add_row(*(Text(row[place]) for place in columns))
             shown.add_section()
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(shown)

@@ -133,10 +133,10 @@ class CheckpointSync:
 
     def send(self, folder: str) -> dict[str, str]:
         """Copy the files below `folder`, which the first worker's `put` then lists: name -> SHA-256."""
-        held = set(self._held().values())
+        sent = set(self._held().values())
         files = {name: digest for name, digest in self._present() if name.startswith(folder)}
         for name, digest in files.items():
-            if digest not in held:
+            if digest not in sent:
                 put(self.local / name, self._object(digest))
         return files
 
@@ -151,12 +151,12 @@ class CheckpointSync:
         path = self.remote / CHECKPOINT_FILE
         if not file_exists(path):
             return {}
-        held: dict[str, str] = json.loads(read_text(path))["files"]
+        files: dict[str, str] = json.loads(read_text(path))["files"]
         # The names become paths on this node.
-        for name, digest in held.items():
+        for name, digest in files.items():
             for part in (*name.split("/"), digest):
                 safe_name(part, f"{path}: files")
-        return held
+        return files
 
     def _object(self, digest: str) -> UPath:
         return self.remote / "objects" / digest

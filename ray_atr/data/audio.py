@@ -146,8 +146,8 @@ def _frames(
     def samples() -> Iterator[Waveform]:
         return resampled_blocks(blocks(), sample_rate, front_end.sample_rate)
 
-    found = windows(samples(), front_end) if all_windows else [_cut(samples, front_end)]
-    for window in found:
+    of_windows = windows(samples(), front_end) if all_windows else [_cut(samples, front_end)]
+    for window in of_windows:
         yield log_mel(fit(window, front_end), front_end)
 
 
@@ -157,17 +157,17 @@ def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Wavefo
     All windows have the same length, so that they have equal weight: the last one ends with the clip and overlaps the one
     before. A clip of at most one window plus `SLACK` is one window.
     """
-    length, before, held = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
+    length, before, waiting = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True
     for block in samples:
-        held = np.concatenate([held, block])
-        while len(held) > length + (SLACK * length if is_first else 0):
-            yield held[:length]
-            before, held, is_first = held[:length], held[length:], False
+        waiting = np.concatenate([waiting, block])
+        while len(waiting) > length + (SLACK * length if is_first else 0):
+            yield waiting[:length]
+            before, waiting, is_first = waiting[:length], waiting[length:], False
     if is_first:
-        yield held[:length]
-    elif len(held) > SLACK * length:
-        yield np.concatenate([before, held])[-length:]
+        yield waiting[:length]
+    elif len(waiting) > SLACK * length:
+        yield np.concatenate([before, waiting])[-length:]
 
 
 def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Waveform:
@@ -176,12 +176,12 @@ def _cut(samples: Callable[[], Iterable[Waveform]], front_end: FrontEnd) -> Wave
     if front_end.cut == "centre":
         start = max(0, (sum(len(block) for block in samples()) - length) // 2)
     blocks: list[Waveform] = []
-    seen = 0
+    num_read = 0
     for block in samples():
-        seen += len(block)
-        if seen > start:
-            blocks.append(block[-(seen - start) :])
-        if seen >= start + length:
+        num_read += len(block)
+        if num_read > start:
+            blocks.append(block[-(num_read - start) :])
+        if num_read >= start + length:
             break
     return (np.concatenate(blocks) if len(blocks) != 1 else blocks[0])[:length] if blocks else np.zeros(0, np.float32)
 
@@ -265,7 +265,7 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
 
 
 def _samples(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
-    """The samples as frames [S, 1], with zero mean and unit variance if the front end says so."""
+    """The samples as frames [S, 1], with zero mean and unit variance if the front end asks for it."""
     samples = torch.from_numpy(np.array(waveform, dtype=np.float32))
     if front_end.normalises_clip:
         samples = (samples - samples.mean()) / torch.sqrt(samples.var(correction=0) + 1e-7)

@@ -44,8 +44,8 @@ class CaptionSample:
     """Captions of clips as ascending numbers, uint64 [n]: those of a set up to the number `last`.
 
     >>> captions = [["rain", "pluie"], ["wind"]]
-    >>> rain_and_wind = CaptionSample.of(["1", "2"], lambda rows: [captions[row] for row in rows])
-    >>> rain = CaptionSample.of(["1"], lambda rows: [["Rain"]])
+    >>> rain_and_wind = CaptionSample.from_clips(["1", "2"], lambda rows: [captions[row] for row in rows])
+    >>> rain = CaptionSample.from_clips(["1"], lambda rows: [["Rain"]])
     >>> rain.share_in(rain_and_wind), rain_and_wind.share_in(rain)
     (1.0, 0.5)
     """
@@ -54,14 +54,14 @@ class CaptionSample:
     last: int = EVERY
 
     @classmethod
-    def of(
+    def from_clips(
         cls,
         clip_ids: Sequence[str],
         captions_of: Callable[[NDArray[np.int64]], Sequence[Sequence[str]]],
         *,
         are_joined: bool = False,
     ) -> CaptionSample:
-        """Of clips, and of the captions of those at some rows: no others are asked for.
+        """The sample of clips. `captions_of` returns the captions of the clips at some rows; it is called for no others.
 
         The ids of a joined data set count without the name of the part in front, as in that part's own data set.
         """
@@ -81,8 +81,8 @@ class CaptionSample:
     def share_in(self, other: CaptionSample) -> float:
         """The share of this set's clips that are in the other with one of their captions or more, as far as the samples tell."""
         own = self._cut(min(self.last, other.last)).numbers
-        known = own[np.isin(own, other.numbers)]
-        return len(np.unique(known >> HALF)) / max(len(np.unique(own >> HALF)), 1)
+        shared = own[np.isin(own, other.numbers)]
+        return len(np.unique(shared >> HALF)) / max(len(np.unique(own >> HALF)), 1)
 
     def _cut(self, last: int) -> CaptionSample:
         numbers = np.unique(self.numbers[self.numbers <= last])
@@ -91,12 +91,12 @@ class CaptionSample:
         return CaptionSample(numbers, last)
 
     def text(self) -> str:
-        """For a JSON file: hexadecimal digits, sixteen for `last` and for each number."""
+        """The sample as text for a JSON file: sixteen hexadecimal digits for `last` and for each number."""
         return np.array([self.last, *self.numbers.tolist()], ">u8").tobytes().hex()
 
     @classmethod
     def from_text(cls, text: object, path: str) -> CaptionSample:
-        """What `text` wrote. ValueError, naming the `path` of its file, for anything else."""
+        """The sample from its `text`. ValueError, naming the `path` of its file, for any other text."""
         try:
             last, *numbers = np.frombuffer(bytes.fromhex(str(text)), ">u8").tolist()
         except ValueError:

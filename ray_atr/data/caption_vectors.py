@@ -59,11 +59,11 @@ class CaptionVectors:
 
     def vectors(self, rows: NDArray[np.int64]) -> Vectors:
         """The vectors `[n, W]` of rows `[n]`."""
-        found = np.empty((len(rows), self.width), np.float32)
+        result = np.empty((len(rows), self.width), np.float32)
         for part in np.unique(rows // PART):
             chosen = rows // PART == part
-            found[chosen] = self._parts[part][rows[chosen] % PART]
-        return found
+            result[chosen] = self._parts[part][rows[chosen] % PART]
+        return result
 
     @cached_property
     def _parts(self) -> list[Vectors]:

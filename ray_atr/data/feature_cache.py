@@ -251,8 +251,8 @@ def _compute(work: Work, use_ray: bool, say: Say) -> None:
     for number, sent in run_jobs(waiting, lambda: work.do, ray=processes if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
-        what = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
-        say(f"{what} {done:,} of {counted(total, 'clip')}")
+        kind = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
+        say(f"{kind} {done:,} of {counted(total, 'clip')}")
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
         of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}

@@ -53,7 +53,7 @@ STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 """The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
 PART = "part"
 """The entry of a joined data set's shard with the name of its part."""
-PLACES = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
+POSITIONS = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class FeatureSet:
             of_languages = (self.captions_in(language, rows) for language in columns)
             return [[text for texts in own for text in texts if text] for own in zip(*of_languages, strict=True)]
 
-        return CaptionSample.of(self.clip_ids, captions_of, are_joined=bool(self.parts))
+        return CaptionSample.from_clips(self.clip_ids, captions_of, are_joined=bool(self.parts))
 
     def captions_in(self, language: str, rows: np.ndarray | None = None) -> list[list[str]]:
         """The captions in one language of the given rows (None: all), a list for each clip, empty if it has none."""
@@ -142,16 +142,16 @@ class FeatureSet:
         """Features of a window of each of the given clips, zero-padded to the longest, `[n, T, F]`, and their frames
         `[n]`. `windows` [n]: the window of each clip; None: the first.
         """
-        places = self._first_windows[rows] + (0 if windows is None else windows)
-        shard_of = np.searchsorted(self.shard_starts, places, side="right") - 1
-        within = (places - self.shard_starts[shard_of]).tolist()
-        found = list(zip(shard_of.tolist(), within, strict=True))
+        window_rows = self._first_windows[rows] + (0 if windows is None else windows)
+        shard_of = np.searchsorted(self.shard_starts, window_rows, side="right") - 1
+        within = (window_rows - self.shard_starts[shard_of]).tolist()
+        shard_and_row = list(zip(shard_of.tolist(), within, strict=True))
         if self.source:
-            return self._from_audio(places)
+            return self._from_audio(window_rows)
         if self.store:
-            contents: list[Any] = self._stored(found)
+            contents: list[Any] = self._stored(shard_and_row)
         else:
-            contents = [self._shard(shard)["features"][row].as_buffer() for shard, row in found]
+            contents = [self._shard(shard)["features"][row].as_buffer() for shard, row in shard_and_row]
         arrays = [np.frombuffer(content, self.dtype).reshape(-1, self.num_features) for content in contents]
         return padded(arrays, self.num_features, self.dtype)
 
@@ -187,14 +187,14 @@ class FeatureSet:
         arrays = features_at(self.source, FrontEnd(**self.front_end), self.locations_of(rows))
         return padded(arrays, self.num_features, self.dtype)
 
-    def _stored(self, found: list[tuple[int, int]]) -> list[bytes]:
+    def _stored(self, shard_and_row: list[tuple[int, int]]) -> list[bytes]:
         """The bytes of rows in the store, requested concurrently."""
-        places = []
-        for shard, row in found:
+        locations = []
+        for shard, row in shard_and_row:
             table = self._shard(shard)
             place = (table[name][row].as_py() for name in ("start", "size", "digest"))
-            places.append((self.shard_files[shard], *place))
-        return read_stored_rows(storage.locate(self.store, keeps_links=True), places)
+            locations.append((self.shard_files[shard], *place))
+        return read_stored_rows(storage.locate(self.store, keeps_links=True), locations)
 
     @property
     def holds_frames(self) -> bool:
@@ -210,8 +210,8 @@ class FeatureSet:
         windows = np.arange(len(clips)) - np.repeat(first, counts)
         for start in range(0, len(clips), READ_TOGETHER):
             part = slice(start, start + READ_TOGETHER)
-            found, frames = self.features(clips[part], windows[part])
-            of_windows += [frame_statistics(one[:size]) for one, size in zip(found, frames, strict=True)]
+            features, frames = self.features(clips[part], windows[part])
+            of_windows += [frame_statistics(window[:size]) for window, size in zip(features, frames, strict=True)]
         if len(new):
             means = np.add.reduceat(np.stack(of_windows), first) / counts[:, None]
             self._statistics.update(zip(new.tolist(), means.astype(np.float32), strict=True))
@@ -297,7 +297,7 @@ def write_stored_rows(
 ) -> None:
     """Write clips' features to the store, then the table `file` of their positions: if it exists, the features do."""
     sink, end = pa.BufferOutputStream(), 0
-    with storage.complete_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, PLACES) as places:
+    with storage.complete_file(store / rows_file(file)) as output, pa.ipc.new_file(sink, POSITIONS) as positions:
         for ids, features in batches:
             contents = [feature.tobytes() for feature in features]
             sizes = np.array([len(content) for content in contents], np.int64)
@@ -306,15 +306,17 @@ def write_stored_rows(
             for content in contents:
                 output.write(content)
             end += int(sizes.sum())
-            places.write_batch(pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=PLACES))
+            positions.write_batch(
+                pa.record_batch([pa.array(ids, pa.string()), starts, sizes, digests], schema=POSITIONS)
+            )
     storage.write_bytes(store / file, sink.getvalue().to_pybytes())
 
 
-def read_stored_rows(store: storage.Location, places: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
+def read_stored_rows(store: storage.Location, locations: Sequence[tuple[str, int, int, int]]) -> list[bytes]:
     """The rows at places (table's file, start, size, digest), in their order. DamagedFileError if one has changed."""
-    if not places:
+    if not locations:
         return []
-    files, starts, sizes, digests = zip(*places, strict=True)
+    files, starts, sizes, digests = zip(*locations, strict=True)
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
     contents = storage.read_ranges([store / rows_file(file) for file in files], starts, ends)
     for file, content, digest in zip(files, contents, digests, strict=True):

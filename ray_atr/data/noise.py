@@ -241,8 +241,8 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
         scores = (vectors[rows] @ vectors.T).toarray()
         scores[group[rows][:, None] == group] = -1.0
         order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        found = np.take_along_axis(scores, order, axis=1) >= 0
-        nearest[rows, : order.shape[1]] = np.where(found, order, -1)
+        is_text = np.take_along_axis(scores, order, axis=1) >= 0
+        nearest[rows, : order.shape[1]] = np.where(is_text, order, -1)
     return nearest
 
 
@@ -298,12 +298,12 @@ def _captions_of_clips(path: str, clips: Integers, counts: Integers, J: int) -> 
     bad = np.flatnonzero((clips < 0) | (clips >= N))
     if len(bad):
         raise refuse(f"data.noise.index: {path}, row {bad[0]}", int(clips[bad[0]]), f"a clip's number below {N}")
-    found = np.bincount(clips, minlength=N)
-    wrong = np.flatnonzero(found != counts)
+    num_captions = np.bincount(clips, minlength=N)
+    wrong = np.flatnonzero(num_captions != counts)
     if len(wrong):
         row = int(wrong[0])
         where = f"data.noise.index: {path}, clip {row}"
-        raise refuse(where, f"{found[row]} captions", f"{counts[row]}, as the clip has")
+        raise refuse(where, f"{num_captions[row]} captions", f"{counts[row]}, as the clip has")
     owners = np.repeat(np.arange(N), counts)
     slots = np.arange(M) - np.repeat(np.cumsum(counts) - counts, counts)
     numbers = np.full((N, J), -1, np.int64)

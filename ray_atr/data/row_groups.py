@@ -44,12 +44,12 @@ def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
 
 
 @contextmanager
-def _opened(file: Location, what: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
+def _opened(file: Location, reason: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
     try:
         with open_arrow(file) as source:
             yield pq.ParquetFile(source)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None
+        raise ValueError(f"{file}: {reason} ({shortened(str(error))})") from None
 
 
 # Cached, since every row group is read by itself and needs the manifest.
@@ -76,23 +76,23 @@ def _cached_group(folder: str, file: str, group: int) -> pa.Table:
     return read_group(folder, file, group)
 
 
-def features_of_clips(table: pa.Table, places: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
+def features_of_clips(table: pa.Table, rows: Sequence[int], front_end: FrontEnd) -> list[NDArray[Any]]:
     """The features [T, F] of the clips at places in a row group, each cut to one window, with the number type of a cache.
     ValueError names a clip whose audio cannot be read.
     """
-    found = []
-    for place in places:
+    features = []
+    for place in rows:
         clip_id, audio = table["clip_id"][place].as_py(), table["audio"][place].as_buffer()
         window = next(iter(clip_windows(audio, front_end, clip_id, all_windows=False, bounds=IMPORTED)))
-        found.append(window.astype(front_end.dtype))
-    return found
+        features.append(window.astype(front_end.dtype))
+    return features
 
 
-def features_at(folder: str, front_end: FrontEnd, places: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
+def features_at(folder: str, front_end: FrontEnd, wanted: Sequence[tuple[str, int, int]]) -> list[NDArray[Any]]:
     """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row group is
     read once for consecutive places in it.
     """
-    return [features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in places]
+    return [features_of_clips(_cached_group(folder, file, group), [row], front_end)[0] for file, group, row in wanted]
 
 
 def read_units(batch: dict[str, Any], folder: str, front_end: FrontEnd) -> dict[str, Any]:

@@ -150,11 +150,11 @@ def aligned_captions(captions: Mapping[str, Mapping[int, str]]) -> dict[str, tup
     if all(len(texts) == len(slots) for texts in captions.values()):
         return {language: tuple(texts[slot] for slot in slots) for language, texts in captions.items() if texts}
     result: dict[str, list[str]] = {language: [] for language in captions}
-    whole = list(captions)
-    while slots and whole:
-        slot = max(slots, key=lambda one: sum(one in captions[language] for language in whole))
-        whole = [language for language in whole if slot in captions[language]]
-        for language in whole:
+    aligned = list(captions)
+    while slots and aligned:
+        slot = max(slots, key=lambda candidate: sum(candidate in captions[language] for language in aligned))
+        aligned = [language for language in aligned if slot in captions[language]]
+        for language in aligned:
             result[language].append(captions[language][slot])
         slots.remove(slot)
     return {language: tuple(texts) for language, texts in result.items() if texts}
@@ -193,12 +193,12 @@ def _feature(kind: pa.DataType) -> Any:
     return {"dtype": "float32" if kind == pa.float32() else str(kind), "_type": "Value"}
 
 
-def check_schema(found: pa.Schema, path: str) -> None:
+def check_schema(schema: pa.Schema, path: str) -> None:
     """ValueError if a file's columns are not those of `SCHEMA`; `path` names the file."""
     for expected in SCHEMA:
-        index = found.get_field_index(expected.name)
+        index = schema.get_field_index(expected.name)
         if index < 0:
-            raise ValueError(f"{path}: column {expected.name} is missing; it has {', '.join(found.names) or 'none'}")
+            raise ValueError(f"{path}: column {expected.name} is missing; it has {', '.join(schema.names) or 'none'}")
         # Parquet readers name the inner field of a list differently (item, element), which `datasets` does not see either.
-        if str(_feature(found.field(index).type)) != str(_feature(expected.type)):
-            raise ValueError(f"{path}: column {expected.name} is {found.field(index).type}; allowed {expected.type}")
+        if str(_feature(schema.field(index).type)) != str(_feature(expected.type)):
+            raise ValueError(f"{path}: column {expected.name} is {schema.field(index).type}; allowed {expected.type}")

@@ -153,10 +153,10 @@ class Manifest:
 
     def shard_at(self, place: str) -> Shard:
         """The shard of a `Shard.place`. ValueError if there is none."""
-        found = next((shard for shard in self.shards if shard.place == place), None)
-        if found is None:
+        match = next((shard for shard in self.shards if shard.place == place), None)
+        if match is None:
             raise ValueError(f"{self.folder or self.name}: no shard {place}")
-        return found
+        return match
 
     def file_of(self, shard: Shard) -> storage.Location:
         """The file of a shard. ValueError if its part is missing in the manifest."""
@@ -186,10 +186,10 @@ class Manifest:
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
         """The shards of one split. ValueError if there is none."""
-        found = tuple(shard for shard in self.shards if shard.split == split)
-        if not found:
+        of_split = tuple(shard for shard in self.shards if shard.split == split)
+        if not of_split:
             raise ValueError(f"{self.folder or self.name}: no split {split!r}; it has {', '.join(self.splits)}")
-        return found
+        return of_split
 
     def num_rows_of(self, split: str) -> int:
         return sum(shard.num_rows for shard in self.shards if shard.split == split)
@@ -268,13 +268,13 @@ def write_clips(
     one after the other; its parts are kept.
     """
     part_of_clip = (lambda clip: part_of(clip.clip_id)) if are_joined else (lambda _: "")
-    seen: set[str] = set()
+    clip_ids: set[str] = set()
 
     def each_once() -> Iterator[Clip]:
         for clip in clips:
-            if clip.clip_id in seen:
+            if clip.clip_id in clip_ids:
                 raise ValueError(f"clip {clip.clip_id!r}: its id occurs twice; ids must be unique in a data set")
-            seen.add(clip.clip_id)
+            clip_ids.add(clip.clip_id)
             yield clip
 
     with new_data_set(out) as aside:
@@ -344,8 +344,8 @@ def refuse_overwrite(folder: storage.Location) -> None:
     """ValueError if a folder is not empty; PermissionError if it cannot be written."""
     names = storage.names_in(folder)
     if MANIFEST_FILE in names:
-        held = read_manifest(folder)
-        raise ValueError(f"{folder}: already holds the data set {held.name}; choose another folder or delete it")
+        existing = read_manifest(folder)
+        raise ValueError(f"{folder}: already holds the data set {existing.name}; choose another folder or delete it")
     if names and storage.is_local(folder):
         raise ValueError(f"{folder}: neither empty nor a data set; choose another folder")
     storage.require_writable(folder)
@@ -402,9 +402,9 @@ def read_manifest(folder: str | storage.Location) -> Manifest:
     fields = ("name", "licence", "shards", "skipped", "notes", "origin")
     try:
         parts = content.get("parts", [])
-        held = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
+        content_text = json.dumps({**{name: content[name] for name in fields}, "parts": parts, "folder": str(opened)})
         # Strict types, except that JSON's lists become tuples.
-        manifest = _manifest_type().validate_json(held, strict=True)
+        manifest = _manifest_type().validate_json(content_text, strict=True)
     except KeyError as error:
         raise ValueError(f"{file}: not a manifest of clips ({error} is missing)") from None
     except ValidationError as error:

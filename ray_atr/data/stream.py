@@ -146,8 +146,8 @@ def plan_in_shards(
     own = parts // max(num_workers, 1)
     orders = []
     for chosen in of_parts[rank * own : (rank + 1) * own]:
-        some = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
-        order = np.concatenate([samples[np.argsort(turn[samples])] for samples in some])
+        mixed_groups = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
+        order = np.concatenate([samples[np.argsort(turn[samples])] for samples in mixed_groups])
         orders.append(order[: steps * size].reshape(steps, size))
     return EpochOrder(epoch=epoch, rows=list(np.concatenate(orders, axis=1)))
 
@@ -229,22 +229,22 @@ def _read_from_shards(features: FeatureSet, steps: list[Step], use_ray: bool) ->
         needed.setdefault((epoch, int(features.groups[row])), []).append(row)
     units = [(epoch, np.array(rows)) for (epoch, _), rows in needed.items()]
     arriving = _units_through_ray(features, units) if use_ray and units else _units_here(features, units)
-    held: dict[tuple[int, int], np.ndarray] = {}
+    decoded: dict[tuple[int, int], np.ndarray] = {}
     for epoch, step, rows, windows in steps:
-        while any((epoch, row) not in held for row in rows.tolist()):
+        while any((epoch, row) not in decoded for row in rows.tolist()):
             number, contents, frames = next(arriving)
             of_epoch, read = units[number]
             # Copies, because a view would hold the features of all of the group.
-            held |= {
+            decoded |= {
                 (of_epoch, row): content[:length].copy()
                 for row, content, length in zip(read.tolist(), contents, frames, strict=True)
             }
-        arrays = [held[epoch, row] for row in rows.tolist()]
+        arrays = [decoded[epoch, row] for row in rows.tolist()]
         together, lengths = padded(arrays, features.num_features, features.dtype)
         for row in rows.tolist():
             uses[epoch, row] -= 1
             if not uses[epoch, row]:
-                del held[epoch, row]
+                del decoded[epoch, row]
         yield epoch, step, rows, windows, together, lengths
 
 
@@ -263,26 +263,26 @@ def _units_through_ray(features: FeatureSet, units: Units) -> Iterator[tuple[int
     from ray_atr.data.audio import FrontEnd
     from ray_atr.data.row_groups import read_units
 
-    here = labels_of_this_node() if is_local(locate(features.source)) else None
+    labels = labels_of_this_node() if is_local(locate(features.source)) else None
     # Fewer CPUs for a task if the workers leave no room.
-    cpus = _room({DECODER_CPUS: READY_SECONDS, READER_CPUS: READER_SECONDS}, here, "decodes the audio")
+    cpus = _room({DECODER_CPUS: READY_SECONDS, READER_CPUS: READER_SECONDS}, labels, "decodes the audio")
     if cpus is None:
         yield from _units_here(features, units)
         return
     items = []
     for number, (_, rows) in enumerate(units):
-        places = features.locations_of(rows)
-        file, group, _ = places[0]
-        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in places])})
+        locations = features.locations_of(rows)
+        file, group, _ = locations[0]
+        items.append({"unit": number, "file": file, "group": group, "within": np.array([row for *_, row in locations])})
     options = {"folder": features.source, "front_end": FrontEnd(**features.front_end)}
-    for row in _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, here):
+    for row in _through_ray(items, ROW_GROUPS_PER_TASK, read_units, options, cpus, labels):
         yield int(row["unit"]), row["features"], row["frames"]
 
 
 def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]:
     # The features are on this node's disk, and other nodes need not have them.
-    here = labels_of_this_node()
-    cpus = _room({READER_CPUS: READER_SECONDS}, here, "reads the features")
+    labels = labels_of_this_node()
+    cpus = _room({READER_CPUS: READER_SECONDS}, labels, "reads the features")
     if cpus is None:
         yield from _read_here(features, steps)
         return
@@ -290,20 +290,20 @@ def _read_through_ray(features: FeatureSet, steps: list[Step]) -> Iterator[Read]
     sample, _ = features.features(steps[0][2][:1])
     steps_per_block = max(1, min(BLOCK_BYTES // max(sample.nbytes * len(steps[0][2]), 1), 32))
     options = {"folder": str(features.folder), "split": features.split}
-    for row in _through_ray(items, steps_per_block, read_block, options, cpus, here):
+    for row in _through_ray(items, steps_per_block, read_block, options, cpus, labels):
         yield int(row["epoch"]), int(row["step"]), row["rows"], row["windows"], row["features"], row["frames"]
 
 
-def _room(seconds: dict[float, float], here: dict[str, str] | None, instead: str) -> float | None:
+def _room(seconds: dict[float, float], labels: dict[str, str] | None, otherwise: str) -> float | None:
     """The first number of CPUs for which a task starts within the given seconds; None, with a warning, if there is none."""
     late: TimeoutError | None = None
     for cpus, limit in seconds.items():
         try:
-            await_room(cpus, what="readers of the training data", labels=here, seconds=limit)
+            await_room(cpus, what="readers of the training data", labels=labels, seconds=limit)
             return cpus
         except TimeoutError as error:
             late = error
-    logger.warning("%s; the trainer %s itself, which is slower and gives the same batches", late, instead)
+    logger.warning("%s; the trainer %s itself, which is slower and gives the same batches", late, otherwise)
     return None
 
 
@@ -313,7 +313,7 @@ def _through_ray(
     read: Callable[..., dict[str, Any]],
     options: dict[str, Any],
     cpus: float,
-    here: dict[str, str] | None,
+    labels: dict[str, str] | None,
 ) -> Iterator[dict[str, Any]]:
     """The rows that tasks compute from the items, several in a task, in the order of the items."""
     import ray
@@ -321,5 +321,5 @@ def _through_ray(
     quiet_ray_data()
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // per_task))
-    done = planned.map_batches(read, fn_kwargs=options, batch_size=None, num_cpus=cpus, label_selector=here)
+    done = planned.map_batches(read, fn_kwargs=options, batch_size=None, num_cpus=cpus, label_selector=labels)
     yield from done.iter_rows()

@@ -79,22 +79,22 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(0).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    for language, given in relevance.items():
-        clips = np.unique(given.clip.numpy())
+    for language, own in relevance.items():
+        clips = np.unique(own.clip.numpy())
         if len(halves[0]) < 2 or not all(np.isin(half, clips).any() for half in halves):
             few = f"{counted(len(clips), 'clip')} with {language} captions of {counted(num_clips, 'clip')}"
             raise refuse(
                 "--calibrate", few, "a split of more: it is fitted on one half of them and measured on the other"
             )
     of_halves: dict[str, list[CalibrationScore]] = {}
-    for fitted, held in (halves, halves[::-1]):
+    for fitted, held_out in (halves, halves[::-1]):
         calibration = fit_calibration(*_of_clips(scores, relevance, fitted), prior=prior)
-        held_scores, held_relevance = _of_clips(scores, relevance, held)
+        held_scores, held_relevance = _of_clips(scores, relevance, held_out)
         for language, of_pairs in held_scores.items():
             measured = measure(calibration, language, of_pairs, held_relevance[language])
             of_halves.setdefault(language, []).append(measured)
     return {
-        language: CalibrationScore(*np.mean([[*vars(one).values()] for one in both], axis=0).tolist())
+        language: CalibrationScore(*np.mean([[*vars(score).values()] for score in both], axis=0).tolist())
         for language, both in of_halves.items()
     }
 
@@ -123,9 +123,9 @@ def _of_clips(
     """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
     place = torch.from_numpy(clips)
     parts = {}
-    for language, given in relevance.items():
-        is_chosen = torch.isin(given.clip, place)
+    for language, own in relevance.items():
+        is_chosen = torch.isin(own.clip, place)
         parts[language] = Relevance(
-            given.text[is_chosen], torch.searchsorted(place, given.clip[is_chosen]), given.num_texts, len(clips)
+            own.text[is_chosen], torch.searchsorted(place, own.clip[is_chosen]), own.num_texts, len(clips)
         )
-    return {language: one[:, clips] for language, one in scores.items()}, parts
+    return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

@@ -54,7 +54,7 @@ def score_table(evaluated: Evaluated) -> str:
     """R@1, R@5, R@10 and mAP10 of both directions by language in percent, with their intervals, as Markdown."""
     page = evaluated.page
     metrics = {metric: page.metrics[metric] for metric in map(Metric.parse, page.metrics)}
-    shown = {one: value for one, value in metrics.items() if one.task in DIRECTIONS and one.name in MEASURES}
+    shown = {name: value for name, value in metrics.items() if name.task in DIRECTIONS and name.name in MEASURES}
     tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, page.spreads, trained=page.trained)]
     levels = {interval.level for interval in page.intervals.values()}
     note = f"Percent, ranked {ranked_how(evaluated.embedded)}"

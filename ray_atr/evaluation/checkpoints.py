@@ -127,7 +127,7 @@ class Checkpoint:
             return [[text for own in rows[row].captions.values() for text in own or () if text] for row in some]
 
         ids = [row.clip_id for row in rows]
-        return CaptionSample.of(ids, captions_of, are_joined=manifest.is_joined).share_in(trained)
+        return CaptionSample.from_clips(ids, captions_of, are_joined=manifest.is_joined).share_in(trained)
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""
@@ -153,9 +153,9 @@ def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
     """ValueError if several checkpoints differ in more than their seed: their mean would have no meaning."""
     if len({checkpoint.folder for checkpoint in checkpoints}) < len(checkpoints):
         raise refuse(path, "a folder twice", "each checkpoint once")
-    apart = ("seed", "evaluation.", *NOT_DECIDING)
-    trained = [flatten(one.experiment) for one in checkpoints if one.experiment is not None]
-    settings = [{key: value for key, value in flat.items() if not key.startswith(apart)} for flat in trained]
+    may_differ = ("seed", "evaluation.", *NOT_DECIDING)
+    trained = [flatten(checkpoint.experiment) for checkpoint in checkpoints if checkpoint.experiment is not None]
+    settings = [{key: value for key, value in flat.items() if not key.startswith(may_differ)} for flat in trained]
     for other in settings[1:]:
         different = sorted(key for key in {*settings[0], *other} if settings[0].get(key) != other.get(key))
         if different:

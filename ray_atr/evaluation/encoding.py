@@ -80,12 +80,12 @@ def encode(
     progress: CountProgress = silent,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Unit-norm embeddings of the split's clips [N, D] and of each (language, text) [M, D]; `progress(done, total)`."""
-    once, at = distinct(sentences)
+    once, row_of = distinct(sentences)
     shards = read_manifest(source.data).shards_of(source.split)
     starts = np.cumsum([0, *(shard.num_rows for shard in shards)]).tolist()
     in_parts = range(0, len(once), TEXTS_IN_A_JOB)
     # Kind and first row in the result of each job.
-    places = [*(("clips", start) for start in starts[:-1]), *(("texts", start) for start in in_parts)]
+    starts_of_parts = [*(("clips", start) for start in starts[:-1]), *(("texts", start) for start in in_parts)]
     jobs: list[Job] = [*range(len(shards)), *(once[start : start + TEXTS_IN_A_JOB] for start in in_parts)]
     sizes = {"clips": starts[-1], "texts": len(once)}
     embedded: dict[str, NDArray[np.float32]] = {}
@@ -94,14 +94,14 @@ def encode(
         encoding.cpus_per_encoder, encoding.gpus_per_encoder, encoding.encoders, source.threads, setting="encoders"
     )
     for number, rows in run_jobs(jobs, partial(Encoder, source), ray=None if encoding.ray == "never" else actors):
-        kind, start = places[number]
+        kind, start = starts_of_parts[number]
         if kind not in embedded:
             embedded[kind] = np.full((sizes[kind], rows.shape[1]), np.nan, np.float32)
         embedded[kind][start : start + len(rows)] = rows
         done += len(rows)
         progress(done, total)
     assert done == total, "a job is missing"
-    return embedded["clips"], embedded["texts"][at]
+    return embedded["clips"], embedded["texts"][row_of]
 
 
 @torch.no_grad()
@@ -114,7 +114,7 @@ def token_similarities(
     """
     encoder = Encoder(source)
     retriever, texts = encoder.retriever, TextBatcher(encoder.retriever)
-    once, at = distinct(sentences)
+    once, row_of = distinct(sentences)
     parts = [once[start : start + TEXTS_TOGETHER] for start in range(0, len(once), TEXTS_TOGETHER)]
     rows: list[torch.Tensor] = []
     done, total = 0, int(encoder.starts[-1])
@@ -127,7 +127,7 @@ def token_similarities(
                 rows.append(torch.cat(compared, dim=1).cpu())
                 done += len(rows[-1])
                 progress(done, total)
-    return np.ascontiguousarray(torch.cat(rows).T.numpy()[at])
+    return np.ascontiguousarray(torch.cat(rows).T.numpy()[row_of])
 
 
 class Encoder:

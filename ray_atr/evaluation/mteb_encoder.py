@@ -67,13 +67,13 @@ class RetrieverEncoder:
         with torch.no_grad(), self.retriever.evaluating():
             return self.retriever.vectors(embed_batches(self.retriever, batches).cpu())
 
-    def similarity(self, one: Any, other: Any) -> Tensor:
+    def similarity(self, first: Any, second: Any) -> Tensor:
         """The retriever's similarities [M, N]: cosine, or minus the distance."""
-        return self.retriever.similarity(_rows(one), _rows(other))
+        return self.retriever.similarity(_rows(first), _rows(second))
 
-    def similarity_pairwise(self, one: Any, other: Any) -> Tensor:
+    def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
         """The similarity of each row and its partner, [N]."""
-        pairs = zip(_rows(one).split(1), _rows(other).split(1), strict=True)
+        pairs = zip(_rows(first).split(1), _rows(second).split(1), strict=True)
         return torch.cat([self.retriever.similarity(a, b)[0] for a, b in pairs])
 
 

@@ -97,7 +97,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
         disable_progress_bars()
         try:
             # Without a cache: MTEB's cache is keyed by the model's name.
-            found = score(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
+            scored = score(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
         except OSError as error:
             in_reach = "a task whose data set is within reach or in the hub's cache"
             raise refuse("--mteb", name, f"{in_reach} ({shortened(str(error))})") from None
@@ -107,7 +107,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
         finally:
             if has_bars:
                 enable_progress_bars()
-        (result,) = found.task_results
+        (result,) = scored.task_results
         write_text(place / f"{name}.json", result.model_dump_json(indent=1) + "\n")
         for rows in result.scores.values():
             scores += [_score(name, str(row["hf_subset"]), task.metadata.main_score, row) for row in rows]

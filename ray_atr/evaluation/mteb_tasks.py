@@ -61,7 +61,7 @@ class LocalRetrievalTask(AbsTaskRetrieval):
         self, scores: dict[str, dict[str, float]], qrels: Any, results: Any, hf_split: str, hf_subset: str
     ) -> dict[str, float]:
         """R@k over the queries, which MTEB's own `hit_rate_at_k` rounds to five digits."""
-        return {f"r_at_{k}": float(np.mean([one[f"success_{k}"] for one in scores.values()])) for k in RECALL_AT}
+        return {f"r_at_{k}": float(np.mean([query[f"success_{k}"] for query in scores.values()])) for k in RECALL_AT}
 
 
 def local_tasks(eval_split: EvalSplit) -> list[LocalRetrievalTask]:
@@ -70,11 +70,11 @@ def local_tasks(eval_split: EvalSplit) -> list[LocalRetrievalTask]:
     clips: list[Dataset] = []
     tasks = []
     direction: Any
-    for direction, what in DIRECTIONS.items():
+    for direction, words in DIRECTIONS.items():
         full_name = f"{name}{direction.upper()}Retrieval"
         metadata = TaskMetadata(
             name=full_name,
-            description=f"{eval_split.manifest.name}, split {eval_split.split}: {what}.",
+            description=f"{eval_split.manifest.name}, split {eval_split.split}: {words}.",
             dataset={"path": str(eval_split.manifest.folder), "revision": eval_split.manifest.hash},
             type="Any2AnyMultilingualRetrieval",
             category=direction,

@@ -127,7 +127,7 @@ def evaluate(
     runs = [first, *(model(checkpoint)[1] for checkpoint in opened[1:])]
     compared_with: list[Samples] = stored or [model(checkpoint)[1].samples for checkpoint in others]
     say("intervals and pictures")
-    names = _joint([one.name for one in opened])
+    names = _joint([checkpoint.name for checkpoint in opened])
     page = compose_page(
         _title(names, opened[0], eval_split),
         _facts(opened, [str(path) for path in baseline], eval_split, options),
@@ -135,7 +135,7 @@ def evaluate(
         eval_split.captions,
         runs,
         baseline=compared_with,
-        compared=(_joint([one.name for one in others] or [locate(path).name for path in baseline]), names),
+        compared=(_joint([other.name for other in others] or [locate(path).name for path in baseline]), names),
         trained_before=trained_before,
         clip_ids=eval_split.clip_ids,
         listen=partial(listen, manifest, eval_split.split),
@@ -151,10 +151,10 @@ def evaluate(
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
     cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], say))
     # In this process, also if the encoders were in others.
-    here = EncodingSource.from_retriever(
+    source = EncodingSource.from_retriever(
         opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
     )
-    drift = drift_pictures(opened[0], here) if options.figures else {}
+    drift = drift_pictures(opened[0], source) if options.figures else {}
     page = dataclasses.replace(page, printed=[*beside, *cases], pictures={**page.pictures, **drift})
     with ExitStack() as tracked:
         run_id = None
@@ -216,17 +216,17 @@ def _embed(
     # Freed: the encoders have their own copies.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
-    asked = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
-    asked += [(language, text) for language, texts in prompts.items() for text in texts]
+    sentences = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
+    sentences += [(language, text) for language, texts in prompts.items() for text in texts]
     source = EncodingSource.from_retriever(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     similarity = None
     if is_late:
         compared = partial(progress, f"{checkpoint.name}, token by token")
         num_captions = sum(map(len, rows_of.values()))
-        by_tokens = token_similarities(source, asked[:num_captions], compared)
+        by_tokens = token_similarities(source, sentences[:num_captions], compared)
         ends = np.cumsum([len(rows) for rows in rows_of.values()])[:-1]
         similarity = dict(zip(rows_of, np.split(by_tokens, ends), strict=True))
-    audio, texts = encode(source, asked, encoding, partial(progress, checkpoint.name))
+    audio, texts = encode(source, sentences, encoding, partial(progress, checkpoint.name))
     text: dict[str, np.ndarray] = {}
     start = 0
     for language, rows in rows_of.items():
@@ -240,8 +240,8 @@ def _embed(
     zero_shot = None
     if prompts:
         classes = dict(zip(prompts, np.split(texts[start:], len(prompts)), strict=True))
-        known = checkpoint.trained_classes(eval_split.manifest, eval_split.classes, prompts)
-        zero_shot = ZeroShot(classes, eval_split.classes, eval_split.labels, known)
+        trained_classes = checkpoint.trained_classes(eval_split.manifest, eval_split.classes, prompts)
+        zero_shot = ZeroShot(classes, eval_split.classes, eval_split.labels, trained_classes)
     unknown = ", ".join(language for language in eval_split.class_sentences if language not in prompts)
     why = "the text tower knows only its data set's captions, which the prompts are not"
     notes = [f"No classification by text prompts in {unknown}: {why}."] if unknown else []
@@ -264,9 +264,9 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Sample
     scores: list[Samples] = []
     while of_model := read_scores(folder / SCORES_FILE.format(len(scores))):
         scores.append(of_model)
-    asked = languages_of(scores[0])
-    if set(asked) != set(eval_split.languages):
-        raise refuse("baseline", f"an evaluation in {' '.join(asked)}", f"one in {' '.join(eval_split.languages)}")
+    languages = languages_of(scores[0])
+    if set(languages) != set(eval_split.languages):
+        raise refuse("baseline", f"an evaluation in {' '.join(languages)}", f"one in {' '.join(eval_split.languages)}")
     return scores, facts.get(TRAINED_FACT, "").split() or None
 
 

@@ -78,7 +78,8 @@ def _table(cases: list[Case], captions: dict[str, str]) -> Table:
     rows = []
     for case in cases:
         nearest = "; ".join(
-            f"{captions.get(one.clip_id) or one.clip_id} ({one.similarity:.2f})" for one in case.neighbours[:NEIGHBOURS]
+            f"{captions.get(neighbour.clip_id) or neighbour.clip_id} ({neighbour.similarity:.2f})"
+            for neighbour in case.neighbours[:NEIGHBOURS]
         )
         numbers = [f"{value:.2f}" for grain in grains for value in (case.potential[grain], case.reliability[grain])]
         words = (Cell(text, is_number=False) for text in (case.query, nearest))
@@ -98,14 +99,14 @@ def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, 
 
 def embedded_along(trial: Path, steps: list[int], source: EncodingSource) -> NDArray[np.float32]:
     """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
-    encoder, found = Encoder(source), []
+    encoder, tables = Encoder(source), []
     for step in steps:
         # The trajectory lacks frozen towers whose vectors were cached: they are the retriever's own at every step.
         encoder.retriever.load_state_dict(weights_of(trial, step), strict=False)
         with encoder.retriever.evaluating():
             embedded = embed_batches(encoder.retriever, _first(encoder.batches(0)))
-        found.append(embedded[:CLIPS].cpu().numpy())
-    return np.stack(found)
+        tables.append(embedded[:CLIPS].cpu().numpy())
+    return np.stack(tables)
 
 
 def _first(batches: Iterator[ClipBatch]) -> Iterator[ClipBatch]:

@@ -34,8 +34,8 @@ def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Pat
     written = []
     for language in evaluated.embedded.text:
         rows = np.flatnonzero(split.captions.present[language])
-        of = np.isin(relevance.text.numpy(), rows)
-        pairs = zip(relevance.text.numpy()[of].tolist(), relevance.clip.numpy()[of].tolist(), strict=True)
+        chosen = np.isin(relevance.text.numpy(), rows)
+        pairs = zip(relevance.text.numpy()[chosen].tolist(), relevance.clip.numpy()[chosen].tolist(), strict=True)
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
         for name, lines in ((RUN, _run(scores, language, rows, clips)), (QRELS, qrels)):
             file = place / name.format(language)
@@ -49,6 +49,6 @@ def _run(scores: CaptionScores, language: str, rows: np.ndarray, clips: list[str
     for start in range(0, len(rows), TEXTS_TOGETHER):
         some = rows[start : start + TEXTS_TOGETHER]
         best = scores.of(language, some).topk(min(DEPTH, len(clips)), dim=1)
-        for row, values, places in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
-            for rank, (value, clip) in enumerate(zip(values, places, strict=True), start=1):
+        for row, values, ranks in zip(some, best.values.tolist(), best.indices.tolist(), strict=True):
+            for rank, (value, clip) in enumerate(zip(values, ranks, strict=True), start=1):
                 yield f"{language}-{row} Q0 {clips[clip]} {rank} {value:.8f} ray_atr\n"

@@ -205,7 +205,7 @@ def over_clips_and_seeds(
     if abs(difference) <= half(0.5):
         tail = 0.5
     elif half(LEAST_TAIL) > abs(difference):
-        tail = float(brentq(lambda one: half(one) - abs(difference), LEAST_TAIL, 0.5))
+        tail = float(brentq(lambda candidate: half(candidate) - abs(difference), LEAST_TAIL, 0.5))
     p_value = 2 * tail
     width = half((1 - level) / 2)
     return Bounds(float(difference) - width, float(difference) + width, p_value)
@@ -270,7 +270,7 @@ def _of_runs(runs: Sequence[Samples], trained: Collection[str] | None, draws: in
     of_runs = [[resampled(samples, weight, trained) for weight in weights] for samples in runs]
     names = list(of_runs[0][0])
     values = {name: np.array([run[0][name][0] for run in of_runs]) for name in names}
-    drawn = {name: np.stack([np.concatenate([one[name] for one in run[1:]]) for run in of_runs]) for name in names}
+    drawn = {name: np.stack([np.concatenate([part[name] for part in run[1:]]) for run in of_runs]) for name in names}
     return values, drawn
 
 
@@ -280,8 +280,8 @@ def _unit_groups(samples: Samples) -> list[np.ndarray]:
     for sample in samples.values():
         units = np.unique(sample.unit)
         same = [group for group in groups if len(np.intersect1d(group, units))]
-        apart = [group for group in groups if not len(np.intersect1d(group, units))]
-        groups = [*apart, np.unique(np.concatenate([units, *same]))]
+        others = [group for group in groups if not len(np.intersect1d(group, units))]
+        groups = [*others, np.unique(np.concatenate([units, *same]))]
     return groups
 
 

@@ -127,7 +127,7 @@ class Calibration:
 
     def write(self, folder: str | Location) -> None:
         """Write `calibration.json` with its digest into a retriever's folder; the file appears complete."""
-        by_language = {code: dataclasses.asdict(one) for code, one in self.by_language.items()}
+        by_language = {code: dataclasses.asdict(calibration) for code, calibration in self.by_language.items()}
         content = {"format": FORMAT, "by_language": by_language, "fitted_on": self.fitted_on, "clips": self.clips}
         if self.levels is not None:
             vectors = self.levels.vectors.astype("<f2")
@@ -155,8 +155,8 @@ class Calibration:
         best = np.asarray(scores, np.float64)[: own.nothing_of]
         level = 0.0
         if self.levels is not None:
-            given = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
-            level = self.levels.expected(given[None])[COUNTS.index(own.nothing_of), 0]
+            text = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
+            level = self.levels.expected(text[None])[COUNTS.index(own.nothing_of), 0]
         return not len(best) or bool(best.mean() - level < own.nothing_below)
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:

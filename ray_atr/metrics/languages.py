@@ -61,13 +61,13 @@ def evaluate_languages(
     {'text_to_audio/fra/recall_at_1': 0.33, 'text_to_audio/fra/recall_at_10': 1.0}
     """
     result: dict[Metric, float] = {}
-    for one in (ranking, *beside):
+    for name in (ranking, *beside):
         retrievals = retrieve_languages(
-            audio, text, relevant, present=present, ranking=one, metric=metric, plan=plan, device=device
+            audio, text, relevant, present=present, ranking=name, metric=metric, plan=plan, device=device
         )
-        if keep is not None and one == ranking:
+        if keep is not None and name == ranking:
             keep(retrievals)
-        result |= language_metrics(retrievals, "" if one == ranking else one, trained)
+        result |= language_metrics(retrievals, "" if name == ranking else name, trained)
     return result | embedding_metrics(audio, text, relevant, present=present)
 
 
@@ -182,8 +182,8 @@ def embedding_metrics(
             distance = _mean_distance(captions[ENGLISH], captions[language], both)
             result[Metric("embedding", language, "language_distance")] = distance
     for name in ("modality_gap", "language_gap", "language_distance"):
-        asked = [language for language in rows if name == "modality_gap" or language != ENGLISH]
-        values = [result[key] for language in asked if (key := Metric("embedding", language, name)) in result]
+        measured = [language for language in rows if name == "modality_gap" or language != ENGLISH]
+        values = [result[key] for language in measured if (key := Metric("embedding", language, name)) in result]
         if values:
             result[Metric("embedding", MEAN, name)] = sum(values) / len(values)
     return result
@@ -218,7 +218,7 @@ def _mean_unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def _mean_distance(first: torch.Tensor, second: torch.Tensor, rows: torch.Tensor) -> float:
     """Mean norm of the difference of paired unit rows."""
     pairs = ((_unit(first, part), _unit(second, part).to(first.device)) for part in rows.split(CHUNK))
-    return sum(float((one - other).norm(dim=1).sum()) for one, other in pairs) / len(rows)
+    return sum(float((a - b).norm(dim=1).sum()) for a, b in pairs) / len(rows)
 
 
 def _unit(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -100,15 +100,15 @@ class LanguageScores:
         return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
 
 
-def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | None:
+def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0) -> Levels | None:
     """The levels of the texts of all languages, if they have vectors."""
     vectors, levels = [], []
-    for one in given.values():
-        if one.vectors is None:
+    for of_language in scores.values():
+        if of_language.vectors is None:
             return None
-        own, found = evidence(one.scores, one.match)
-        vectors.append(_unit(one.vectors[own]))
-        levels.append((found.present + found.absent) / 2)
+        own, best = evidence(of_language.scores, of_language.match)
+        vectors.append(_unit(of_language.vectors[own]))
+        levels.append((best.present + best.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
     chosen = np.arange(len(rows))
     if len(rows) > MOST_TEXTS:
@@ -117,7 +117,7 @@ def fit_levels(given: Mapping[str, LanguageScores], seed: int = 0) -> Levels | N
 
 
 def fit_rules(
-    given: Mapping[str, LanguageScores], levels: Levels | None, false_share: float = FALSE_SHARE, seed: int = 0
+    scores: Mapping[str, LanguageScores], levels: Levels | None, false_share: float = FALSE_SHARE, seed: int = 0
 ) -> tuple[dict[str, Rule], Rule]:
     """The rule of each language, and that over all of them: in expectation, at most a share `false_share` of the texts with
     matching clips finds nothing.
@@ -127,37 +127,37 @@ def fit_rules(
     The number of answers is the one that separates `present` from `absent` best, in units of their spreads: shares of right
     decisions do not differ if a model is nearly perfect on the pairs of the fit.
     """
-    N = next(iter(given.values())).scores.shape[1]
+    N = next(iter(scores.values())).scores.shape[1]
     order = np.random.default_rng(seed).permutation(N)
     halves = order[::2], order[1::2]
-    deviations: dict[str, list[Floats]] = {code: [] for code in given}
-    for fitted, held in (halves, halves[::-1]):
-        own = fit_levels({code: one.of_clips(fitted) for code, one in given.items()}, seed)
-        for code, one in given.items():
-            present = _excess(one.of_clips(held), own).present
+    deviations: dict[str, list[Floats]] = {code: [] for code in scores}
+    for fitted, held_out in (halves, halves[::-1]):
+        own = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()}, seed)
+        for code, part in scores.items():
+            present = _excess(part.of_clips(held_out), own).present
             if present.shape[1]:
                 deviations[code].append(present - present.mean(axis=1, keepdims=True))
-    excess = {code: _excess(one, levels) for code, one in given.items()}
-    rules = {code: _rule(excess[code], deviations[code], false_share) for code in given}
+    excess = {code: _excess(part, levels) for code, part in scores.items()}
+    rules = {code: _rule(excess[code], deviations[code], false_share) for code in scores}
     together = Evidence(*(np.concatenate(side, axis=1) for side in zip(*excess.values(), strict=True)))
-    return rules, _rule(together, [one for found in deviations.values() for one in found], false_share)
+    return rules, _rule(together, [part for of_halves in deviations.values() for part in of_halves], false_share)
 
 
-def _excess(given: LanguageScores, levels: Levels | None) -> Evidence:
-    own, found = evidence(given.scores, given.match)
-    expected = 0.0 if levels is None or given.vectors is None else levels.expected(given.vectors[own])
-    return Evidence(found.present - expected, found.absent - expected)
+def _excess(scores: LanguageScores, levels: Levels | None) -> Evidence:
+    own, best = evidence(scores.scores, scores.match)
+    expected = 0.0 if levels is None or scores.vectors is None else levels.expected(scores.vectors[own])
+    return Evidence(best.present - expected, best.absent - expected)
 
 
 def _rule(excess: Evidence, deviations: list[Floats], false_share: float) -> Rule:
-    apart = excess.present.mean(axis=1) - excess.absent.mean(axis=1)
+    separation = excess.present.mean(axis=1) - excess.absent.mean(axis=1)
     spread = np.sqrt(excess.present.var(axis=1) + excess.absent.var(axis=1)) + np.finfo(np.float64).tiny
-    place = int((apart / spread).argmax())
-    middle = excess.present[place].mean()
-    around = np.sort(np.concatenate([one[place] for one in deviations] or [excess.present[place] - middle]))
+    best = int((separation / spread).argmax())
+    middle = excess.present[best].mean()
+    around = np.sort(np.concatenate([deviation[best] for deviation in deviations] or [excess.present[best] - middle]))
     # The k-th lowest of n: a new one is below it with probability k / (n + 1).
     lowest = max(0, int(false_share * (len(around) + 1)) - 1)
-    return Rule(COUNTS[place], float(middle + around[lowest]))
+    return Rule(COUNTS[best], float(middle + around[lowest]))
 
 
 def _unit(vectors: NDArray[np.floating]) -> NDArray[np.float32]:

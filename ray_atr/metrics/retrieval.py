@@ -70,7 +70,7 @@ def retrieve(
     device: torch.device | str | None = None,
     text_number: np.ndarray | None = None,
 ) -> Retrieval:
-    """As `retrieval_metrics`, but the scores of each query, for intervals and pictures.
+    """The scores of each query, for intervals and pictures, of the retrieval that `retrieval_metrics` measures.
 
     `relevant` is the clip of each caption or a `Relevance`; text query i has the number `text_number[i]` (default: i). With a
     learned `metric` (`as_metric`) unit rows are ranked by the distance under it instead of by cosine.
@@ -195,12 +195,12 @@ def _chance_within(groups: _TieGroups, k: int) -> np.ndarray:
     """Chance that a relevant one of t tied candidates, r of them relevant, is among the first k places: with n of these places
     for the tie, 1 - C(t - r, n) / C(t, n).
     """
-    places = np.clip(k - groups.greater, 0, groups.tied)
-    miss = np.ones(len(places))
+    num_within = np.clip(k - groups.greater, 0, groups.tied)
+    miss = np.ones(len(num_within))
     for place in range(k):
-        is_open = place < places
-        left = np.maximum(groups.tied - groups.relevant - place, 0) / np.maximum(groups.tied - place, 1)
-        miss *= np.where(is_open, left, 1.0)
+        is_open = place < num_within
+        miss_here = np.maximum(groups.tied - groups.relevant - place, 0) / np.maximum(groups.tied - place, 1)
+        miss *= np.where(is_open, miss_here, 1.0)
     return 1 - miss
 
 
@@ -218,9 +218,9 @@ def _average_precision(groups: _TieGroups, k: int | None) -> np.ndarray:
     that count / (g + i) is n o + (b + 1 - o (g + 1)) (H_(g+n) - H_g), n places of the tie being within k.
     """
     greater, tied = groups.greater.astype(float), groups.tied.astype(float)
-    places = tied if k is None else np.clip(k - greater, 0, tied)
+    num_within = tied if k is None else np.clip(k - greater, 0, tied)
     others = (groups.relevant - 1) / np.maximum(tied - 1, 1)
-    harmonic = digamma(greater + places + 1) - digamma(greater + 1)
-    gain = places * others + (groups.relevant_above + 1 - others * (greater + 1)) * harmonic
+    harmonic = digamma(greater + num_within + 1) - digamma(greater + 1)
+    gain = num_within * others + (groups.relevant_above + 1 - others * (greater + 1)) * harmonic
     total = np.bincount(groups.query_index, groups.relevant / tied * gain)
     return total / (groups.relevant_in_all if k is None else np.minimum(groups.relevant_in_all, k))

@@ -49,11 +49,11 @@ def retrieval_samples(retrievals: Mapping[str, Retrieval], by: str = "") -> dict
 def zero_shot_samples(classifications: Mapping[str, Classification]) -> dict[QueryGroup, Sample]:
     """The clips (and, for the maps of text to audio, classes) behind `classification_metrics`."""
     result = {}
-    for language, found in classifications.items():
-        clips, classes = found.retrieval.audio_to_text, found.retrieval.text_to_audio
-        result[QueryGroup(CLASSIFICATION, language)] = Sample(clips.query, clips.clip, found.of_clips, {})
+    for language, classification in classifications.items():
+        clips, classes = classification.retrieval.audio_to_text, classification.retrieval.text_to_audio
+        result[QueryGroup(CLASSIFICATION, language)] = Sample(clips.query, clips.clip, classification.of_clips, {})
         result[QueryGroup(CLASSIFICATION, language, "classes")] = Sample(
-            classes.query, classes.clip, found.of_classes, {}
+            classes.query, classes.clip, classification.of_classes, {}
         )
     return result
 

@@ -41,12 +41,14 @@ def unit_scores(
     measure = OF_QUERIES.get(metric.name)
     if not is_mean_over_queries(metric) or measure is None or measure.values is None:
         return None
-    of_languages: dict[str, QueryScores] = {name: getattr(found, metric.task) for name, found in retrievals.items()}
+    of_languages: dict[str, QueryScores] = {
+        name: getattr(retrieval, metric.task) for name, retrieval in retrievals.items()
+    }
     units = np.unique(np.concatenate([scores.clip for scores in of_languages.values()] or [np.empty(0, np.int64)]))
     parts = {}
     for language, scores in of_languages.items():
-        places, values = np.searchsorted(units, scores.clip), measure.values(scores)
-        parts[language] = np.bincount(places, values, minlength=len(units)) * (len(units) / max(len(values), 1))
+        unit_of, values = np.searchsorted(units, scores.clip), measure.values(scores)
+        parts[language] = np.bincount(unit_of, values, minlength=len(units)) * (len(units) / max(len(values), 1))
     return {**(language_means(parts, trained) if parts else {}), **parts}.get(metric.language or MEAN)
 
 

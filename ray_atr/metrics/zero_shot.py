@@ -27,12 +27,14 @@ class Classification:
 
     @property
     def of_clips(self) -> dict[str, np.ndarray]:
-        """By clip: `accuracy` (R@1 of audio to text; any of several classes counts) and `map` (the AP of its classes)."""
+        """Measures of each clip: `accuracy` (R@1 of audio to text; any of several classes counts) and `map` (the AP of its
+        classes).
+        """
         return {"accuracy": self.retrieval.audio_to_text.recall[1], "map": self.map}
 
     @property
     def of_classes(self) -> dict[str, np.ndarray]:
-        """By class: `text_to_audio_map` (the AP of its clips among all clips) and `text_to_audio_map_at_10`."""
+        """Measures of each class: `text_to_audio_map` (the AP of its clips among all clips) and `text_to_audio_map_at_10`."""
         top = self.retrieval.text_to_audio.average_precision
         return {"text_to_audio_map": self.class_map, "text_to_audio_map_at_10": top}
 
@@ -117,5 +119,5 @@ def classification_metrics(
 
     Zero-shot only if the model was trained on none of the classes, which is not checked.
     """
-    of_languages = {language: found.metrics() for language, found in classifications.items()}
+    of_languages = {language: classification.metrics() for language, classification in classifications.items()}
     return with_means(CLASSIFICATION, of_languages, trained)

@@ -111,11 +111,11 @@ def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
     """The tower's parameters by depth, from the input: those before the numbered layers, each layer, those after them."""
     named = list(tower.named_parameters())
     numbers = [int(match.group(1)) if (match := _LAYER.search(name)) else None for name, _ in named]
-    found = [number for number in numbers if number is not None]
-    if not found:
+    known_levels = [number for number in numbers if number is not None]
+    if not known_levels:
         return [[parameter for _, parameter in named]]
-    lowest = min(found)
-    levels: list[list[nn.Parameter]] = [[] for _ in range(max(found) - lowest + 3)]
+    lowest = min(known_levels)
+    levels: list[list[nn.Parameter]] = [[] for _ in range(max(known_levels) - lowest + 3)]
     position = 0
     for (_, parameter), number in zip(named, numbers, strict=True):
         if number is not None:

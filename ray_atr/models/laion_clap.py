@@ -110,9 +110,9 @@ def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(".attn_mask"):
             # Computed from the sizes.
             continue
-        found = re.fullmatch(r"audio_branch\.(layers\.\d+\.blocks\.\d+\.)(.+)", name)
-        if found:
-            new = AUDIO + found[1] + _block_name(found[2])
+        match = re.fullmatch(r"audio_branch\.(layers\.\d+\.blocks\.\d+\.)(.+)", name)
+        if match:
+            new = AUDIO + match[1] + _block_name(match[2])
         else:
             new = re.sub(r"^text_branch\.", "text_model.", name)
             new = re.sub(r"^audio_branch\.bn0\.", f"{AUDIO}batch_norm.", new)
@@ -121,7 +121,7 @@ def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             new = re.sub(r"^(audio|text)_projection\.2\.", r"\1_projection.linear2.", new)
         if ".self.qkv." in new:
             parts = zip(("query", "key", "value"), value.chunk(3), strict=True)
-            state |= {new.replace(".qkv.", f".{part}."): one for part, one in parts}
+            state |= {new.replace(".qkv.", f".{part}."): tensor for part, tensor in parts}
         else:
             state[new] = value
     return state

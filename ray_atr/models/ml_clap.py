@@ -86,7 +86,7 @@ def ml_clap_projections(file: Path, path: str) -> dict[str, Tensor]:
     tensors = weights.mapped_checkpoint(file, path)
     pattern = re.compile(r"^(audio|text)_proj\.(0|2)\.(weight|bias)$")
     named = ((pattern.match(name), value) for name, value in tensors.items())
-    return {f"{found[1]}_projection.{found[2]}.{found[3]}": value.clone() for found, value in named if found}
+    return {f"{match[1]}_projection.{match[2]}.{match[3]}": value.clone() for match, value in named if match}
 
 
 def sonar_config(file: Path, path: str) -> M2M100Config:
@@ -127,15 +127,15 @@ def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
 
 def sonar_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """SONAR's tensors of a checkpoint by the names of M2M100's encoder, with embedding rows in the order of NLLB's tokeniser."""
-    found = {}
+    renamed = {}
     for name, value in tensors.items():
         if not name.startswith(TEXT):
             continue
         new = name.removeprefix(TEXT)
         for theirs, ours in RENAMED.items():
             new = re.sub(theirs, ours, new)
-        found[new] = value
-    table = found.get("embed_tokens.weight")
+        renamed[new] = value
+    table = renamed.get("embed_tokens.weight")
     if table is not None:
-        found["embed_tokens.weight"] = torch.cat([table[list(CONTROL)], table[len(CONTROL) :]])
-    return found
+        renamed["embed_tokens.weight"] = torch.cat([table[list(CONTROL)], table[len(CONTROL) :]])
+    return renamed

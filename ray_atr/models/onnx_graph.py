@@ -16,10 +16,10 @@ from ray_atr.common.settings import require_extra
 EXTRA = "onnx"
 
 
-def require_onnx(asked: str) -> None:
+def require_onnx(option: str) -> None:
     """ValueError unless the libraries that write and run graphs are installed."""
-    require_extra("onnxscript", EXTRA, asked)
-    require_extra("onnxruntime", EXTRA, asked)
+    require_extra("onnxscript", EXTRA, option)
+    require_extra("onnxruntime", EXTRA, option)
 
 
 def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:

@@ -167,13 +167,13 @@ class BasicBlock(nn.Module):
 
 def stages(first: int, dropout: float) -> nn.ModuleDict:
     """The four stages of basic blocks by name; the last three halve time and frequency and double the channels."""
-    found = nn.ModuleDict()
+    modules = nn.ModuleDict()
     for number, num_blocks in enumerate(STAGES):
         wide = first * 2**number
         blocks = [BasicBlock(wide // 2, wide, True, dropout) if number else BasicBlock(wide, wide, False, dropout)]
         blocks += [BasicBlock(wide, wide, False, dropout) for _ in range(num_blocks - 1)]
-        found[f"layer{number + 1}"] = nn.ModuleList(blocks)
-    return found
+        modules[f"layer{number + 1}"] = nn.ModuleList(blocks)
+    return modules
 
 
 def _halve(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -223,9 +223,9 @@ class Retriever(nn.Module):
         kind = torch.promote_types(torch.promote_types(text.dtype, audio.dtype), torch.float32)
         text, audio = text.to(kind), audio.to(kind)
         if not text.ndim == audio.ndim == 2 or text.shape[1] != audio.shape[1]:
-            given = f"{tuple(text.shape)} and {tuple(audio.shape)}"
+            shapes = f"{tuple(text.shape)} and {tuple(audio.shape)}"
             raise refuse(
-                "shapes of text and audio", given, "[M, r] and [N, r]: what encode_text and encode_audio return"
+                "shapes of text and audio", shapes, "[M, r] and [N, r]: what encode_text and encode_audio return"
             )
         if self.distance == "cosine":
             return text @ audio.T
@@ -261,11 +261,11 @@ class Retriever(nn.Module):
         that can be sharded are in groups of their own: fused optimisers do not mix sharded and other weights.
         """
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-        apart = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
+        of_towers = {id(parameter) for parameter in self.divisible_parameters().values()} if towers_apart else set()
 
         def add(parameter: nn.Parameter, rate: float, decay: float = weight_decay) -> None:
             if parameter.requires_grad:
-                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in apart
+                key = rate, decay if parameter.ndim > 1 else 0.0, id(parameter) in of_towers
                 groups.setdefault(key, []).append(parameter)
 
         for tower, settings in ((self.audio_tower, self.settings.audio), (self.text_tower, self.settings.text)):
@@ -304,7 +304,9 @@ class Retriever(nn.Module):
     def divisible_parameters(self) -> dict[str, nn.Parameter]:
         """The towers' parameters that can be sharded, by name; the same before and after `shard`."""
         named = self.named_parameters(remove_duplicate=False)
-        return {name: one for name, one in named if name.startswith(("audio_tower.", "text_tower.")) and one.ndim > 0}
+        return {
+            name: value for name, value in named if name.startswith(("audio_tower.", "text_tower.")) and value.ndim > 0
+        }
 
     def trained_state(self) -> dict[str, Tensor]:
         """The entries of `state_dict` that training changes: unfrozen parameters (with LoRA its updates), and buffers."""
@@ -314,8 +316,8 @@ class Retriever(nn.Module):
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the `trained_state` of a retriever with equal settings and frozen weights. ValueError if names differ."""
-        found = self.load_state_dict(dict(state), strict=False)
-        wrong = [*found.unexpected_keys, *(self.trained_state().keys() - state.keys())]
+        result = self.load_state_dict(dict(state), strict=False)
+        wrong = [*result.unexpected_keys, *(self.trained_state().keys() - state.keys())]
         if wrong:
             raise refuse("trained state", sorted(wrong)[0], "exactly what this retriever trains")
 
@@ -401,8 +403,8 @@ class Retriever(nn.Module):
             allowed = "a mono waveform [S] (average the channels first: samples.mean(axis=1)), or a list of clips"
             raise refuse("clips", f"an array of shape {shape}", allowed)
         alone = isinstance(clips, str | Path | bytes) or (shape is not None and len(shape) == 1)
-        given: Any = [clips] if alone else clips
-        embedded, owners = self._embed_windows(given, sample_rate, batch_size, self.settings.pools_windows)
+        inputs: Any = [clips] if alone else clips
+        embedded, owners = self._embed_windows(inputs, sample_rate, batch_size, self.settings.pools_windows)
         return self.vectors(_refuse_zero(self.pool_windows(embedded, owners), "clip"))
 
     @torch.inference_mode()
@@ -475,8 +477,8 @@ class Retriever(nn.Module):
 
     def warning_of_languages(self, languages: Sequence[str]) -> str:
         """A warning about languages that the retriever was not trained on; empty if there are none or it is unknown."""
-        asked = {require_language(code).code for code in languages}
-        unseen = sorted(asked.difference(self.languages or asked))
+        codes = {require_language(code).code for code in languages}
+        unseen = sorted(codes.difference(self.languages or codes))
         if not unseen:
             return ""
         trained = ", ".join(self.languages)
@@ -504,11 +506,11 @@ class Retriever(nn.Module):
             raise refuse("batch_size", batch_size, "1 or more")
         if isinstance(texts, np.ndarray | Tensor):
             # The inputs are vectors [N, W] already.
-            given = torch.as_tensor(texts)
-            if given.ndim != 2 or given.shape[1] != self.text_tower.width or not bool(torch.isfinite(given).all()):
-                raise refuse("texts", tuple(given.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
+            rows = torch.as_tensor(texts)
+            if rows.ndim != 2 or rows.shape[1] != self.text_tower.width or not bool(torch.isfinite(rows).all()):
+                raise refuse("texts", tuple(rows.shape), f"texts, or finite vectors [N, {self.text_tower.width}]")
             with self.evaluating():
-                return _refuse_zero(_unit(self.text_projection(given.float().to(self.device))).cpu(), "text")
+                return _refuse_zero(_unit(self.text_projection(rows.float().to(self.device))).cpu(), "text")
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise refuse(f"text {number}", text, "a string")
@@ -516,11 +518,11 @@ class Retriever(nn.Module):
         if len(languages) != len(texts):
             allowed = f"one language, or one for each of the {len(texts)} texts"
             raise refuse("language", f"{len(languages)} languages", allowed)
-        found = {code: require_language(code).code for code in dict.fromkeys(languages)}
+        code_of = {code: require_language(code).code for code in dict.fromkeys(languages)}
         with self.evaluating():
             embedded = embed_by_length(
                 lambda tokens, mask: self.embed_text(tokens, mask).cpu(),
-                self.text_tower.tokenise(list(texts), [found[code] for code in languages]),
+                self.text_tower.tokenise(list(texts), [code_of[code] for code in languages]),
                 self.text_tower.pad_token_id,
                 bucket=batch_size,
                 width=self.settings.embedding_width,
@@ -582,8 +584,8 @@ class Retriever(nn.Module):
             linked = {
                 kind: file for kind, file in (frozen or {}).items() if f"{kind}_tower." not in self._saved_by_towers
             }
-            held = self.state_dict() if weights is None else weights
-            state = {name: value for name, value in held.items() if not name.startswith(self._saved_by_towers)}
+            saved_state = self.state_dict() if weights is None else weights
+            state = {name: value for name, value in saved_state.items() if not name.startswith(self._saved_by_towers)}
             seal_folder(aside, write_state(aside, state, linked))
             # Without a digest: an evaluation replaces it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
@@ -682,8 +684,8 @@ class Retriever(nn.Module):
         if flatten(retriever.audio_tower.front_end) != content["front_end"]:
             raise refuse("model folder", str(folder), "a model whose front end this version computes the same way")
         retriever.adapt(compiles=False)
-        held = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
-        load_weights(retriever, {**held, **read_weights(folder)}, source=str(folder), path="model folder")
+        state = {n: value for n, value in retriever.state_dict().items() if n.startswith(retriever._saved_by_towers)}
+        load_weights(retriever, {**state, **read_weights(folder)}, source=str(folder), path="model folder")
         retriever.languages = tuple(map(str, content.get("languages", ())))
         retriever.trained_captions = trained_captions_of(content, folder)
         return retriever.eval()
@@ -731,11 +733,11 @@ def _seconds(clip: Clip, sample_rate: int) -> float:
     return sum(map(len, sound.blocks())) / sound.sample_rate
 
 
-def _refuse_zero(embedded: Tensor, what: str) -> Tensor:
+def _refuse_zero(embedded: Tensor, kind: str) -> Tensor:
     """The embeddings [N, D]. ValueError for one that is zero or not finite, which cannot be ranked."""
     wrong = (~(embedded.norm(dim=-1) > 0.5)).nonzero().flatten().tolist()
     if wrong:
-        raise refuse(f"{what} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
+        raise refuse(f"{kind} {wrong[0]}", "an embedding that is zero or not finite", "one of unit norm")
     return embedded
 
 

@@ -67,8 +67,8 @@ class SentenceTransformersTextTower(TextTower):
         """Token ids; the languages are ignored."""
         if not texts:
             return []
-        found = self.model.preprocess(list(texts))
-        rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
+        tokens = self.model.preprocess(list(texts))
+        rows = zip(tokens["input_ids"], tokens["attention_mask"].bool(), strict=True)
         return [ids[mask].tolist() for ids, mask in rows]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
@@ -129,7 +129,9 @@ class SentenceTransformersAudioTower(AudioTower):
     def _encode(self, samples: Tensor) -> Tensor:
         clip = {"array": samples.float().cpu().numpy(), "sampling_rate": self.front_end.sample_rate}
         inputs = self.model.preprocess([{"audio": clip}])
-        moved = {name: one.to(samples.device) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+        moved = {
+            name: value.to(samples.device) if isinstance(value, Tensor) else value for name, value in inputs.items()
+        }
         return self.model(moved)["sentence_embedding"]
 
     def save(self, folder: Path) -> None:

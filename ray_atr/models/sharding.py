@@ -65,12 +65,12 @@ def full(tensor: Tensor) -> Tensor:
 
 def gathered(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Full copies of the tensors on the first worker's CPU, made one at a time; empty on others, which must all call it."""
-    is_first, found = dist.get_rank() == 0, {}
+    is_first, whole_state = dist.get_rank() == 0, {}
     for name, value in state.items():
         tensor = full(value)
         if is_first:
-            found[name] = tensor.detach().to("cpu", copy=True)
-    return found
+            whole_state[name] = tensor.detach().to("cpu", copy=True)
+    return whole_state
 
 
 class EqualCalls:
@@ -100,8 +100,8 @@ class EqualCalls:
         self.extra = Extra(gradient, again)
         try:
             yield self.extra
-            while (asked := self._agree(NO_TOWER)) != NO_TOWER:
-                self._serve(asked)
+            while (number := self._agree(NO_TOWER)) != NO_TOWER:
+                self._serve(number)
         finally:
             self.extra = None
 
@@ -111,14 +111,14 @@ class EqualCalls:
             return
         if self.extra is None:
             raise RuntimeError("a sharded tower is called outside of `together`: other workers would wait for ever")
-        while (asked := self._agree(number)) != number:
-            self._serve(asked)
+        while (requested := self._agree(number)) != number:
+            self._serve(requested)
 
     def _agree(self, number: int) -> int:
         """The number of the next tower: the largest that a worker requests."""
-        asked = torch.tensor(number, device=self.device)
-        dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-        return int(asked)
+        largest = torch.tensor(number, device=self.device)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest)
 
     def _serve(self, number: int) -> None:
         assert self.extra is not None
@@ -138,9 +138,9 @@ class Extra:
 
     def add(self, call: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
         with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
-            made = checkpoint(call, *inputs, use_reentrant=False) if self.again else call(*inputs)
-        if made.requires_grad:
-            self.made.append(made)
+            output = checkpoint(call, *inputs, use_reentrant=False) if self.again else call(*inputs)
+        if output.requires_grad:
+            self.made.append(output)
 
     def joined(self, embedded: Tensor) -> Tensor:
         """The embeddings, whose gradient reaches the empty calls as zeros."""
@@ -151,8 +151,8 @@ class _Joined(torch.autograd.Function):
     """One node for all calls, so that they are back-propagated from the last to the first, as on every other worker."""
 
     @staticmethod
-    def forward(ctx: Any, embedded: Tensor, *made: Tensor) -> Tensor:
-        ctx.shapes = [(one.shape, one.dtype, one.device) for one in made]
+    def forward(ctx: Any, embedded: Tensor, *outputs: Tensor) -> Tensor:
+        ctx.shapes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in outputs]
         return embedded.view_as(embedded)
 
     @staticmethod

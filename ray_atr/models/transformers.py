@@ -304,8 +304,8 @@ class TransformersTextTower(TextTower):
             if tag is None:
                 raise refuse("language", code, "one that the text tower's tokeniser has a tag for")
             self.tokenizer.src_lang = tag
-            places = [place for place, language in enumerate(languages) if language == code]
-            for place, ids in zip(places, self._tokenise([texts[place] for place in places]), strict=True):
+            rows = [place for place, language in enumerate(languages) if language == code]
+            for place, ids in zip(rows, self._tokenise([texts[place] for place in rows]), strict=True):
                 token_ids[place] = ids
         return token_ids
 

@@ -145,11 +145,11 @@ class EncodedText(TextVectorsTower):
 
     def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
         is_new = rows >= len(self.vectors)
-        found = torch.empty(len(rows), self.width)
-        found[torch.from_numpy(~is_new)] = super().looked_up(rows[~is_new])
+        vectors = torch.empty(len(rows), self.width)
+        vectors[torch.from_numpy(~is_new)] = super().looked_up(rows[~is_new])
         for place in np.flatnonzero(is_new):
-            found[place] = self._new_vectors[rows[place] - len(self.vectors)]
-        return found
+            vectors[place] = self._new_vectors[rows[place] - len(self.vectors)]
+        return vectors
 
     def save(self, folder: Path) -> None:
         raise NotImplementedError("a stand-in is not saved: the retriever that holds the frozen tower itself is")

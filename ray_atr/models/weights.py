@@ -63,11 +63,11 @@ class LoadReport:
 
     def mismatches(self, allowed: Iterable[str] = ()) -> list[str]:
         """One line for each name that is missing, unexpected or mis-shaped and matches none of the allowed patterns."""
-        lines = {name: f"{what} {name}" for what in ("missing", "unexpected") for name in getattr(self, what)}
+        lines = {name: f"{kind} {name}" for kind in ("missing", "unexpected") for name in getattr(self, kind)}
         for name, (stored, wanted) in self.mis_shaped.items():
             lines[name] = f"shape of {name} is {list(stored)}, not {list(wanted)}"
         patterns = tuple(allowed)
-        return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+        return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
     def summary(self) -> str:
         """One line for the log."""
@@ -92,8 +92,8 @@ def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = A
     lines = report.mismatches(allowed)
     if lines:
         shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
-        what = "that do not fit" if report.loaded else "of another architecture"
-        holds = f"a checkpoint of this tower. It holds weights {what} ({len(report.loaded)} names fit): {shown}"
+        reason = "that do not fit" if report.loaded else "of another architecture"
+        holds = f"a checkpoint of this tower. It holds weights {reason} ({len(report.loaded)} names fit): {shown}"
         raise refuse(path, report.source, f"{holds}. Name those that may differ in allow_mismatch")
     logger.info(report.summary())
     for line in report.mismatches():
@@ -320,7 +320,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         # Commands take a run or a trial and find its best epoch.
         of_trials = sorted(
-            one.parent for place in ("", "trials/*/") for one in folder.glob(f"{place}best/{SETTINGS_FILE}")
+            settings_file.parent
+            for place in ("", "trials/*/")
+            for settings_file in folder.glob(f"{place}best/{SETTINGS_FILE}")
         )
         meant = f" (did you mean {of_trials[0]}?)" if of_trials else ""
         raise refuse(

@@ -70,8 +70,8 @@ def vector_and_words(text: Tensor, words: Tensor) -> Tensor:
     A linear map of it is one map of v if no word is in the vocabulary (k = 0), another one of v and the words if all are
     (k = 1), and in between a mixture of both.
     """
-    known = words[:, -1:]
-    return torch.cat([text, known * text, known * words[:, :-1], known], dim=1)
+    has_known = words[:, -1:]
+    return torch.cat([text, has_known * text, has_known * words[:, :-1], has_known], dim=1)
 
 
 class WithWords(TextTower):
@@ -119,8 +119,8 @@ class WithWords(TextTower):
         V, is_word = len(self.words), token_ids < 0
         counts = torch.zeros(len(token_ids), V + 1, device=token_ids.device)
         counts.scatter_add_(1, (-1 - token_ids).clamp(min=0), is_word.float())
-        known, unknown = counts[:, :V].sum(dim=1), counts[:, V]
-        share = (known - unknown).clamp(min=0) / (known + unknown).clamp(min=1)
+        num_known, num_unknown = counts[:, :V].sum(dim=1), counts[:, V]
+        share = (num_known - num_unknown).clamp(min=0) / (num_known + num_unknown).clamp(min=1)
         return torch.cat([counts[:, :V].clamp(max=1), share[:, None]], dim=1)
 
 

@@ -127,7 +127,7 @@ class Objective(Settings):
         """The weighted sum of the scheme's comparisons."""
         loss, scalars = weighted_sum(terms, [part.weight for part in parts])
         if len(parts) > 1 or self.scheme.splits_by_language:
-            by_part = {f"loss_{part.label}": one.loss.detach() for part, one in zip(parts, terms, strict=True)}
+            by_part = {f"loss_{part.label}": term.loss.detach() for part, term in zip(parts, terms, strict=True)}
             return Terms(loss, {**scalars, **by_part})
         return Terms(loss, scalars)
 

@@ -305,7 +305,7 @@ def weigh(comparisons: list[tuple[Comparison, str]], *, by_size: bool = False) -
     if not nonempty:
         raise refuse("embeddings.mask", "no text that the scheme compares", "at least one clip that has one")
     total = sum(comparison.size for comparison, _ in nonempty) if by_size else len(nonempty)
-    return [Weighted((one.size if by_size else 1) / total, one, label) for one, label in nonempty]
+    return [Weighted((part.size if by_size else 1) / total, part, label) for part, label in nonempty]
 
 
 @torch.no_grad()

@@ -225,7 +225,9 @@ def _a_row_a_language(points: pd.DataFrame, columns: Sequence[Column], languages
     parts = []
     for language in languages:
         named = {
-            f"{one.metric.format(language)}{end}": f"{one.metric}{end}" for one in columns for end in ("", " (sd)")
+            f"{column.metric.format(language)}{end}": f"{column.metric}{end}"
+            for column in columns
+            for end in ("", " (sd)")
         }
         names = [name for name in points if name in named or "/" not in name]
         parts.append(points[names].rename(columns=named).assign(**{LANGUAGE: language}))
@@ -238,7 +240,7 @@ def _printed_by_language(paper: PaperTable, columns: Sequence[Column]) -> PaperT
     rows = []
     for row in paper.rows:
         for language in languages:
-            named = {Metric.parse(one.metric): Metric.parse(one.metric.format(language)) for one in columns}
+            named = {Metric.parse(column.metric): Metric.parse(column.metric.format(language)) for column in columns}
             numbers = {metric: row.numbers[name] for metric, name in named.items() if name in row.numbers}
             rows.append(PrintedRow(row.objective, {**row.settings, LANGUAGE: language}, numbers))
     return replace(paper, rows=tuple(rows))
@@ -249,7 +251,7 @@ def _with_references(table: Table, runs: Runs, columns: Sequence[Column], papers
 
     A row is shown if its objective ran, with any settings, or if it is another system.
     """
-    fitting = [one for one in papers if not one.trained_on and runs.measured_sets == [(one.data, one.split)]]
+    fitting = [paper for paper in papers if not paper.trained_on and runs.measured_sets == [(paper.data, paper.split)]]
     lead = table.columns[: len(table.columns) - len(columns) - 1]
     ran = set(runs.finished[OBJECTIVE])
     references = []
@@ -272,9 +274,9 @@ def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list
     texts = {path: written(value) for path, value in row.settings.items()}
     if paper is ABLATION:
         texts = ticks(lambda path: row.settings.get(path, True))
-    known = {short_name(path): text for path, text in texts.items()}
-    known[OBJECTIVE] = f"{row.objective} (paper, {paper.towers})"
-    return [Cell(known.get(title, MISSING), is_number=False) for title in lead]
+    texts_by_name = {short_name(path): text for path, text in texts.items()}
+    texts_by_name[OBJECTIVE] = f"{row.objective} (paper, {paper.towers})"
+    return [Cell(texts_by_name.get(title, MISSING), is_number=False) for title in lead]
 
 
 def _printed(row: PrintedRow, column: Column, paper: PaperTable) -> str:

@@ -96,9 +96,9 @@ def printed_tables(paper: str) -> tuple[PaperTable, ...]:
     )
 
 
-def printed_in(paper: str, *places: str) -> tuple[PaperTable, ...]:
+def printed_in(paper: str, *names: str) -> tuple[PaperTable, ...]:
     """The tables of a paper that are printed in these places."""
-    return tuple(table for table in printed_tables(paper) if table.place in places)
+    return tuple(table for table in printed_tables(paper) if table.place in names)
 
 
 def _settings(text: str) -> dict[str, Any]:

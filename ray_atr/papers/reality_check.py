@@ -137,12 +137,12 @@ def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodT
 
 def shared_seeds(*trials: MethodTrials) -> list[int]:
     """The seeds that all have."""
-    return [one for one in trials[0].seeds if all(one in other.seeds for other in trials[1:])]
+    return [seed for seed in trials[0].seeds if all(seed in other.seeds for other in trials[1:])]
 
 
 def of_seeds(trials: MethodTrials, seeds: Sequence[int]) -> NDArray[np.float64]:
     """The hits of these seeds, [seeds, queries]."""
-    return np.stack([trials.hits[trials.seeds.index(one)] for one in seeds])
+    return np.stack([trials.hits[trials.seeds.index(seed)] for seed in seeds])
 
 
 def drawn_clips(values: NDArray[np.float64], clip: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -162,17 +162,19 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     """
     chosen_by = Metric.parse(experiment.evaluation.select_by)
     trained, spoken = experiment.trained_languages, experiment.data.languages
-    groups = {TRAINED: trained, UNSEEN: tuple(one for one in spoken if one not in trained), MEAN: spoken}
+    groups = {TRAINED: trained, UNSEEN: tuple(language for language in spoken if language not in trained), MEAN: spoken}
     scores = read_scores(trial.folder / TEST_SCORES)
-    asked = [QueryGroup(chosen_by.task, one) for one in groups.get(chosen_by.language, (chosen_by.language,))]
-    if not asked or not scores.keys() >= set(asked):
+    wanted = [
+        QueryGroup(chosen_by.task, language) for language in groups.get(chosen_by.language, (chosen_by.language,))
+    ]
+    if not wanted or not scores.keys() >= set(wanted):
         return None
-    samples = [scores[group] for group in asked]
-    query, places = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
+    samples = [scores[group] for group in wanted]
+    query, number_of = np.unique(np.concatenate([sample.query for sample in samples]), return_inverse=True)
     clip = np.empty_like(query)
-    clip[places] = np.concatenate([sample.unit for sample in samples])
+    clip[number_of] = np.concatenate([sample.unit for sample in samples])
     hits = np.concatenate([sample.means[MEASURE] for sample in samples])
-    return Hits(np.bincount(places, hits) / np.bincount(places), clip)
+    return Hits(np.bincount(number_of, hits) / np.bincount(number_of), clip)
 
 
 class ReadTrials(NamedTuple):
@@ -213,7 +215,7 @@ def read_trials(*runs: RunFolder) -> ReadTrials:
         left_out += [f"{run.path}: {counted(number, 'trial')} {reason}" for reason, number in reasons.items()]
     select_by = base.evaluation.select_by
     return ReadTrials(
-        {key: _method_trials(list(found.values()), select_by) for key, found in grouped.items()}, left_out
+        {key: _method_trials(list(trials.values()), select_by) for key, trials in grouped.items()}, left_out
     )
 
 
@@ -235,15 +237,15 @@ def _differing(run: RunFolder, first: RunFolder) -> str:
     return "; ".join((*named, *more))
 
 
-def _method_trials(found: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
-    results = [trial.result() for _, trial in found]
-    epochs = [trial.epochs() for _, trial in found]
+def _method_trials(trials: Sequence[tuple[Hits, TrialFolder]], metric: str) -> MethodTrials:
+    results = [trial.result() for _, trial in trials]
+    epochs = [trial.epochs() for _, trial in trials]
     # Curves of equal length: a run may have been repeated with more epochs.
     length = min(map(len, epochs))
     return MethodTrials(
-        hits=np.stack([hits.values for hits, _ in found]),
-        clip=found[0][0].clip,
-        seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in found),
+        hits=np.stack([hits.values for hits, _ in trials]),
+        clip=trials[0][0].clip,
+        seeds=tuple(int(trial.describe()["overrides"]["seed"]) for _, trial in trials),
         last=float(np.mean([result["last"][metric] for result in results])),
         seconds=float(np.mean([result["train_seconds"] for result in results])),
         curves={
@@ -258,7 +260,7 @@ def table(methods: TrialsOfMethods) -> pd.DataFrame:
     """One row per method and noise: scores, the share of the way from the floor to the ceiling, the detector, the time."""
     rows: list[dict[str, Any]] = []
     order = list(METHODS)
-    for (name, kind, ratio), trials in sorted(methods.items(), key=lambda one: (one[0][1:], order.index(one[0][0]))):
+    for (name, kind, ratio), trials in sorted(methods.items(), key=lambda item: (item[0][1:], order.index(item[0][0]))):
         floor, ceiling = methods.get((FLOOR, kind, ratio)), methods.get((CEILING, kind, ratio))
         row: dict[str, Any] = {"noise": ratio, "kind": kind, "method": name, "seeds": len(trials.hits)}
         row |= {"test": trials.test, LAST_EPOCH: trials.last, "seconds": trials.seconds}
@@ -272,10 +274,10 @@ def table(methods: TrialsOfMethods) -> pd.DataFrame:
         if METHODS[name][CORRESPONDENCE] != "none":
             row |= {detected: float(curve[-1]) for detected, curve in trials.curves.items()}
         rows.append(row)
-    found = pd.DataFrame(rows)
-    if SHARED in found and (found[SHARED].fillna(found["seeds"]) == found["seeds"]).all():
-        del found[SHARED]
-    return found[[name for name in COLUMNS if name in found]]
+    frame = pd.DataFrame(rows)
+    if SHARED in frame and (frame[SHARED].fillna(frame["seeds"]) == frame["seeds"]).all():
+        del frame[SHARED]
+    return frame[[name for name in COLUMNS if name in frame]]
 
 
 def draw(methods: TrialsOfMethods, path: Path, measured: str) -> None:
@@ -318,11 +320,11 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                curves = {method: one[name] for (method, *of), one in detecting.items() if tuple(of) == noise}
+                curves = {method: values[name] for (method, *own), values in detecting.items() if tuple(own) == noise}
                 for method, curve in curves.items():
                     # Of ten colours those that come again are dashed.
-                    again, colour = divmod(list(METHODS).index(method), 10)
-                    look = {"color": f"C{colour}", "linestyle": "--" if again else "-"}
+                    repeats, colour = divmod(list(METHODS).index(method), 10)
+                    look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-"}
                     axes.plot(np.arange(1, len(curve) + 1), curve, label=method, **look)
         for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
             top.set_title(title_of(*noise))
@@ -344,15 +346,15 @@ def title_of(kind: str, ratio: float) -> str:
     return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
-def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:
+def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:
     """The table of the page, one block per noise, scores in percent as in the other tables. `measured` names the metric,
     `queries` is the number of queries in a mean, `left_out` has the lines on runs and trials that are not in the table.
     """
     # As in the titles of figures, the kind is named only if it is not wrong pairs.
-    hidden = ("low", "high", "share low", "share high", *(["kind"] if set(found["kind"]) == {"pair"} else []))
-    columns = [name for name in found.columns if name not in hidden]
+    hidden = ("low", "high", "share low", "share high", *(["kind"] if set(frame["kind"]) == {"pair"} else []))
+    columns = [name for name in frame.columns if name not in hidden]
     blocks = []
-    for _, rows in found.groupby(["kind", "noise"], sort=False):
+    for _, rows in frame.groupby(["kind", "noise"], sort=False):
         best = rows.loc[~rows["method"].isin([CEILING]), "test"].max()
         blocks.append([_row(row, columns, best) for row in row_dicts(rows)])
     note = (
@@ -361,16 +363,16 @@ def page_table(found: pd.DataFrame, measured: str, queries: int, left_out: Seque
         "brackets the interval at 95% over clips and seeds. Share of the way: 0 is the floor, 1 the ceiling; above 1 a method "
         "is better than leaving the wrong pairs out."
     )
-    if SHARE in found and np.isinf(found[["share low", "share high"]]).to_numpy().any():
+    if SHARE in frame and np.isinf(frame[["share low", "share high"]]).to_numpy().any():
         note += " An interval without an end (∞): the ceiling is not told from the floor clearly enough."
-    if any(name in found for name in DETECTOR):
+    if any(name in frame for name in DETECTOR):
         note += (
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
             "the clean pairs that it would leave out to keep pairs of which 5% are wrong."
         )
-    if SHARED in found:
+    if SHARED in frame:
         note += " Where a method and the floor do not have the same seeds, they are compared over those that both have."
-    compared = found[SHARED][found[SHARED] > 0] if SHARED in found else found["seeds"]
+    compared = frame[SHARED][frame[SHARED] > 0] if SHARED in frame else frame["seeds"]
     if warning := warning_of_seeds(int(compared.min())):
         note += f" {warning}"
     if left_out:
@@ -390,7 +392,7 @@ def _row(row: Mapping[Any, Any], columns: Sequence[str], best: float) -> list[Ce
         is_best = bool(name == "test" and value == best and row["method"] != CEILING)
         ends = {FROM_FLOOR: ("low", "high"), SHARE: ("share low", "share high")}.get(name, ())
         form = "+z.1f" if scale == 100 else "+z.3f"
-        interval = ", ".join(format(scale * row[one], form).replace("inf", "∞") for one in ends)
+        interval = ", ".join(format(scale * row[column], form).replace("inf", "∞") for column in ends)
         detail = f"({interval})" if ends and text else ""
         cells.append(Cell(text, is_best=is_best, is_number=name not in NAMES, detail=detail))
     return cells
@@ -409,9 +411,9 @@ def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, 
         raise ValueError(f"{run_folders[0]}: no finished trial of a method that kept its scores")
     chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
-    found = table(methods)
-    found.to_csv(folder / "reality_check.csv", index=False)
-    shown = page_table(found, measured, next(iter(methods.values())).hits.shape[1], left_out)
+    frame = table(methods)
+    frame.to_csv(folder / "reality_check.csv", index=False)
+    shown = page_table(frame, measured, next(iter(methods.values())).hits.shape[1], left_out)
     (folder / "reality_check.md").write_text(shown.to_markdown())
     if not figures:
         return Added(tables=[shown], left_out=left_out)

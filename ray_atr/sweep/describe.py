@@ -25,7 +25,7 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
     """
     if not isinstance(plan.search, SpaceSearch):
         varied = values_by_path(plan.search.points)
-        values = {path: sorted(set(found), key=str) for path, found in varied.items()}
+        values = {path: sorted(set(of_path), key=str) for path, of_path in varied.items()}
         return {
             "varied": list(varied),
             "space": values,
@@ -48,12 +48,12 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
         "search_seed": plan.search.seed,
         "scheduler": plan.scheduler,
         "spend_spared": plan.spends_spared,
-        "earlier": [{"point": one.point, "scores": list(one.scores)} for one in plan.search.earlier],
+        "earlier": [{"point": entry.point, "scores": list(entry.scores)} for entry in plan.search.earlier],
     }
 
 
 def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """By path, its values in the points that have it."""
+    """The values of each path in the points that have it."""
     paths = dict.fromkeys(path for point in points for path in point)
     return {path: [point[path] for point in points if path in point] for path in paths}
 
@@ -74,8 +74,10 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
     if not isinstance(search, SpaceSearch):
         return [dict(point) for point in search.points]
     space = search.space
-    first = {path: one.test_values[0] for path, one in space.dimensions.items()}
-    telling = ({**first, path: probe} for path, one in space.dimensions.items() for probe in one.test_values)
+    first = {path: dimension.test_values[0] for path, dimension in space.dimensions.items()}
+    telling = (
+        {**first, path: probe} for path, dimension in space.dimensions.items() for probe in dimension.test_values
+    )
     return [space.build(values.__getitem__) for values in telling]
 
 
@@ -88,7 +90,7 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     lines = [*of_space, *lines_of_fixed(experiment, points, plan.fixed)]
     planned = [plan.experiment(experiment, point) for point in points]
     lines += dict.fromkeys(filter(None, map(noise_line, planned)))
-    if all(untrained := [untrained_line(one) for one in planned]):
+    if all(untrained := [untrained_line(trial_experiment) for trial_experiment in planned]):
         lines += dict.fromkeys(untrained)
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
@@ -112,10 +114,10 @@ def untrained_line(experiment: Experiment) -> str:
     """A line about languages of the data set that are validated but not trained on; else empty."""
     experiment = with_languages(experiment)
     data, trained = experiment.data, experiment.trained_languages
-    if data.source == "soundscapes" or not (left := [code for code in data.languages if code not in trained]):
+    if data.source == "soundscapes" or not (untrained := [code for code in data.languages if code not in trained]):
         return ""
     return (
-        f"captions in {', '.join(left)} are validated alone: objective.scheme={experiment.objective.scheme.name} trains on "
+        f"captions in {', '.join(untrained)} are validated alone: objective.scheme={experiment.objective.scheme.name} trains on "
         f"{', '.join(trained)}; --objective.scheme ml_clap trains on all"
     )
 
@@ -124,12 +126,12 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
     """Lines about the best finished point of a search, or about the Pareto front of several goals."""
     if not isinstance(plan.search, SpaceSearch) or not plan.goals:
         return
-    observed = [one.observation(plan.goals) for one in recorded_trials(run, without_seed=True)]
-    best = unbeaten([one for one in observed if one.status == FINISHED], plan.goals)
+    observed = [trials.observation(plan.goals) for trials in recorded_trials(run, without_seed=True)]
+    best = unbeaten([entry for entry in observed if entry.status == FINISHED], plan.goals)
     seeds = f" (means of {len(plan.seeds)} seeds)" if len(plan.seeds) > 1 else ""
-    for one in best[:MOST_BEST]:
-        scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, one.scores, strict=True))
-        yield f"best:        {trial_name(one.point)}: {scores} on validation{seeds}"
+    for entry in best[:MOST_BEST]:
+        scores = ", ".join(f"{goal.metric} {score:.4g}" for goal, score in zip(plan.goals, entry.scores, strict=True))
+        yield f"best:        {trial_name(entry.point)}: {scores} on validation{seeds}"
     if len(best) > MOST_BEST:
         yield f"             and {len(best) - MOST_BEST} more on the Pareto front"
 
@@ -137,5 +139,5 @@ def best_lines(run: RunFolder, plan: SweepPlan) -> Iterator[str]:
 def unbeaten(observations: Sequence[Observation], goals: Sequence[Goal]) -> list[Observation]:
     """The points on the Pareto front of the goals, the best of the first goal first."""
     signs = [1 if goal.is_maximised else -1 for goal in goals]
-    gains = [tuple(sign * score for sign, score in zip(signs, one.scores, strict=True)) for one in observations]
+    gains = [tuple(sign * score for sign, score in zip(signs, entry.scores, strict=True)) for entry in observations]
     return [observations[index] for index in pareto_front(gains)]

@@ -74,7 +74,7 @@ class Estimate:
         """The estimate as it is printed."""
         scaling, number = experiment.scaling, self.num_trials
         how_many = "each trial" if number is None else counted(number, "trial")
-        seconds = [one.wall if self.is_on_gpu else one.cpu for one in self.trials]
+        seconds = [spent.wall if self.is_on_gpu else spent.cpu for spent in self.trials]
         total = self.spent.wall if self.is_on_gpu else self.spent.cpu
         unit = "GPU" if self.is_on_gpu else "CPU"
         share = scaling.gpus_per_worker if self.is_on_gpu else 1.0
@@ -105,7 +105,7 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     points, number = _points(plan)
     seeds: list[Point] = [{"seed": seed} for seed in plan.seeds] or [{}]
     overrides = [{**plan.overrides(base, point), **seed} for point in points for seed in seeds]
-    experiments = [override(base, one) for one in overrides] or [base]
+    experiments = [override(base, overridden) for overridden in overrides] or [base]
     if base.scaling.gpus_per_worker == 0:
         torch.set_num_threads(max(1, int(base.scaling.cpus_per_worker)))
     prepare_all(experiments, home, say, use_ray=False)
@@ -155,7 +155,7 @@ def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
     for point in itertools.islice(search.proposals(history), most):
         history.add(Observation(point, RUNNING))
     number = len(history) if is_listed else plan.num_points
-    return [dict(one.point) for one in history.observations], None if number is None else number * seeds
+    return [dict(observation.point) for observation in history.observations], None if number is None else number * seeds
 
 
 def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCost:

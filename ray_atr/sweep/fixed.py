@@ -73,17 +73,17 @@ def check_fixed(
         return
     complete = [overrides_of(base, point, fixed) for point in points]
     for path in explicit:
-        if points and not any(path in one for one in complete):
+        if points and not any(path in complete_point for complete_point in complete):
             try:
                 override(override(base, points[0]), {path: fixed[path]})
             except ValueError as error:
                 others = f" No other point of the sweep has it: {', '.join(_labels(points, fixed))}."
                 raise ValueError(f"{error}.{others if points[1:] else ''}") from None
-    seen: dict[str, Mapping[str, Any]] = {}
-    for point, one in zip(points, complete, strict=True):
-        twin = seen.setdefault(repr(override(base, one)), point)
+    checked: dict[str, Mapping[str, Any]] = {}
+    for point, complete_point in zip(points, complete, strict=True):
+        twin = checked.setdefault(repr(override(base, complete_point)), point)
         if point_key(twin) != point_key(point):
-            changed = ", ".join(f"{path}={fixed[path]}" for path in fixed if path in one)
+            changed = ", ".join(f"{path}={fixed[path]}" for path in fixed if path in complete_point)
             raise ValueError(f"{trial_name(twin)} and {trial_name(point)}: the same experiment with {changed}")
 
 
@@ -91,8 +91,8 @@ def lines_of_fixed(base: Experiment, points: Sequence[Mapping[str, Any]], fixed:
     """A line for each fixed setting that not all points have."""
     complete = [overrides_of(base, point, fixed) for point in points]
     for path, value in fixed.items():
-        having = [point for point, one in zip(points, complete, strict=True) if path in one]
-        lacking = [point for point, one in zip(points, complete, strict=True) if path not in one]
+        having = [point for point, settings in zip(points, complete, strict=True) if path in settings]
+        lacking = [point for point, settings in zip(points, complete, strict=True) if path not in settings]
         without = [name for name in _labels(lacking, [path]) if name not in _labels(having, [path])]
         if not having:
             yield f"{path}={value}, set by the recipe, is in no point of this sweep"

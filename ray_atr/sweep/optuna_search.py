@@ -41,13 +41,13 @@ class OptunaSearch(SpaceSearch):
     is_adaptive: ClassVar[bool] = True
 
     def proposals(self, history: History) -> Iterator[Point]:
-        cells = self.space.grid_points()
-        studies = [Study(self, cell, history) for cell in cells]
+        grid = self.space.grid_points()
+        studies = [Study(self, cell, history) for cell in grid]
         at_random = RandomSearch(self.space, seed=self.seed)
         while True:
-            study = studies[len(history) % len(cells)]
+            study = studies[len(history) % len(grid)]
             study.keep_up()
-            point = self._unknown(study, history) or at_random.draw(history, cells)
+            point = self._unknown(study, history) or at_random.draw(history, grid)
             if point is None:
                 return
             yield point
@@ -72,7 +72,7 @@ class Study:
         ways = optuna.study.StudyDirection
         self.directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
         self.signs = [1.0 if goal.is_maximised else -1.0 for goal in search.goals]
-        self.earlier = [one for one in search.earlier if self._is_here(one)]
+        self.earlier = [observation for observation in search.earlier if self._is_here(observation)]
         self.study_id: int | None = None
         self.num_read = 0
         self.indices: list[int] = []
@@ -117,19 +117,19 @@ class Study:
         best = {
             index
             for goal, sign in enumerate(self.signs)
-            for index in heapq.nlargest(BEST, finished, key=lambda at: (sign * observations[at].scores[goal], -at))
+            for index in heapq.nlargest(BEST, finished, key=lambda i: (sign * observations[i].scores[goal], -i))
         }
         self.open = {index: GONE for index in old if observations[index].status not in STATES}
-        for one in self.earlier:
-            self._tell(one)
+        for observation in self.earlier:
+            self._tell(observation)
         for index in self.indices:
             if index not in self.old or index in best:
                 self._tell_of(index)
 
     def _tell_of(self, index: int) -> None:
-        one = self.history.observations[index]
-        trial = self._tell(one)
-        if one.status not in STATES:
+        observation = self.history.observations[index]
+        trial = self._tell(observation)
+        if observation.status not in STATES:
             self.open[index] = trial
 
     def propose(self, seed: int) -> Point:
@@ -151,40 +151,40 @@ class Study:
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         return point
 
-    def _is_here(self, one: Observation) -> bool:
-        return all(one.point.get(path, value) == value for path, value in self.cell.items())
+    def _is_here(self, observation: Observation) -> bool:
+        return all(observation.point.get(path, value) == value for path, value in self.cell.items())
 
-    def _tell(self, one: Observation) -> int:
+    def _tell(self, observation: Observation) -> int:
         """Add a trial to the study; returns its number."""
         import optuna
 
-        searched = {path: value for path, value in one.point.items() if path not in self.cell}
+        searched = {path: value for path, value in observation.point.items() if path not in self.cell}
         dimensions = self.space.dimensions
         assert self.study_id is not None, "begun when it was made"
         frozen = optuna.trial.create_trial(
-            state=optuna.trial.TrialState[STATES.get(one.status, "RUNNING")],
+            state=optuna.trial.TrialState[STATES.get(observation.status, "RUNNING")],
             params={path: _encoded(dimensions[path], value) for path, value in searched.items()},
             distributions={path: _distribution(dimensions[path]) for path in searched},
-            values=list(one.scores) if one.status == FINISHED else None,
-            intermediate_values=_reached(one),
+            values=list(observation.scores) if observation.status == FINISHED else None,
+            intermediate_values=_reached(observation),
         )
         return self.storage.create_new_trial(self.study_id, frozen)
 
-    def _end(self, trial: int, one: Observation) -> None:
+    def _end(self, trial: int, ended: Observation) -> None:
         """Update a trial that was running."""
         import optuna
 
-        for epoch, value in _reached(one).items():
+        for epoch, value in _reached(ended).items():
             self.storage.set_trial_intermediate_value(trial, epoch, value)
-        state = optuna.trial.TrialState[STATES[one.status]]
-        self.storage.set_trial_state_values(trial, state, one.scores if one.status == FINISHED else None)
+        state = optuna.trial.TrialState[STATES[ended.status]]
+        self.storage.set_trial_state_values(trial, state, ended.scores if ended.status == FINISHED else None)
 
 
-def _reached(one: Observation) -> dict[int, float]:
+def _reached(ended: Observation) -> dict[int, float]:
     """Epoch and score of a stopped point: Optuna ranks pruned trials by how far they came, then by what they had there.
     Nothing for several goals, by which Optuna does not rank them.
     """
-    return {one.epochs: one.scores[0]} if one.status == STOPPED and len(one.scores) == 1 else {}
+    return {ended.epochs: ended.scores[0]} if ended.status == STOPPED and len(ended.scores) == 1 else {}
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -76,7 +76,7 @@ def concurrent_trials(
     nodes = cluster_nodes() if nodes is None else nodes
     slots = MOST
     # Also by scaling: trials with equal processes may differ in whether the number of workers may change.
-    for experiment in {repr((one.scaling, processes_of(one))): one for one in experiments}.values():
+    for experiment in {repr((trial.scaling, processes_of(trial))): trial for trial in experiments}.values():
         processes = processes_of(experiment)
         if experiment.scaling.is_elastic:
             _refuse_other_room(experiment, processes[0], nodes)
@@ -113,7 +113,7 @@ class _Devices:
             return False
         share = min(gpus, 1.0)
         count = 0 if gpus == 0 else max(1, round(gpus))
-        free = [number for number, left in enumerate(self.gpus) if left + TOLERANCE >= share]
+        free = [number for number, share_left in enumerate(self.gpus) if share_left + TOLERANCE >= share]
         if len(free) < count:
             return False
         for number in free[:count]:
@@ -143,8 +143,8 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
             return refuse(name, getattr(scaling, name.split(".")[1]), "labels of a node of this cluster: none has them")
     has = {name: sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
-        asked = sum(process.resources[name] for process in processes)
-        if asked > has[name] + TOLERANCE:
+        required = sum(process.resources[name] for process in processes)
+        if required > has[name] + TOLERANCE:
             got = getattr(scaling, path.split(".")[1])
             beside = len(processes) - workers
             others = f" and {beside} processes that encode or validate" if beside else ""

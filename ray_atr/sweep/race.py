@@ -87,7 +87,7 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
     if num_clips < FEWEST_CLIPS or len(names) < 2:
         return {}
     pairs = list(itertools.combinations(names, 2))
-    differences = {(one, other): _difference(scores[one] - scores[other]) for one, other in pairs}
+    differences = {(first, second): _difference(scores[first] - scores[second]) for first, second in pairs}
     freedom_of_data = (len(names) - 1) * (num_seeds - 1)
     freedom = ASSUMED_SEEDS + freedom_of_data
     pooled = max(0.0, float(np.mean([of_seeds for _, _, of_seeds in differences.values()])))
@@ -95,9 +95,9 @@ def look(scores: Mapping[str, NDArray[np.float64]], entrants: int, level: float)
     z = _quantile(level, entrants, np.inf)
     t = z if num_seeds == 1 else _quantile(level, entrants, freedom)
     dropped: dict[str, RaceEvidence] = {}
-    for (one, other), (mean, of_clips, of_seeds) in differences.items():
+    for (first, second), (mean, of_clips, of_seeds) in differences.items():
         half = float(np.sqrt(z**2 * of_clips + t**2 * max(of_pairs, of_seeds) / num_seeds))
-        better, worse = (one, other) if mean > 0 else (other, one)
+        better, worse = (first, second) if mean > 0 else (second, first)
         evidence = RaceEvidence(better, num_seeds, abs(mean), abs(mean) - half, level)
         if evidence.at_least > 0 and (worse not in dropped or evidence.at_least > dropped[worse].at_least):
             dropped[worse] = evidence

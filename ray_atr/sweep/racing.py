@@ -70,7 +70,7 @@ def rival_groups(run: RunFolder, trials: Iterable[TrialFolder], space: Space | N
         point = {path: value for path, value in overrides.items() if path != "seed"}
         group, key = groups.setdefault(rivals_key(point, space), {}), point_key(point)
         if key not in group:
-            is_taken = any(one.name == trial_name(point) for one in group.values())
+            is_taken = any(entrant.name == trial_name(point) for entrant in group.values())
             group[key] = Entrant(key if is_taken else trial_name(point))
         group[key].add(int(overrides.get("seed", base)), trial)
     return [list(group.values()) for group in groups.values()]
@@ -87,13 +87,13 @@ class Racing(SweepListener):
         raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
         self.groups = rival_groups(run, raced, plan.space)
         self.entrants = {
-            trial.trial_id: (group, one, seed)
+            trial.trial_id: (group, entrant, seed)
             for group in self.groups
-            for one in group
-            for seed, trial in one.trials.items()
+            for entrant in group
+            for seed, trial in entrant.trials.items()
         }
         self.seeds = list(run.info.get(SEEDS_OF_RACE, ()))
-        new = dict.fromkeys(seed for group in self.groups for one in group for seed in one.trials)
+        new = dict.fromkeys(seed for group in self.groups for entrant in group for seed in entrant.trials)
         # The seeds of the first start come first, so that looks compare the same seeds when others are added.
         self.seeds += [seed for seed in new if seed not in self.seeds]
         run.update_info(**{SEEDS_OF_RACE: self.seeds})
@@ -109,15 +109,15 @@ class Racing(SweepListener):
 
     def trial_finished(self, trial: TrialFolder) -> None:
         if trial.trial_id in self.entrants:
-            group, one, seed = self.entrants[trial.trial_id]
-            one.read_scores(seed)
+            group, entrant, seed = self.entrants[trial.trial_id]
+            entrant.read_scores(seed)
             self._look_at(group)
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         if trial.trial_id in self.entrants:
             # The other points no longer wait for its seed.
-            group, one, _ = self.entrants[trial.trial_id]
-            one.has_failed = True
+            group, entrant, _ = self.entrants[trial.trial_id]
+            entrant.has_failed = True
             self._look_at(group)
 
     def look(self) -> None:
@@ -131,47 +131,49 @@ class Racing(SweepListener):
         """
         granted = self.run.info.get(SEEDS_GRANTED, ())
         overrides = {trial.trial_id: trial.describe()["overrides"] for trial in self.queue.trials}
-        asked = sum(one.get("seed") not in granted for one in overrides.values())
+        num_planned = sum(changes.get("seed") not in granted for changes in overrides.values())
         spent = sum(trial.trial_id not in self.dropped or bool(trial.epochs()) for trial in self.queue.trials)
-        remaining = [one for trial_id, one in overrides.items() if trial_id not in self.dropped]
-        left = {point_key({path: value for path, value in one.items() if path != "seed"}) for one in remaining}
-        is_open = any(sum(one.evidence is None for one in group) > 1 for group in self.groups)
-        count = (asked - spent) // len(left) if left and is_open else 0
+        remaining = [changes for trial_id, changes in overrides.items() if trial_id not in self.dropped]
+        points_left = {
+            point_key({path: value for path, value in changes.items() if path != "seed"}) for changes in remaining
+        }
+        is_open = any(sum(entrant.evidence is None for entrant in group) > 1 for group in self.groups)
+        count = (num_planned - spent) // len(points_left) if points_left and is_open else 0
         message = (
-            f"race: {counted(asked - spent, 'trial was', 'trials were')} spared, enough for "
-            f"{counted(count, 'further seed')} of the {counted(len(left), 'point')} left"
+            f"race: {counted(num_planned - spent, 'trial was', 'trials were')} spared, enough for "
+            f"{counted(count, 'further seed')} of the {counted(len(points_left), 'point')} left"
         )
         return list(range(max(self.seeds) + 1, max(self.seeds) + 1 + count)), message
 
     def _look_at(self, group: Sequence[Entrant]) -> None:
         self._say_if_few(group)
         beaten = run_race(
-            {one.name: one.scores for one in group},
+            {entrant.name: entrant.scores for entrant in group},
             self.seeds,
-            before={one.name: one.evidence for one in group if one.evidence is not None},
-            out=[one.name for one in group if one.has_failed],
+            before={entrant.name: entrant.evidence for entrant in group if entrant.evidence is not None},
+            out=[entrant.name for entrant in group if entrant.has_failed],
         )
-        for one in group:
-            if one.name in beaten:
-                self._drop(one, beaten[one.name])
+        for entrant in group:
+            if entrant.name in beaten:
+                self._drop(entrant, beaten[entrant.name])
 
     def _say_if_few(self, group: Sequence[Entrant]) -> None:
-        sizes = [len(of_seed) for one in group for of_seed in one.scores.values()]
+        sizes = [len(of_seed) for entrant in group for of_seed in entrant.scores.values()]
         if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
             self._has_said_few = True
             self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
 
-    def _drop(self, one: Entrant, evidence: RaceEvidence) -> None:
-        trials = {trial.trial_id: trial for trial in one.trials.values()}
+    def _drop(self, entrant: Entrant, evidence: RaceEvidence) -> None:
+        trials = {trial.trial_id: trial for trial in entrant.trials.values()}
         if self.dropped >= trials.keys():
             return
         # The evidence is written before any trial is ended, so that a kill in between does not lose it.
         for trial in trials.values():
             if DROPPED not in trial.describe():
                 trial.update(**{DROPPED: asdict(evidence)})
-        if one.evidence is None:
-            self.say(f"race: {one.name} is dropped: {in_words(evidence)}")
-        one.evidence = evidence
+        if entrant.evidence is None:
+            self.say(f"race: {entrant.name} is dropped: {in_words(evidence)}")
+        entrant.evidence = evidence
         self.dropped.update(trials)
         for trial in self.queue.take_waiting(self.dropped):
             trial.update(status=STOPPED)

@@ -177,9 +177,9 @@ class ConsoleProgress(SweepListener):
 
     def clock(self) -> str:
         """The elapsed time, and the remaining time if it can be estimated."""
-        left = self._seconds_left()
-        gone = f"{minutes(time.monotonic() - self.started)} gone"
-        return gone + (f", about {minutes(left)} left" if left is not None else "")
+        seconds_left = self._seconds_left()
+        elapsed = f"{minutes(time.monotonic() - self.started)} gone"
+        return elapsed + (f", about {minutes(seconds_left)} left" if seconds_left is not None else "")
 
     def time_epoch(self, trial: TrialFolder) -> None:
         """Record the duration of an epoch, for the estimate of the remaining time."""

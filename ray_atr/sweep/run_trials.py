@@ -85,8 +85,8 @@ def sweep(
     if not isinstance(plan, SweepPlan):
         plan = SweepPlan(FixedPoints([with_absolute_paths(base, point) for point in plan]))
     check_scheduler(plan, base)
-    asked, given, granted = plan, listeners, run.info.get(SEEDS_GRANTED, ())
-    plan = asked.with_seeds(granted)
+    given_plan, given_listeners, granted = plan, listeners, run.info.get(SEEDS_GRANTED, ())
+    plan = given_plan.with_seeds(granted)
     queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
@@ -101,22 +101,7 @@ def sweep(
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
     if not queue.is_done:
-        seconds, before = {}, time.monotonic()
-        if use_ray:
-            start_ray()
-            seconds["Ray"] = time.monotonic() - before
-        base = decide_scaling(run, base, queue, concurrency, use_ray=use_ray, say=say)
-        experiments, before = _experiments(base, plan, queue), time.monotonic()
-        for experiment in experiments:
-            # Again, since the number of workers is decided only now.
-            check_base_shards(experiment)
-        slots = concurrent_trials(experiments, concurrency) if use_ray else 1
-        record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
-        for warning in refresh_warnings(experiments):
-            say(warning)
-        seconds["data and features"] = time.monotonic() - before
-        for listener in listeners:
-            listener.inputs_ready(seconds)
+        experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, say=say)
         if use_ray:
             say(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
@@ -133,16 +118,16 @@ def sweep(
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure is None:
         further, message = racing.further_seeds()
-        if further and asked.spends_spared:
+        if further and given_plan.spends_spared:
             # Failed trials have been retried already, with `retry_failed`.
             run.update_info(**{SEEDS_GRANTED: [*granted, *further]})
             say(message)
             hours = None if deadline is None else max((deadline - time.monotonic()) / 3600, 1e-9)
             return sweep(
                 run,
-                replace(asked, hours=hours),
+                replace(given_plan, hours=hours),
                 home,
-                listeners=given,
+                listeners=given_listeners,
                 concurrency=concurrency,
                 use_ray=use_ray,
                 say=say,
@@ -150,7 +135,41 @@ def sweep(
         if further:
             seeds = " ".join(map(str, [*racing.seeds, *further]))
             say(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
-    is_out_of_time = deadline is not None and time.monotonic() >= deadline
+    return _result(queue, failure, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
+
+
+def _make_ready(
+    queue: TrialQueue,
+    home: Path,
+    listeners: Sequence[SweepListener],
+    concurrency: int | None,
+    *,
+    use_ray: bool,
+    say: Say,
+) -> tuple[list[Experiment], int]:
+    """(the experiments known before the first trial starts, how many trials run at once). Starts Ray, decides the scaling and
+    prepares the data.
+    """
+    run, seconds, before = queue.run, {}, time.monotonic()
+    if use_ray:
+        start_ray()
+        seconds["Ray"] = time.monotonic() - before
+    base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, say=say)
+    experiments, before = _experiments(base, queue.plan, queue), time.monotonic()
+    for experiment in experiments:
+        # Again, since the number of workers is decided only now.
+        check_base_shards(experiment)
+    slots = concurrent_trials(experiments, concurrency) if use_ray else 1
+    record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
+    for warning in refresh_warnings(experiments):
+        say(warning)
+    seconds["data and features"] = time.monotonic() - before
+    for listener in listeners:
+        listener.inputs_ready(seconds)
+    return experiments, slots
+
+
+def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:
     ids: dict[str, list[str]] = {FINISHED: [], FAILED: [], PENDING: [], STOPPED: []}
     for trial in queue.trials:
         status = status_of(trial)
@@ -218,7 +237,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     info = run.info
     recorded = hashes_of(info)
     # Commas separate the names in sweep.json.
-    hashes = {one.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): one.data_hash for one in prepared}
+    hashes = {inputs.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): inputs.data_hash for inputs in prepared}
     for name, digest in hashes.items():
         if recorded.get(name, digest) != digest:
             other = f"{name} has the hash {recorded[name]} there and {digest} now"
@@ -226,7 +245,7 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     new = {name: digest for name, digest in hashes.items() if digest not in recorded.values()}
     if new:
         data = {**recorded, **new}
-        sets = sorted({one.data_name for one in prepared if one.data_name} | set(sets_of(info)))
+        sets = sorted({inputs.data_name for inputs in prepared if inputs.data_name} | set(sets_of(info)))
         run.update_info(data={"name": ", ".join(data), "hash": ", ".join(data.values()), "set": ", ".join(sets)})
 
 

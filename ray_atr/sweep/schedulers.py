@@ -67,9 +67,9 @@ def compared(space: Space) -> list[str]:
 
 def rivals_key(overrides: Mapping[str, Any], space: Space | None) -> str:
     """A key that is equal for trials that are ranked against each other: equal seed, data and values of grids."""
-    apart: Collection[str] = set() if space is None else space.dimensions.keys() - compared(space)
+    fixed: Collection[str] = set() if space is None else space.dimensions.keys() - compared(space)
     return point_key(
-        {path: value for path, value in overrides.items() if path == "seed" or path.startswith(DATA) or path in apart}
+        {path: value for path, value in overrides.items() if path == "seed" or path.startswith(DATA) or path in fixed}
     )
 
 

@@ -61,7 +61,7 @@ class History:
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
         self.observations = list(observations)
-        self._keys = {point_key(one.point) for one in self.observations}
+        self._keys = {point_key(observation.point) for observation in self.observations}
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -130,16 +130,16 @@ class RandomSearch(SpaceSearch):
     name: ClassVar[str] = "random"
 
     def proposals(self, history: History) -> Iterator[Point]:
-        cells = self.space.grid_points()
-        while (point := self.draw(history, cells)) is not None:
+        grid = self.space.grid_points()
+        while (point := self.draw(history, grid)) is not None:
             yield point
 
-    def draw(self, history: History, cells: Sequence[Point]) -> Point | None:
+    def draw(self, history: History, grid: Sequence[Point]) -> Point | None:
         """A point that is not in the history; None if `ATTEMPTS` draws are."""
         number = len(history)
         for attempt in range(ATTEMPTS):
             # A cell without further points is skipped.
-            cell = cells[(number + attempt) % len(cells)]
+            cell = grid[(number + attempt) % len(grid)]
             point = self.space.draw(random.Random(f"{self.seed}/{number}/{attempt}"), cell)
             if point not in history:
                 return point
@@ -190,7 +190,7 @@ class SweepPlan:
 
     def is_reference(self, point: Mapping[str, Any]) -> bool:
         """Whether a point is a reference, which is never stopped early."""
-        return any(all(point.get(path) == value for path, value in one.items()) for one in self.references)
+        return any(all(point.get(path) == value for path, value in reference.items()) for reference in self.references)
 
     def overrides(self, base: Experiment, point: Mapping[str, Any]) -> Point:
         """A point's overrides of the experiment, including fixed settings."""

@@ -249,8 +249,8 @@ class Space:
         for path, dimension in dimensions.items():
             cases = [case for case in raw._cases if path in case.paths] or raw._cases[:1]
             others = ({key: value for key, value in case.point.items() if key != path} for case in cases)
-            found = {_check(path, dimension, override(tree, point)) for point in others}
-            checked[path] = found.pop() if len(found) == 1 else dimension
+            allowed = {_check(path, dimension, override(tree, point)) for point in others}
+            checked[path] = allowed.pop() if len(allowed) == 1 else dimension
         return Space(checked, tree)
 
     def build(self, choose: Callable[[str], Any], only: Container[str] | None = None) -> Point:
@@ -263,8 +263,8 @@ class Space:
 
     def draw(self, random_numbers: random.Random, fixed: Mapping[str, Any] | None = None) -> Point:
         """A random point with the `fixed` values."""
-        given = fixed or {}
-        return self.build(lambda path: given[path] if path in given else self.dimensions[path].draw(random_numbers))
+        values = fixed or {}
+        return self.build(lambda path: values[path] if path in values else self.dimensions[path].draw(random_numbers))
 
     def grid(self) -> Iterator[Point]:
         """Every point of the grid and choice dimensions, each once. ValueError for a range, which has no such points."""
@@ -285,11 +285,11 @@ class Space:
 
     def points_of(self, paths: Iterable[str]) -> Iterator[Point]:
         """The points of some grid and choice dimensions, each once."""
-        seen = set()
-        for given in combinations({path: self.dimensions[path].values for path in paths}):
-            point = self.build(given.__getitem__, only=given)
-            if point_key(point) not in seen:
-                seen.add(point_key(point))
+        keys = set()
+        for values in combinations({path: self.dimensions[path].values for path in paths}):
+            point = self.build(values.__getitem__, only=values)
+            if point_key(point) not in keys:
+                keys.add(point_key(point))
                 yield point
 
     def holds(self, point: Mapping[str, Any]) -> bool:
@@ -376,16 +376,16 @@ def point_key(point: Mapping[str, Any]) -> str:
 
 def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
     """The dimension with values of the tree's types. ValueError if one is invalid."""
-    held = []
+    accepted = []
     for value in dimension.test_values:
         try:
             # A variant is its name.
-            held.append(as_typed(flatten(override(tree, {path: value})).get(path, value)))
+            accepted.append(as_typed(flatten(override(tree, {path: value})).get(path, value)))
         except ValueError as error:
             is_real = isinstance(dimension, Uniform) and not isinstance(dimension, RandInt)
             hint = "; write randint(LOW,HIGH)" if is_real and "allowed int" in str(error) else ""
             raise ValueError(f"{error} (in {dimension}{hint})") from None
-    return type(dimension)(tuple(held)) if isinstance(dimension, Grid) else dimension
+    return type(dimension)(tuple(accepted)) if isinstance(dimension, Grid) else dimension
 
 
 def _is_in(dimension: Dimension, value: Any) -> bool:

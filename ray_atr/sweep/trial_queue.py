@@ -108,9 +108,9 @@ class TrialQueue:
 
     def take_waiting(self, trial_ids: Collection[str]) -> list[TrialFolder]:
         """Remove trials from the queue; returns those of them that were waiting."""
-        taken = [trial for trial in self.waiting if trial.trial_id in trial_ids]
+        removed = [trial for trial in self.waiting if trial.trial_id in trial_ids]
         self.waiting = deque(trial for trial in self.waiting if trial.trial_id not in trial_ids)
-        return taken
+        return removed
 
     def _propose(self) -> bool:
         if self.plan.num_points is not None and len(self.entries) >= self.plan.num_points:
@@ -135,8 +135,8 @@ class TrialQueue:
     def _add(self, point: Point, retry_failed: bool) -> None:
         entry, number = PointTrials(point), len(self.entries)
         error = self._error_of(point)
-        for one in self.overrides(point):
-            trial = self.run.add_trial(one)
+        for of_trial in self.overrides(point):
+            trial = self.run.add_trial(of_trial)
             described = trial.describe()
             if described.get("point") != number:
                 trial.update(point=number)
@@ -181,7 +181,7 @@ def recorded_trials(run: RunFolder, *, without_seed: bool) -> list[PointTrials]:
         point = {path: value for path, value in described["overrides"].items() if path not in left_out}
         place = math.inf if number is None else number
         numbered.setdefault(point_key(point), (place, PointTrials(point)))[1].trials.append(trial)
-    return [one for _, one in sorted(numbered.values(), key=lambda entry: entry[0])]
+    return [recorded for _, recorded in sorted(numbered.values(), key=lambda entry: entry[0])]
 
 
 def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[list[Observation], int]:
@@ -200,4 +200,4 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
                 point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
                 if space.holds(point):
                     by_point.setdefault(point_key(point), PointTrials(point)).trials.append(trial)
-    return [one.observation(goals) for one in by_point.values()], len(finished)
+    return [point_trials.observation(goals) for point_trials in by_point.values()], len(finished)

@@ -173,8 +173,8 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if not text:
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)
-    if found := DISK_ERROR.findall(text):
-        reason, path = found[-1]
+    if matches := DISK_ERROR.findall(text):
+        reason, path = matches[-1]
         return f"{path}: {reason}"
     line = text.splitlines()[-1].strip().removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
     return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"

@@ -65,7 +65,7 @@ class BaseSource:
     def encode(self, retriever: Retriever, rows: NDArray[np.int64]) -> Entries:
         """The entries of some rows, embedded in evaluation mode; the retriever's mode is restored."""
         texts = TextBatcher(retriever)
-        parts = [rows[places] for places in rows_in_parts(0, len(rows), CLIPS)]
+        parts = [rows[part] for part in rows_in_parts(0, len(rows), CLIPS)]
         with retriever.evaluating():
             audio = embed_batches(retriever, clip_batches(self.features, parts))
             of_languages = [
@@ -92,7 +92,9 @@ class SourceEncoder:
         self.experiment, self.prepared, self.block, self.processes = experiment, prepared, block, processes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("here", "source", "retriever")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("local_inputs", "source", "retriever")
+        }
 
     def encode_part(self, weights: Mapping[str, torch.Tensor], part: BasePart = WHOLE) -> PartEntries:
         """The encoded entries of a part of the source, and the names of all entries. Parts begin at blocks."""
@@ -114,20 +116,20 @@ class SourceEncoder:
         return PartEntries(encoded.audio, encoded.text, names, source.first[:, rows])
 
     @cached_property
-    def here(self) -> Prepared:
+    def local_inputs(self) -> Prepared:
         """The inputs on this node, which may be another one than that of the training."""
         return self.prepared.on_this_node(self.experiment)
 
     @cached_property
     def source(self) -> BaseSource:
         """The source, opened at the first use."""
-        return _open_source(self.experiment, self.here)
+        return _open_source(self.experiment, self.local_inputs)
 
     @cached_property
     def retriever(self) -> Retriever:
         """The retriever, built at the first use. Its first weights use torch's global generator, which is restored."""
         device = "cuda" if self.experiment.scaling.gpus_per_encoder else "cpu"
-        return self.here.reading(self.here.first_retriever(self.experiment)).to(device)
+        return self.local_inputs.reading(self.local_inputs.first_retriever(self.experiment)).to(device)
 
     @property
     def size(self) -> tuple[int, int]:

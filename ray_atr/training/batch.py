@@ -146,12 +146,12 @@ def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | N
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, those that occur again with a number that tells them apart."""
-    seen: Counter[str] = Counter()
+    """The names, made unique: a repeated one gets a number."""
+    counts: Counter[str] = Counter()
     unique = []
     for name in names:
-        unique.append(f"{name}@{seen[name]}" if seen[name] else name)
-        seen[name] += 1
+        unique.append(f"{name}@{counts[name]}" if counts[name] else name)
+        counts[name] += 1
     return unique
 
 
@@ -188,7 +188,7 @@ class TrainingData:
 
     @cached_property
     def clip_weights(self) -> np.ndarray | None:
-        """How often an epoch has each clip, on average, [N]; None for once."""
+        """The mean number of times that an epoch has each clip, [N]; None if each occurs once."""
         if self._weights is None:
             return None
         return np.repeat(self._weights, list(self.features.parts.values()))
@@ -225,7 +225,7 @@ class TrainingData:
         if self._weights is not None:
             chosen = weighted(self._samples, self._parts, self._weights, self.experiment.seed, epoch)
             order = training_plan(numbered([self._samples[sample] for sample in chosen.tolist()]), **shared)
-            order = EpochOrder(epoch=epoch, rows=[chosen[places] for places in order.rows])
+            order = EpochOrder(epoch=epoch, rows=[chosen[part] for part in order.rows])
         elif self._groups is None:
             order = training_plan(self._samples, **shared)
         else:
@@ -243,7 +243,7 @@ class TrainingData:
         captions = self.captions.batch(read.rows, read.epoch, slots)
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
         # Random draws are by sample: two captions of a clip are two samples.
-        names = clip_ids if slots is None else [_sample_name(*one) for one in zip(clip_ids, slots, strict=True)]
+        names = clip_ids if slots is None else [_sample_name(*sample) for sample in zip(clip_ids, slots, strict=True)]
         audio_inputs = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed
         augmented, blank = spec_augment(read.features, read.frames, augment, audio_inputs, seed, read.epoch)

@@ -241,7 +241,7 @@ def _take_tensors(content: dict[str, Any], state: TrainState) -> tuple[dict[str,
 def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter) -> None:
     """Put the towers' tensors back into a state that was saved without them, by any number of workers."""
     divisible, parameters = state.retriever.divisible_parameters(), _in_order(state.optimizer)
-    slot, places = content[SHARDS], dict[str, tuple[dict[str, Any], str]]()
+    slot, targets = content[SHARDS], dict[str, tuple[dict[str, Any], str]]()
     tensors: dict[str, Tensor] = {}
     for name, (shape, dtype) in shards.listed(slot).items():
         kind, _, key = name.partition("/")
@@ -250,11 +250,11 @@ def _put_tensors(content: dict[str, Any], state: TrainState, shards: ShardWriter
         if like is None or like.shape != shape:
             raise ValueError(f"{shards.folder / slot}: not this model's ({name} of shape {list(shape)})")
         tensors[name] = torch.empty_like(like, dtype=dtype, requires_grad=False)
-        held = content["model"] if kind == "model" else content["optimizer"]["state"][int(number)]
-        places[name] = held, key if kind == "model" else value
+        target = content["model"] if kind == "model" else content["optimizer"]["state"][int(number)]
+        targets[name] = target, key if kind == "model" else value
     shards.load(slot, tensors)
-    for name, (held, key) in places.items():
-        held[key] = tensors[name]
+    for name, (target, key) in targets.items():
+        target[key] = tensors[name]
 
 
 def _in_order(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -267,7 +267,7 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
-        return {key: _on_cpu(one) for key, one in value.items()}
+        return {key: _on_cpu(part) for key, part in value.items()}
     return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
 
 

@@ -111,27 +111,27 @@ def check_order(experiment: Experiment) -> None:
 
 def check_parts_named(experiment: Experiment) -> None:
     """ValueError if weights or noise name no part of the data set, or do not go with the order or kind of noise."""
-    data, asked = experiment.data, {"data.weights": list(parse_weights(experiment.data.weights))}
-    asked["data.noise.parts"] = list(data.noise.parts)
-    if not any(asked.values()):
+    data, named = experiment.data, {"data.weights": list(parse_weights(experiment.data.weights))}
+    named["data.noise.parts"] = list(data.noise.parts)
+    if not any(named.values()):
         return
     manifest = None if data.source == "soundscapes" else read_manifest(data.source)
     is_joined = manifest is not None and manifest.is_joined
     parts = Counter[str]()
     for shard in manifest.shards_of(data.train_split) if manifest is not None and is_joined else ():
         parts[shard.part] += shard.num_rows
-    for path, names in asked.items():
+    for path, names in named.items():
         for name in names:
             if name not in parts:
                 # A part whose clips are all left out, or in other splits, has none to weigh or to make wrong.
                 has = f"one of its parts with clips in {data.train_split}: {', '.join(parts)}"
                 allowed = has if is_joined else "unset: the data set was not joined of several"
                 raise refuse(path, name, allowed, nearest(name, parts))
-    if asked["data.weights"] and data.order == IN_SHARDS:
+    if named["data.weights"] and data.order == IN_SHARDS:
         raise refuse(
             "data.weights", data.weights, f"unset with data.order={data.order}, which goes through whole shards"
         )
-    if asked["data.weights"] and data.captions_per_epoch == "one":
+    if named["data.weights"] and data.captions_per_epoch == "one":
         weights = parse_weights(data.weights)
         of_parts = np.array([weights.get(part, 1.0) for part in parts])
         drawn = num_weighted(np.repeat(np.arange(len(parts)), list(parts.values())), of_parts)
@@ -146,7 +146,7 @@ def check_parts_named(experiment: Experiment) -> None:
 
 
 def split_sizes(experiment: Experiment) -> dict[str, int]:
-    """How many clips each split of its data set has, by the manifest, or the settings of the synthetic one."""
+    """The number of clips of each split of the data set, from its manifest or, for the synthetic one, from its settings."""
     data = experiment.data
     if data.source == "soundscapes":
         return {split: data.soundscapes.num_clips(split) for split in SPLITS}

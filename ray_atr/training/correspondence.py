@@ -89,19 +89,21 @@ def make_estimator(
 
 
 class AuditedShare(NamedTuple):
-    """The file that says a share of wrong captions, an audit's or that of its `--estimate`, and its content."""
+    """A file with the share of wrong captions, written by an audit or by its `--estimate`, and its content."""
 
     file: Location
     facts: Mapping[str, Any]
 
-    def of(self, language: str) -> float | None:
-        """The share of wrong captions of a language; None if it was not audited. `--estimate` says one for all that were."""
+    def share_of(self, language: str) -> float | None:
+        """The share of wrong captions of a language; None if it was not audited. `--estimate` has one share for all audited
+        languages.
+        """
         if "interval_95" in self.facts:
             is_known = language in self.facts.get("caption_digests", ())
             return self._checked(self.facts.get("wrong_share")) if is_known else None
         audited = self.facts["wrong_share_by_language"]
-        found = audited.get(language) if isinstance(audited, dict) else {}
-        return None if found is None else self._checked(found.get("share") if isinstance(found, dict) else found)
+        share = audited.get(language) if isinstance(audited, dict) else {}
+        return None if share is None else self._checked(share.get("share") if isinstance(share, dict) else share)
 
     def _checked(self, share: Any) -> float:
         if not isinstance(share, float | int) or not 0 <= share <= 1:
@@ -110,34 +112,34 @@ class AuditedShare(NamedTuple):
 
     def shares(self, languages: Sequence[str], trained: Sequence[str]) -> list[float]:
         """The share of each language, NaN where it was not audited. ValueError, naming the file, if a trained one was not."""
-        if missing := [language for language in trained if self.of(language) is None]:
+        if missing := [language for language in trained if self.share_of(language) is None]:
             lacking = f"no share of {', '.join(missing)}"
             raise refuse(f"data.wrong_share: {self.file}", lacking, "an audit of the trained languages")
-        return [math.nan if (one := self.of(language)) is None else one for language in languages]
+        return [math.nan if (share := self.share_of(language)) is None else share for language in languages]
 
 
-def audit_of_wrong_share(given: float | str) -> AuditedShare | None:
-    """What the setting `data.wrong_share` names, None for a number or `auto`. ValueError for what is no audit's."""
-    if not isinstance(given, str) or given == "auto":
+def audit_of_wrong_share(setting: float | str) -> AuditedShare | None:
+    """The audit that the setting `data.wrong_share` names; None for a number or `auto`. ValueError if it names no audit."""
+    if not isinstance(setting, str) or setting == "auto":
         return None
-    file = locate(given) if given.endswith(".json") else locate(given) / "audit.json"
+    file = locate(setting) if setting.endswith(".json") else locate(setting) / "audit.json"
     facts = read_json(file) if file_exists(file) else {}
     if not isinstance(facts, dict) or not {"interval_95", "wrong_share_by_language"} & facts.keys():
         raise refuse(
-            "data.wrong_share", given, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
+            "data.wrong_share", setting, "auto, a share below 1, the folder of an audit, or the file of its --estimate"
         )
     return AuditedShare(file, facts)
 
 
-def wrong_shares(given: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
+def wrong_shares(setting: float | str, languages: Sequence[str], trained: Sequence[str]) -> list[float] | None:
     """The share of wrong captions of each language, from the setting `data.wrong_share`; None if it is to be estimated.
 
     NaN for languages that are neither trained nor audited. ValueError, naming the file, if a trained one was not audited.
     """
-    if given == "auto":
+    if setting == "auto":
         return None
-    audit = audit_of_wrong_share(given)
-    return [float(given)] * len(languages) if audit is None else audit.shares(languages, trained)
+    audit = audit_of_wrong_share(setting)
+    return [float(setting)] * len(languages) if audit is None else audit.shares(languages, trained)
 
 
 def read_first(
@@ -148,8 +150,8 @@ def read_first(
     group: WorkerGroup,
     clip_weights: NDArray[np.float64] | None = None,
 ) -> None:
-    """Before the first epoch, give an estimator what is asked of pairs that no tower has trained on: the share of true ones, and
-    all of them as vectors. It is never given any later: towers that have trained on the pairs know the wrong ones too.
+    """Before the first epoch, estimate the share of true pairs and give the estimator all pairs as vectors, as far as it needs
+    them. Neither is done later: towers that have trained on the pairs fit the wrong ones too.
 
     clip_weights  [N], how often an epoch has each clip; None: all alike. So the share is of the pairs that are trained.
     """
@@ -170,9 +172,9 @@ def read_first(
 
 
 def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
-    """By what pairs are read, as the setting `reads` names it. `auto` becomes `recordings` if the first weights of the towers
-    have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A warning
-    says so.
+    """The vectors that pairs are scored by, as in the setting `reads`. `auto` becomes `recordings` if the first weights of the
+    towers have trained on more than a few of these clips with their captions, as such towers take wrong pairs for right. A
+    warning says so.
     """
     chosen, start = experiment.objective.correspondence, experiment.train.start_from
     reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
@@ -184,10 +186,10 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
-        reads, what = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+        reads, so = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
     else:
-        what = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
-    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, what)
+        so = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
+    logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, so)
     return reads
 
 
@@ -221,13 +223,13 @@ def read_pairs(
     group: WorkerGroup,
     reads: str,
 ) -> None:
-    """Give the estimator all clips and captions as vectors: the towers' outputs, what the recordings and the words say, or both.
+    """Give the estimator all clips and captions as vectors: the towers' outputs, statistics of recordings and words, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():
-        found = estimator.estimate_from(*_readings(reads, retriever, captions, trained)) if group.is_first else {}
-    estimator.take(group.gather_objects(found)[0])
-    is_kept = found["random"] < LEAST_RANDOM if found else torch.zeros(0)
+        estimated = estimator.estimate_from(*_readings(reads, retriever, captions, trained)) if group.is_first else {}
+    estimator.take(group.gather_objects(estimated)[0])
+    is_kept = estimated["random_share"] < LEAST_RANDOM if estimated else torch.zeros(0)
     if confused := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
         logger.warning(
             "leave_one_out: captions in %s that look wrong are not random ones, as where a class is often called by the same "
@@ -255,35 +257,35 @@ def _readings(
     else:
         batches = [captions.batch(rows, 0)]
     masks = [batch.mask & np.isin(captions.languages, list(trained)) for batch in batches]
-    places, texts = [], []
+    indices, texts = [], []
     for batch, mask in zip(batches, masks, strict=True):
         clip, language = np.nonzero(mask)
-        places.append((clip, batch.slots[clip], language))
+        indices.append((clip, batch.slots[clip], language))
         texts += [batch.texts[i][k] for i, k in zip(clip, language, strict=True)]
-    clips, slots, languages = (np.concatenate(part) for part in zip(*places, strict=True))
-    where = (clips, slots, languages)
+    clips, slots, languages = (np.concatenate(part) for part in zip(*indices, strict=True))
+    index = (clips, slots, languages)
     key = np.unique(np.array([folded(text) for text in texts]), return_inverse=True)[1]
-    found = []
+    readings = []
     if reads != "recordings":
         text = _tower_texts(retriever, [batch.texts for batch in batches], masks, captions.languages)
-        found.append(PairVectors(_tower_clips(retriever, captions, rows), text, where, key))
+        readings.append(PairVectors(_tower_clips(retriever, captions, rows), text, index, key))
     # Vectors are no recordings: there are the towers alone.
     if reads != "towers" and captions.features.holds_frames:
         statistics = captions.features.statistics_of(rows)
         centred = statistics - statistics.mean(axis=0)
         audio = centred / np.maximum(centred.std(axis=0), LEAST_DEVIATION)
-        found.append(PairVectors(audio, _words(texts, languages), where, key))
-    return found
+        readings.append(PairVectors(audio, _words(texts, languages), index, key))
+    return readings
 
 
 def _words(texts: Sequence[str], language: NDArray[np.int64]) -> NDArray[np.float32]:
     """The words of the captions, each language with a vocabulary of its own, [M, WORD_DIRECTIONS]."""
-    found = np.zeros((len(texts), WORD_DIRECTIONS), np.float32)
+    table = np.zeros((len(texts), WORD_DIRECTIONS), np.float32)
     for k in np.unique(language):
-        of = np.flatnonzero(language == k)
-        vectors = word_vectors([texts[place] for place in of.tolist()])
-        found[of, : vectors.shape[1]] = vectors
-    return found
+        in_language = np.flatnonzero(language == k)
+        vectors = word_vectors([texts[row] for row in in_language.tolist()])
+        table[in_language, : vectors.shape[1]] = vectors
+    return table
 
 
 def _tower_clips(retriever: Retriever, captions: TrainingCaptions, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -305,11 +307,11 @@ def _tower_texts(
         for of_clips, mask in zip(texts, masks, strict=True)
         for i, k in np.argwhere(mask).tolist()
     ]
-    once, places = distinct(chosen)
+    once, text_of = distinct(chosen)
     with retriever.evaluating():
         batcher = TextBatcher(_of_tower(retriever, "text"))
         parts = [batcher.embed(once[start : start + CAPTIONS]) for start in range(0, len(once), CAPTIONS)]
-    return np.asarray(torch.cat(parts).float().cpu().numpy()[places])
+    return np.asarray(torch.cat(parts).float().cpu().numpy()[text_of])
 
 
 def _of_tower(retriever: Retriever, side: str) -> Retriever:
@@ -329,7 +331,7 @@ def embed_with_teachers(
 
     `data` is the prepared data set; a teacher takes the features of its own front end, cached under `home` or in the `store`.
     """
-    found = []
+    embeddings = []
     for folder in folders:
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
@@ -342,10 +344,10 @@ def embed_with_teachers(
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
         batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
-        found.append(
+        embeddings.append(
             TeacherEmbeddings(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions))
         )
-    return found
+    return embeddings
 
 
 def _assigned_texts(texts: TextBatcher, captions: TrainingCaptions) -> Tensor:

@@ -80,11 +80,11 @@ def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
     return dataclasses.replace(retrieved, **{granularity: Granularity(by_audio, by_text)})
 
 
-def _norm_over_entries(found: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
+def _norm_over_entries(sides: Granularity, gradients: Sequence[Tensor], in_batch: Tensor | None) -> float:
     """The norm of gradients [B, Q, Kn, D], after those of the same entry, modality and language have been added."""
     keys, rows = [], []
-    num_languages = found.by_audio.text.shape[1]
-    for side, (of_audio, of_text) in zip((found.by_audio, found.by_text), (gradients[:2], gradients[2:]), strict=True):
+    num_languages = sides.by_audio.text.shape[1]
+    for side, (of_audio, of_text) in zip((sides.by_audio, sides.by_text), (gradients[:2], gradients[2:]), strict=True):
         for gradient, is_text in ((of_audio, False), (of_text, True)):
             assert side.entry is not None, "neighbours of a base or queue have entry numbers"
             entry = side.entry.expand(gradient.shape[:3])
@@ -121,8 +121,8 @@ def drift_of_part(queries: Tensor, current: Tensor, stale: Tensor, temperature: 
         none = queries.new_full((len(queries),), -torch.inf)
         return torch.stack([none, none, torch.zeros_like(none)])
     of_queries = []
-    for some in queries.split(QUERIES_AT_A_TIME):
-        ideal, actual = (some @ current.T).div(temperature), (some @ stale.T).div(temperature)
+    for part in queries.split(QUERIES_AT_A_TIME):
+        ideal, actual = (part @ current.T).div(temperature), (part @ stale.T).div(temperature)
         sums = ideal.logsumexp(dim=1), actual.logsumexp(dim=1)
         of_queries.append(torch.stack([*sums, (ideal.softmax(dim=1) * (ideal - actual)).sum(dim=1)]))
     return torch.cat(of_queries, dim=1)
@@ -153,9 +153,9 @@ def neighbour_label_share(
     positions [B, ..., Kn] int64 into the base's entries, -1 if there is none. Entries without labels are not counted.
     """
     shared, counted = 0, 0
-    for labels, found in zip(query_labels, positions.reshape(len(positions), -1).tolist(), strict=True):
+    for labels, neighbours in zip(query_labels, positions.reshape(len(positions), -1).tolist(), strict=True):
         wanted = set(labels)
-        for position in found:
+        for position in neighbours:
             if position >= 0 and wanted and entry_labels[position]:
                 counted += 1
                 shared += bool(wanted & set(entry_labels[position]))
@@ -217,18 +217,18 @@ def explain(
     }
     R = {name: reliability(values) for name, values in phi.items()}
     weights = multiplier(R.get("fine"), R.get("coarse"), knowledge.lambda_fine, knowledge.lambda_coarse)
-    found: list[tuple[Neighbour, ...]] = [()] * len(text)
+    neighbours: list[tuple[Neighbour, ...]] = [()] * len(text)
     if retrieved.fine is not None:
         similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, 0])
-        places = positions.fine_text[:, 0].tolist()
-        found = [
-            tuple(Neighbour(snapshot.ids[at].decode(), value) for at, value in zip(*pairs, strict=True) if at >= 0)
-            for pairs in zip(places, similarity.tolist(), strict=True)
+        entries = positions.fine_text[:, 0].tolist()
+        neighbours = [
+            tuple(Neighbour(snapshot.ids[row].decode(), value) for row, value in zip(*pairs, strict=True) if row >= 0)
+            for pairs in zip(entries, similarity.tolist(), strict=True)
         ]
     return [
         Case(
             query=query,
-            neighbours=found[n],
+            neighbours=neighbours[n],
             potential={name: float(values[n]) for name, values in phi.items()},
             reliability={name: float(values[n]) for name, values in R.items()},
             multiplier=1.0 if weights is None else float(weights[n]),

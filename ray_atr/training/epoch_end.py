@@ -153,20 +153,21 @@ class DriftProbe:
         Each worker encodes entries that its part of the snapshot holds, so that no process needs all of them. Entries without a
         text, whose rows are zeros, do not count among the texts.
         """
-        place_of = {name: place for place, name in enumerate(snapshot.names)}
+        position_of = {name: position for position, name in enumerate(snapshot.names)}
         ids = self.source.features.clip_ids
-        if not any(ids[row] in place_of for row in self.rows):
+        if not any(ids[row] in position_of for row in self.rows):
             return {}
         part = part_of_worker(group.rank, group.size, 1 if snapshot.part.is_whole else snapshot.part.of)
-        here = part.worker_rows(len(snapshot), group.rank, group.size)
+        block = part.worker_rows(len(snapshot), group.rank, group.size)
         mine = np.array(
-            [row for row, name in enumerate(ids) if here.start <= place_of.get(name, -1) < here.stop], np.int64
+            [row for row, name in enumerate(ids) if block.start <= position_of.get(name, -1) < block.stop],
+            np.int64,
         )
         parts = np.array_split(mine, max(1, -(-len(mine) // BLOCK)))
         with retriever.evaluating(), retriever.equal_calls():
             entries = concatenated([self.source.encode(retriever, part) for part in parts])
-        places = np.array([place_of[ids[row]] for row in mine], np.int64)
-        has_text = snapshot.text_mask[0, places] & self.source.has_text[0, mine]
+        positions = np.array([position_of[ids[row]] for row in mine], np.int64)
+        has_text = snapshot.text_mask[0, positions] & self.source.has_text[0, mine]
         measured = {}
         for name, encoded, stale, has in (
             ("drift_audio", entries.audio, snapshot.audio, np.ones(len(mine), dtype=bool)),
@@ -174,14 +175,14 @@ class DriftProbe:
         ):
             current, is_query = encoded[has], np.isin(mine[has], self.rows)
             queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
-            stored = _rows(stale, places[has] - snapshot.rows.start)
+            stored = _rows(stale, positions[has] - snapshot.rows.start)
             own_part = drift.drift_of_part(queries, torch.from_numpy(current), stored)
             measured[name] = drift.drift_of_parts(group.gather_objects(own_part))
         return measured
 
 
-def _rows(array: NDArray[Any], places: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(array[places].astype(np.float32))
+def _rows(array: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(array[rows].astype(np.float32))
 
 
 @torch.no_grad()
@@ -232,7 +233,7 @@ def weight_errors(
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)
     own_log_p, other_log_p = (
-        _LogProbabilities(one, texts.with_retriever(one), batch, needed, temperature) for one in (retriever, theirs)
+        _LogProbabilities(each, texts.with_retriever(each), batch, needed, temperature) for each in (retriever, theirs)
     )
     largest = max(float(other_log_p.gradient(pair).norm()) for pair in other_log_p.present)
     weighted, weights = 0.0, 0.0
@@ -242,8 +243,8 @@ def weight_errors(
         weighted += own_log_p.probability(pair) * float((g - g_other).norm()) / max(distance, 1e-12)
         weights += own_log_p.probability(pair)
     growth = 1 + learning_rate * weighted / max(weights, 1e-12)
-    earlier, apart = epoch_ago.get("train/weight_distance", 0.0), learning_rate * distribution_error * largest
-    bound = schemes.log10_weight_error_bound(earlier, growth, data.steps_per_epoch, apart)
+    earlier, push = epoch_ago.get("train/weight_distance", 0.0), learning_rate * distribution_error * largest
+    bound = schemes.log10_weight_error_bound(earlier, growth, data.steps_per_epoch, push)
     values = {"weight_distance": distance, "weight_error_growth": growth}
     return values if math.isinf(bound) else {**values, "weight_distance_bound_log10": bound}
 
@@ -263,7 +264,7 @@ class _LogProbabilities:
             absent = ~batch.mask.to(logits.device)
             self.log_p = logits.masked_fill(absent, -torch.inf).flatten().log_softmax(dim=0)
         self.trained_p = logits.detach().masked_fill(~needed.to(logits.device), -torch.inf).flatten().softmax(dim=0)
-        self.present, self.trained = _some(batch.mask), _some(needed)
+        self.present, self.trained = _spread_evenly(batch.mask), _spread_evenly(needed)
 
     def probability(self, pair: int) -> float:
         """p'_e of the pair (Eq. 4)."""
@@ -283,7 +284,7 @@ def _embedded(retriever: Retriever, texts: TextBatcher, batch: Batch) -> tuple[T
         return audio, texts.embed_grid(batch.captions.texts, batch.captions.mask, batch.languages).float()
 
 
-def _some(mask: Tensor) -> list[int]:
+def _spread_evenly(mask: Tensor) -> list[int]:
     """The places of a few true entries of a mask, evenly spread."""
-    places = mask.flatten().nonzero()[:, 0]
-    return places[torch.linspace(0, len(places) - 1, min(PAIRS, len(places))).long()].tolist()
+    indices = mask.flatten().nonzero()[:, 0]
+    return indices[torch.linspace(0, len(indices) - 1, min(PAIRS, len(indices))).long()].tolist()

@@ -112,10 +112,10 @@ class WorkerGroup:
             dist.barrier()
 
 
-def bytes_for_losses(given: float | None, device: torch.device) -> float:
+def bytes_for_losses(loss_bytes: float | None, device: torch.device) -> float:
     """Bytes that a worker's part of a shared loss may take on its device; `given` None is `scaling.loss_memory=auto`."""
-    if given is not None:
-        return given
+    if loss_bytes is not None:
+        return loss_bytes
     if device.type == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_properties(device).total_memory / 4
     return 2.0**30
@@ -195,14 +195,14 @@ class GradientMean:
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """The parameters in their order, divided into buckets of one number type and at most BUCKET_BYTES (or one parameter)."""
     buckets: list[list[nn.Parameter]] = []
-    held = 0
+    num_bytes = 0
     for parameter in parameters:
         size = parameter.numel() * parameter.element_size()
-        if not buckets or held + size > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
+        if not buckets or num_bytes + size > BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
             buckets.append([])
-            held = 0
+            num_bytes = 0
         buckets[-1].append(parameter)
-        held += size
+        num_bytes += size
     return buckets
 
 

@@ -254,7 +254,7 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
         for shard in manifest.shards_of(data.train_split):
             require_complete(manifest, shard)
         clips = read_captions(manifest, data.train_split)
-        captions = (one for clip in clips for code in data.languages for one in clip.captions.get(code) or ())
+        captions = (caption for clip in clips for code in data.languages for caption in clip.captions.get(code) or ())
         return train_tokenizer(captions, text.trained_vocabulary).to_str().encode()
 
     return _cached_tokenizer(home, content.encode(), trained)

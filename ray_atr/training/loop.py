@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -87,7 +87,7 @@ def train_trial(
             shards = ShardWriter(folder, group, sync)
             ending.callback(shards.close)
         checkpoint = partial(save_state, state, data, folder, clock, sync, shards)
-        every, patience = experiment.train.checkpoint_every_steps, experiment.train.patience
+        patience = experiment.train.patience
 
         def end_epochs(rows: Sequence[EpochReport]) -> None:
             """Write a checkpoint with the complete rows, then report them; with sharded towers a thread still writes it."""
@@ -106,23 +106,12 @@ def train_trial(
         for epoch, batches in data.epochs(progress.epoch, progress.step_in_epoch, use_ray=use_ray_data):
             if progress.is_stuck(patience):
                 break
-            is_wanted = False
             if progress.step_in_epoch == 0:
                 if shards is not None and experiment.objective.knowledge.needs_retrieval:
                     # A new version of a base may replace one that the previous checkpoint needs.
                     shards.wait()
                 begin_epoch(state, data, epoch)
-            for batch in clock.waiting(batches):
-                with clock.step():
-                    result = step(state, data, texts, batch, clock)
-                progress.add(result.scalars, clock.spent())
-                is_wanted |= is_preempted is not None and is_preempted(group)
-                is_wanted |= every > 0 and progress.step_in_epoch % every == 0
-                # Only after an optimiser step: accumulated gradients are in no checkpoint. Not after the last step of an epoch:
-                # a run that resumed there would begin the next epoch without this one's validation.
-                if is_wanted and place_of(data, batch).is_last and progress.step_in_epoch < data.steps_per_epoch:
-                    checkpoint()
-                    is_wanted = False
+            batch, result = train_epoch(state, data, texts, batches, clock, checkpoint, is_preempted)
             means = progress.end_epoch(data.steps_per_epoch)
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # If the last validation ended the patience, the epoch that began meanwhile does not count: without a validator it
@@ -140,6 +129,31 @@ def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:
     if epoch == 0:
         read_first(state.estimator, state.retriever, data.captions, data.experiment, data.group, data.clip_weights)
     state.estimator.begin_epoch(epoch)
+
+
+def train_epoch(
+    state: TrainState,
+    data: TrainingData,
+    texts: TextBatcher,
+    batches: Iterator[Batch],
+    clock: Clock,
+    checkpoint: Callable[[], None],
+    is_preempted: PreemptionCheck | None,
+) -> tuple[Batch, StepResult]:
+    """Train on an epoch's batches, with a checkpoint wherever one is due; returns the last batch and its result."""
+    progress, every, is_due = state.progress, data.experiment.train.checkpoint_every_steps, False
+    for batch in clock.waiting(batches):
+        with clock.step():
+            result = step(state, data, texts, batch, clock)
+        progress.add(result.scalars, clock.spent())
+        is_due |= is_preempted is not None and is_preempted(data.group)
+        is_due |= every > 0 and progress.step_in_epoch % every == 0
+        # Only after an optimiser step: accumulated gradients are in no checkpoint. Not after the last step of an epoch: a run
+        # that resumed there would begin the next epoch without this one's validation.
+        if is_due and place_of(data, batch).is_last and progress.step_in_epoch < data.steps_per_epoch:
+            checkpoint()
+            is_due = False
+    return batch, result
 
 
 class BatchPlace(NamedTuple):

@@ -142,7 +142,7 @@ def how_process_ended(error: Exception) -> str | None:
     if not isinstance(failure, RayActorError | OutOfMemoryError):
         return None
     text = str(failure)
-    where = f" on {found[1]}" if (found := re.search(r"\bip: ([\w.:]+)", text)) else ""
+    where = f" on {address[1]}" if (address := re.search(r"\bip: ([\w.:]+)", text)) else ""
     if isinstance(failure, OutOfMemoryError) or "running low on memory" in text:
         return f"Ray ended its process{where}, because the memory of the node was nearly full"
     if "node has died" in text or "node died" in text:
@@ -220,10 +220,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
         # Another attempt would end in the same way: written as the trial's error instead of raised, which would restart workers.
         write_error(folder, str(error))
     except (MemoryError, RuntimeError) as error:
-        what = "".join(traceback.format_exception_only(error))
-        if experiment.scaling.has_workers or not remedy(what):
+        reason = "".join(traceback.format_exception_only(error))
+        if experiment.scaling.has_workers or not remedy(reason):
             raise
-        write_error(folder, shortened(what) + remedy(what))
+        write_error(folder, shortened(reason) + remedy(reason))
 
 
 def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> Any:

@@ -69,13 +69,13 @@ class RaceEvidence:
     @classmethod
     def read(cls, content: Any, path: str) -> RaceEvidence:
         """The evidence that a run folder holds. ValueError, naming the path, for anything else."""
-        numbers = [one.name for one in fields(cls) if one.name != "rival"]
+        numbers = [entry.name for entry in fields(cls) if entry.name != "rival"]
         has_rival = isinstance(content, Mapping) and isinstance(content.get("rival"), str)
         if not has_rival or not all(type(content.get(name)) in (int, float) for name in numbers):
             raise refuse(
                 path, content, "the evidence by which a race dropped a point: " + ", ".join(["rival", *numbers])
             )
-        return cls(**{one.name: content[one.name] for one in fields(cls)})
+        return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
 
 
 LONGEST_NAME = 60
@@ -177,8 +177,8 @@ class TrialFolder:
         expected = list(range(1, max(len(recorded), int(least or 0)) + 1))
         if recorded == expected:
             return None
-        held = ", ".join(map(str, recorded)) or "none"
-        return f"{self.folder / METRICS_FILE}: epochs {held} instead of 1 to {max([*expected, *recorded])}"
+        written = ", ".join(map(str, recorded)) or "none"
+        return f"{self.folder / METRICS_FILE}: epochs {written} instead of 1 to {max([*expected, *recorded])}"
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if the file is missing."""
@@ -250,9 +250,9 @@ class RunFolder:
         if storage.file_exists(folder / "sweep.json"):
             resuming = RunFolder(folder).resuming
             raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
-        for file, what in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
+        for file, kind in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
             if storage.file_exists(folder / file):
-                raise ValueError(f"{folder}: holds a {what} ({file}); choose another folder for the run")
+                raise ValueError(f"{folder}: holds a {kind} ({file}); choose another folder for the run")
         settings = flatten(experiment)
         refuse_secrets(settings)
         try:
@@ -326,7 +326,7 @@ class RunFolder:
         storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock this run for writing. ValueError, with the other process, if it is locked.
 
         Removes incomplete files of writers that were killed.

@@ -111,8 +111,8 @@ class ShardWriter:
         with ExitStack() as stack:
             aside = new_folder(self.folder / slot, is_synced=True)
             owns = is_first or is_own
-            places = self._together(lambda: str(stack.enter_context(aside)) if owns else "")
-            place = Path(places[rank] or places[0])
+            folders = self._together(lambda: str(stack.enter_context(aside)) if owns else "")
+            place = Path(folders[rank] or folders[0])
             writer = HuggingFaceStorageWriter(str(place), save_distributed=True)
             _checked(
                 torch_checkpoint.save,

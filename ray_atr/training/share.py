@@ -20,7 +20,7 @@ from ray_atr.training.knowledge_base.memory import WorkerBatch
 
 def embed_batch(retriever: Retriever, batch: Batch, chunk: int = 0) -> Tensor:
     """Embeddings [b, D] of the share's clips, pooled over their windows; `chunk` windows are embedded at a time, 0: all."""
-    inputs = [one.to(retriever.device) for one in batch.audio_inputs]
+    inputs = [tensor.to(retriever.device) for tensor in batch.audio_inputs]
     embedded = embed_in_chunks(retriever.embed_audio, inputs, chunk)
     return retriever.pool_windows(embedded, batch.clips.to(embedded.device))
 
@@ -90,7 +90,7 @@ class LateShare(Share):
         super().__init__(retriever, texts, batch, needed, chunk=chunk, autocast=autocast)
         # Every worker calls each tower once, even if its share has no text.
         with self.autocast(), retriever.equal_calls():
-            self.clips = retriever.audio_tokens(*(one.to(self.device) for one in batch.audio_inputs))
+            self.clips = retriever.audio_tokens(*(tensor.to(self.device) for tensor in batch.audio_inputs))
             where = np.argwhere(needed.numpy())
             encoded = texts.embed_tokens([(batch.captions.texts[i][k], batch.languages[k]) for i, k in where])
         index = tuple(torch.from_numpy(where).to(self.device).T)

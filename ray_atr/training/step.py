@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,7 @@ def training_step(
     anchor = audio if len(parts) == 1 else audio.detach().requires_grad_()
     of_chunks: list[tuple[Terms, Embeddings | None]] = []
     groups = global_batch.positive_groups
+    constant = {"draw": global_batch.draw, "weigh_pairs": weigh_pairs}
     # The backward pass of sharded towers averages their gradients itself.
     order = in_order(retriever, texts_last=ring is None)
     replicated = [p for p in order if not is_sharded(p)] if group.size > 1 else []
@@ -95,27 +96,20 @@ def training_step(
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
-            mask, learned, embeddings = needed & columns.to(needed.device), retriever.learned.values(), None
-            if ring is None:
-                with clock("gather"):
+            mask, embeddings = needed & columns.to(needed.device), None
+            arguments: dict[str, Any] = {"learned": retriever.learned.values(), **constant}
+            with clock("gather"):
+                if ring is None:
                     text, similarity = group.gather(text_here.float()), share.similarity(group)
-                with clock("loss"), group.share_losses():
-                    embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
-                    terms = objective(
-                        embeddings,
-                        learned=learned,
-                        draw=global_batch.draw,
-                        retrieved=retrieved,
-                        weigh_pairs=weigh_pairs,
-                    )
-            else:
-                with clock("loss"), group.share_losses():
+                else:
                     text = pending.detached(group.keep(text_here.float()))
-                    terms = objective.score_own(
-                        anchor, text, mask, ring, groups=groups, learned=learned, draw=global_batch.draw,
-                        weigh_pairs=weigh_pairs,
-                    )  # fmt: skip
             with clock("loss"):
+                with group.share_losses():
+                    if ring is None:
+                        embeddings = Embeddings(anchor, text, mask, similarity=similarity, groups=groups)
+                        terms = objective(embeddings, retrieved=retrieved, **arguments)
+                    else:
+                        terms = objective.score_own(anchor, text, mask, ring, groups=groups, **arguments)
                 check_finite("loss", terms.loss, batch.clip_ids, group, terms.scalars)
             # Not with sharded towers: the order of their exchanges and of these would differ between workers.
             if number == len(parts) and retriever.calls is None:

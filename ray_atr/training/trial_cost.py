@@ -116,7 +116,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
         validation = EpochValidation(data, state, texts, folder, clock)
     cost = TrialCost(data.steps_per_epoch, parts=parts)
-    progress, taken = state.progress, []
+    progress, seconds = state.progress, []
     try:
         state.retriever.train()
         _, batches = next(data.epochs(0, 0, use_ray=False))
@@ -128,22 +128,22 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
                 batch = next(batches)
                 with naming_settings(experiment):
                     result = step(state, data, texts, batch, clock)
-            taken.append(begun["step"])
+            seconds.append(begun["step"])
             progress.add(result.scalars, clock.spent())
-            counted = taken[WARM_STEPS:]
+            counted = seconds[WARM_STEPS:]
             if len(counted) >= LEAST_STEPS and sum(spent.wall for spent in counted) >= SECONDS:
                 break
-        counted = taken[WARM_STEPS:] or taken[-1:]
+        counted = seconds[WARM_STEPS:] or seconds[-1:]
         cost.steps_measured = len(counted)
         # The mean, not the median: some steps cost more than others in the run too.
         parts["step"] = sum(counted, Spent()).times(1 / len(counted))
-        parts["start"] += sum(taken[1:WARM_STEPS], Spent()) - parts["step"].times(len(taken[1:WARM_STEPS]))
-        first = begun["begin"] + (taken[0] - parts["step"])
+        parts["start"] += sum(seconds[1:WARM_STEPS], Spent()) - parts["step"].times(len(seconds[1:WARM_STEPS]))
+        first = begun["begin"] + (seconds[0] - parts["step"])
         is_refreshed = isinstance(experiment.objective.knowledge, KnowledgeBaseObjective)
         parts["first refresh" if is_refreshed else "start"] = first + ({} if is_refreshed else parts).get(
             "start", Spent()
         )
-        means = progress.end_epoch(len(taken))
+        means = progress.end_epoch(len(seconds))
         with _measured(parts, "epoch's end", group):
             row = epoch_end.report(texts, batch, result, means)
         with _measured(parts, "validation", group):

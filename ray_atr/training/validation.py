@@ -55,13 +55,13 @@ def embed_captions(
     """Unit-norm embeddings [M, D] of the captions in one language, zeros if it lacks one; each worker embeds a share."""
     rows = np.flatnonzero(captions.present[language])
     sentences = captions.sentences[language]
-    once, places = distinct([(sentences[row], language) for row in rows])
+    once, row_of = distinct([(sentences[row], language) for row in rows])
     share = np.array_split(np.arange(len(once)), group.size)[group.rank]
     with texts.retriever.equal_calls():
         own = texts.embed([once[place] for place in share])
     embedded = group.gather_rows(own)
     matrix = torch.zeros(len(captions), width, device=embedded.device)
-    matrix[torch.from_numpy(rows).to(matrix.device)] = embedded[torch.from_numpy(places).to(matrix.device)]
+    matrix[torch.from_numpy(rows).to(matrix.device)] = embedded[torch.from_numpy(row_of).to(matrix.device)]
     return matrix
 
 
@@ -83,15 +83,17 @@ def retrieve_by_tokens(
         ]
     encoded = {}
     for language, sentences in captions.sentences.items():
-        once, places = distinct([(sentences[row], language) for row in np.flatnonzero(captions.present[language])])
+        once, row_of = distinct([(sentences[row], language) for row in np.flatnonzero(captions.present[language])])
         columns = []
         with retriever.equal_calls():
             for start in range(0, len(once), TEXTS):
-                some = texts.embed_tokens(once[start : start + TEXTS])
-                compared = [late_interaction(one.tokens, one.token_mask, some.tokens, some.token_mask) for one in clips]
+                part = texts.embed_tokens(once[start : start + TEXTS])
+                compared = [
+                    late_interaction(clip.tokens, clip.token_mask, part.tokens, part.token_mask) for clip in clips
+                ]
                 # A worker may have no clip of a small split.
-                columns.append(torch.cat([some.pooled.new_zeros(0, len(some.pooled)), *compared]))
-        scores = group.gather_rows(torch.cat(columns, dim=1)).T[torch.from_numpy(places).to(group.device)]
+                columns.append(torch.cat([part.pooled.new_zeros(0, len(part.pooled)), *compared]))
+        scores = group.gather_rows(torch.cat(columns, dim=1)).T[torch.from_numpy(row_of).to(group.device)]
         encoded[language] = ranked_by(scores, captions, language)
     return encoded
 
@@ -137,7 +139,7 @@ def evaluate_split(
             captions.relevance,
             present=captions.present,
             ranking=ranking.ranking,
-            beside=[one for one in beside if one != "plan" or len(audio) * len(captions) <= MOST_PLANNED],
+            beside=[name for name in beside if name != "plan" or len(audio) * len(captions) <= MOST_PLANNED],
             metric=metric,
             plan=ranking.plan,
             trained=trained,

@@ -574,7 +574,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
     ):
         # As if in English alone.
         texts = dict(enumerate(clip.captions["eng"] for clip in part))
-        retriever.trained_captions = CaptionSample.of([clip.clip_id for clip in part], partial(map_rows, texts))
+        retriever.trained_captions = CaptionSample.from_clips([clip.clip_id for clip in part], partial(map_rows, texts))
         retriever.save_pretrained(tmp_path / "copy")
         said.clear()
         with pytest.raises(KeyboardInterrupt):

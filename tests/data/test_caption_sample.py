@@ -14,7 +14,7 @@ Clips = Mapping[str, Sequence[str]]
 
 def sample(clips: Clips, *, are_joined: bool = False) -> CaptionSample:
     texts = list(clips.values())
-    return CaptionSample.of(list(clips), lambda rows: [texts[row] for row in rows], are_joined=are_joined)
+    return CaptionSample.from_clips(list(clips), lambda rows: [texts[row] for row in rows], are_joined=are_joined)
 
 
 def made(first: int, last: int, languages: int = 1) -> dict[str, list[str]]:

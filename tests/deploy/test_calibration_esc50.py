@@ -16,15 +16,12 @@ from ray_atr.metrics.calibration import (
     fit_calibration,
 )
 from ray_atr.metrics.relevance import Relevance, relevance_by_label
+from tests.support.unit_rows import unit
 
 VECTORS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vectors"
 LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 
 pytestmark = pytest.mark.skipif(not VECTORS.is_dir(), reason="no ../shared/data/vectors: ESC-50 as vectors")
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.fixture(scope="module")

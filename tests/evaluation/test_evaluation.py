@@ -55,7 +55,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_clips(root / "classes", clips, name="classes", licence="none")
     experiment = tiny(data, data__test_split="test")
     seen = [clip for clip in tones if clip.split == "train"]
-    seen_captions = CaptionSample.of(
+    seen_captions = CaptionSample.from_clips(
         [clip.clip_id for clip in seen], lambda rows: [seen[row].captions["eng"] for row in rows]
     )
     tokenizer = train_tokenizer(["a low tone, number 1", "un son grave, numéro 2"], 200)

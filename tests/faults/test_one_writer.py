@@ -116,11 +116,11 @@ def run(tmp_path: Path) -> RunFolder:
 
 def test_a_run_folder_has_one_writer(run: RunFolder, holder: subprocess.Popen[str]) -> None:
     with pytest.raises(ValueError, match=f"{run.path}: this run is being written by process {holder.pid}"):
-        run.held().__enter__()
+        run.locked().__enter__()
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    with run.held():
+    with run.locked():
         # Another process would find this.
         assert json.loads((run.path / HOLDER_FILE).read_text())["pid"] == os.getpid()
         with pytest.raises(ValueError, match=f"{run.path}: this run is being written by process {os.getpid()}"):
-            RunFolder.open(run.path).held().__enter__()
+            RunFolder.open(run.path).locked().__enter__()

@@ -10,6 +10,7 @@ from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.searcher import Searcher, as_tensor, exact_top_k, fused_top_k
 from ray_atr.training.knowledge_base.snapshot import _ARRAYS, Entries, load, save
+from tests.support.unit_rows import unit
 
 
 def asked(**changes):
@@ -19,10 +20,6 @@ def asked(**changes):
 def retrieve(snapshot, audio, text, spec, own_ids=None):
     searcher = Searcher(snapshot, spec)
     return searcher.look_up(searcher.search(audio, text, None, own_ids))
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def make(N=300, D=16, L=1, seed=0, **settings):

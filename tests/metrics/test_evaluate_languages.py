@@ -8,6 +8,7 @@ import torch
 
 from ray_atr.metrics import evaluate_languages, retrieval_metrics
 from tests.support.consistency import language_distance, language_gap, mean_rank_variance, modality_gap
+from tests.support.unit_rows import unit
 
 LANGUAGES = ("eng", "fra", "jpn")
 
@@ -19,10 +20,6 @@ def problem() -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     clip = np.repeat(np.arange(25), 3)
     text = {k: audio[clip] + (1 + n) * rng.normal(size=(75, 12)) + 0.3 * n for n, k in enumerate(LANGUAGES)}
     return audio, text, clip
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def test_each_language_and_the_mean(problem: tuple) -> None:

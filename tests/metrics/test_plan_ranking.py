@@ -9,6 +9,7 @@ import ot
 import pytest
 
 from ray_atr.metrics import plan_scores, retrieve, retrieve_by_plan
+from tests.support.unit_rows import unit
 
 
 def sinkhorn_by_loops(text: np.ndarray, audio: np.ndarray, metric: np.ndarray, epsilon: float, n: int) -> np.ndarray:
@@ -21,10 +22,6 @@ def sinkhorn_by_loops(text: np.ndarray, audio: np.ndarray, metric: np.ndarray, e
         row = 1 / len(text) / (kernel @ column)
         column = 1 / len(audio) / (kernel.T @ row)
     return row[:, None] * kernel * column
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("kind", ["euclidean", "diagonal", "full"])
@@ -45,7 +42,7 @@ def test_plan_equals_the_iterations(kind: str) -> None:
 def test_by_default_the_plan_is_the_optimum(epsilon: float) -> None:
     rng = np.random.default_rng(3)
     audio, text = rng.normal(size=(11, 5)), rng.normal(size=(17, 5))
-    cost = np.linalg.norm(_unit(text)[:, None] - _unit(audio)[None], axis=-1)
+    cost = np.linalg.norm(unit(text)[:, None] - unit(audio)[None], axis=-1)
     expected = ot.sinkhorn(
         np.full(17, 1 / 17), np.full(11, 1 / 11), cost / cost.max(), epsilon, method="sinkhorn_log",
         numItermax=100_000, stopThr=1e-12,

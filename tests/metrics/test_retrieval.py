@@ -15,6 +15,7 @@ from ray_atr.metrics.measures import measure
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
+from tests.support.unit_rows import unit
 
 
 def expected_over_orders(scores: np.ndarray, relevant: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
@@ -28,10 +29,6 @@ def expected_over_orders(scores: np.ndarray, relevant: np.ndarray, ks: tuple[int
         aps = [sum(m / place for m, place in enumerate(places, 1) if place <= k) / min(len(places), k) for k in ks]
         results.append((*recalls, *aps, places[0] - 1))
     return np.mean(results, axis=0)
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def test_two_clips_with_two_captions_by_hand() -> None:

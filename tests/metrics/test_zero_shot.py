@@ -7,10 +7,7 @@ import pytest
 from sklearn.metrics import average_precision_score, label_ranking_average_precision_score
 
 from ray_atr.metrics import classification_metrics, classify, classify_languages
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+from tests.support.unit_rows import unit
 
 
 def test_equals_scikit_learn() -> None:

@@ -15,7 +15,7 @@ from ray_atr.objectives.correspondence.clean_share import (
     MISPAIRS,
     CleanShares,
     PairVectors,
-    Told,
+    TrueShare,
     true_share,
 )
 from ray_atr.objectives.correspondence.cross_fit import Pairs, cross_fitted_p_values
@@ -47,7 +47,7 @@ def pairs_of(*rates: float, spread: float = 0.4) -> PairVectors:
     return PairVectors(
         audio=(meaning + spread * random.normal(size=(N, D))).astype(np.float32),
         text=np.concatenate(texts).astype(np.float32),
-        places=(np.tile(np.arange(N), K), np.zeros(K * N, np.int64), np.repeat(np.arange(K), N)),
+        pair_index=(np.tile(np.arange(N), K), np.zeros(K * N, np.int64), np.repeat(np.arange(K), N)),
         key=np.arange(K * N),
     )
 
@@ -66,7 +66,7 @@ def test_the_share_is_within_five_points_at_any_noise_and_each_language_has_its_
 def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     good = pairs_of(0.2, 0.6)
     random = np.random.default_rng(1).standard_normal(good.text.shape).astype(np.float32)
-    is_first = good.places[2][:, None] == 0
+    is_first = good.pair_index[2][:, None] == 0
     one, two = (good._replace(text=np.where(own, good.text, random)) for own in (is_first, ~is_first))
     shares, alone, whole = CleanShares(2), CleanShares(2), CleanShares(2)
     alone.estimate([one], seed=0)
@@ -117,7 +117,7 @@ def test_embeddings_that_tell_nothing_leave_nearly_all_the_mass() -> None:
 
 
 def test_one_that_is_more_than_chance_goes_before_one_that_finds_more() -> None:
-    assert Told(0.2, 0.1, is_certain=True).rank > Told(0.2, 0.4, is_certain=False).rank
+    assert TrueShare(0.2, 0.1, is_certain=True).rank > TrueShare(0.2, 0.4, is_certain=False).rank
 
 
 @pytest.mark.parametrize(

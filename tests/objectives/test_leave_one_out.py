@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 from ray_atr.objectives import PAIRS, Embeddings, LearnedParameters, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, TrainingPairs, leave_one_out, left_out, ridge
-from ray_atr.objectives.correspondence.clean_share import CleanShares, PairVectors, Told, true_share
+from ray_atr.objectives.correspondence.clean_share import CleanShares, PairVectors, TrueShare, true_share
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM, Pairs, random_share
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.correspondence.left_out import leave_out
@@ -118,7 +118,7 @@ def test_the_regression_takes_the_share_that_trainings_are_told_and_a_known_one_
     shares.estimate([outputs], estimator.pairs.seed)
     assert taken[0] == pytest.approx(share or float(shares.shares[0]))
     if share is None:
-        assert torch.equal(tables["found"], shares.found)
+        assert torch.equal(tables["found_share"], shares.found_shares)
 
 
 def test_captions_of_one_clip_are_left_out_together() -> None:
@@ -146,7 +146,7 @@ def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_a
 def test_too_few_clips_or_one_caption_say_nothing() -> None:
     audio, text, given, _ = noisy_set(60, 0.0)
     for pairs in (pairs_of(audio[:10], text[:10], given[:10]), pairs_of(audio, text[np.zeros(60, int)], 0 * given)):
-        assert true_share([pairs], 0) == Told(1.0, 0.0, False)
+        assert true_share([pairs], 0) == TrueShare(1.0, 0.0, False)
 
 
 def confused_set(clips: int = 600, wrong: float = 0.4) -> tuple[Any, Any, Any, Any]:
@@ -211,7 +211,7 @@ def estimator_of(
     outputs = PairVectors(
         audio=audio,
         text=np.concatenate([text, right]),
-        places=(np.tile(rows, 2), np.zeros(2 * clips, int), both),
+        pair_index=(np.tile(rows, 2), np.zeros(2 * clips, int), both),
         key=np.concatenate([given, own if shares_words else own + CLASSES]),
     )
     pairs = TrainingPairs(clip_ids=[f"clip {row}" for row in rows], languages=2)
@@ -317,7 +317,7 @@ def test_a_regression_is_relied_on_where_it_finds_more_than_chance_whatever_it_f
     monkeypatch: pytest.MonkeyPatch, *, is_certain: bool
 ) -> None:
     estimator, outputs, _ = estimator_of()
-    monkeypatch.setattr(leave_one_out, "true_share", lambda *of: Told(0.5, 0.1 if is_certain else 0.9, is_certain))
+    monkeypatch.setattr(leave_one_out, "true_share", lambda *of: TrueShare(0.5, 0.1 if is_certain else 0.9, is_certain))
     estimator.take(estimator.estimate_from(outputs))
     assert bool(estimator.left_out.isnan().all()) is not is_certain
 
@@ -325,7 +325,7 @@ def test_a_regression_is_relied_on_where_it_finds_more_than_chance_whatever_it_f
 def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     estimator, outputs, _ = estimator_of()
     random = np.random.default_rng(0).standard_normal(outputs.text.shape)
-    first, second = outputs.places[2] == 0, outputs.places[2] == 1
+    first, second = outputs.pair_index[2] == 0, outputs.pair_index[2] == 1
     # Each knows one of the languages, and they have vectors of other widths.
     one = outputs._replace(text=np.where(first[:, None], outputs.text, random))
     two = outputs._replace(
@@ -333,9 +333,9 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
         text=np.pad(np.where(second[:, None], outputs.text, random), ((0, 0), (0, 5))),
     )
     each, taken = [estimator.estimate_from(reading) for reading in (one, two)], estimator.estimate_from(one, two)
-    assert [bool(tables["found"][k] > 0.5) for tables in each for k in range(2)] == [True, False, False, True]
+    assert [bool(tables["found_share"][k] > 0.5) for tables in each for k in range(2)] == [True, False, False, True]
     for k, alone in enumerate(each):
-        for name in ("left_out", "log_total", "log_prior", "found"):
+        for name in ("left_out", "log_total", "log_prior", "found_share"):
             torch.testing.assert_close(taken[name][..., k], alone[name][..., k], rtol=0, atol=0)
         rows = torch.arange(20)
         weighed = []

@@ -456,7 +456,7 @@ def test_automatic_mass_is_the_estimated_share_of_true_pairs_with_a_floor() -> N
         return loss(dataclasses.replace(comparison, clean_share=estimate)).scalars["transport_mass"].item()
 
     assert mass(None, 0.1) == pytest.approx(1.0)
-    assert mass(CleanShare(0.6, found=0.9), 0.1) == pytest.approx(0.6)
-    assert mass(CleanShare(0.6, found=0.9), 0.7) == pytest.approx(0.7)
+    assert mass(CleanShare(0.6, found_share=0.9), 0.1) == pytest.approx(0.6)
+    assert mass(CleanShare(0.6, found_share=0.9), 0.7) == pytest.approx(0.7)
     # Little is found: nearly all is transported, however small the share seems.
-    assert mass(CleanShare(0.1, found=0.05), 0.1) == pytest.approx(1 - 0.05 * 0.9)
+    assert mass(CleanShare(0.1, found_share=0.05), 0.1) == pytest.approx(1 - 0.05 * 0.9)

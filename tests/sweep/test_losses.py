@@ -228,7 +228,7 @@ def test_what_killed_writers_left_goes_at_the_next_start(run: Path) -> None:
     kept = [run / ".mine", trial / ".note.txt", run / ".mlflow.db.lock"]
     for file in (*left, *kept):
         file.write_text("half")
-    with RunFolder.open(run).held():
+    with RunFolder.open(run).locked():
         assert not [file for file in left if file.exists()]
         assert all(file.exists() for file in kept)
 

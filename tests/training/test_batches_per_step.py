@@ -15,7 +15,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.knowledge_base.memory import MomentumMemory
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import prepared_for, tiny
 
 BARELY = {
     "train__learning_rate": 1e-30,
@@ -23,13 +23,6 @@ BARELY = {
     "train__clip_norm": 0.0,
     "train__warmup_fraction": 0.0,
 }
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones")
-    return folder
 
 
 def gradients(

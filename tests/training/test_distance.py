@@ -18,12 +18,12 @@ from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
-from tests.support.tiny import make_data, tiny
+from tests.support.tiny import tiny
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("home") / "tones")
+def data(home: Path) -> Path:
+    return home / "tones"
 
 
 def epochs_of(data: Path, folder: Path, **settings: Any) -> list[dict[str, Any]]:

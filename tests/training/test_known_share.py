@@ -214,7 +214,7 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment, "auto")
     assert experiment.trained_languages == ["eng"]
     assert len(read) == 2
-    assert all(len(one.audio) == 6 and set(one.places[2].tolist()) == {0} for one in read)
+    assert all(len(one.audio) == 6 and set(one.pair_index[2].tolist()) == {0} for one in read)
     drawn = sampling.permutation(features.clip_ids, experiment.seed, "clean share")[:6]
     assert rows == [sorted(drawn.tolist())]
     assert max(rows[0]) > 6

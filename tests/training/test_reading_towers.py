@@ -29,13 +29,6 @@ from ray_atr.workshop.importing.join import join_data_sets
 from tests.support.tiny import NOTES, make_data, prepared_for, tiny, tone_clip
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    make_data(folder / "tones", num_train=24)
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def _any_towers_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_rate, "CHANCE", 1.0)
@@ -53,7 +46,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
     data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
     state = first_state(data, tmp_path)
     (outputs,) = _readings("towers", state.retriever, data.captions, ("eng", "fra"))
-    rows, slots, languages = outputs.places
+    rows, slots, languages = outputs.pair_index
     pairs = set(zip(rows.tolist(), slots.tolist(), languages.tolist(), strict=True))
     assert pairs == {(row, 0, k) for row in range(24) for k in range(2)}
     batch = data.captions.batch(np.arange(24), 0)
@@ -70,7 +63,7 @@ def test_towers_are_asked_for_every_pair_of_the_trained_languages(home: Path, tm
         torch.testing.assert_close(torch.from_numpy(outputs.text[a]), own, atol=1e-5, rtol=1e-5)
     assert outputs.audio.shape == (24, retriever.audio_tower.width)
     (only,) = _readings("towers", state.retriever, data.captions, ("fra",))
-    assert set(only.places[2].tolist()) == {1}
+    assert set(only.pair_index[2].tolist()) == {1}
 
 
 def test_recordings_and_words_tell_wrong_pairs_before_any_tower_does(tmp_path: Path) -> None:
@@ -80,7 +73,7 @@ def test_recordings_and_words_tell_wrong_pairs_before_any_tower_does(tmp_path: P
     state = first_state(data, tmp_path)
     assert isinstance(state.estimator, LeaveOneOutEstimator)
     towers, recordings = _readings("auto", state.retriever, data.captions, ("eng",))
-    rows, slots, languages = recordings.places
+    rows, slots, languages = recordings.pair_index
     np.testing.assert_allclose(recordings.audio.mean(axis=0), 0, atol=1e-4)
     assert recordings.audio.std(axis=0).max() == pytest.approx(1, abs=1e-4)
     # A wrong caption may be of a clip of the same note: but for the number in it, it is right.

@@ -24,7 +24,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.step import _together, training_step
-from tests.support.tiny import make_data, tiny
+from tests.support.tiny import tiny
 
 MIXTURE = {"objective__scheme": "random_mixture", "objective__pair": "contrastive"}
 PARTIAL = {
@@ -45,8 +45,8 @@ def test_what_a_step_leaves_has_the_texts_of_all_chunks() -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("home") / "tones")
+def data(home: Path) -> Path:
+    return home / "tones"
 
 
 def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tensor]:

@@ -64,7 +64,7 @@ def curves_of(runs: Runs) -> list[Curve]:
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
             curves.append(standard.get(path, Curve(path, path, short_name(path))))
-    curves = [replace(one, label=noise_label(runs)) if one.path == NOISE else one for one in curves]
+    curves = [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
     return sorted(
         curves, key=lambda curve: list(standard).index(curve.path) if curve.path in standard else len(standard)
     )

@@ -106,7 +106,7 @@ def score_model(
         )
     chosen: dict[str, Retrieval] = {}
     if embedded.similarity is not None:
-        matrices = {language: as_matrix("similarity", one) for language, one in embedded.similarity.items()}
+        matrices = {language: as_matrix("similarity", scores) for language, scores in embedded.similarity.items()}
         chosen = {language: ranked_by(matrix, captions, language) for language, matrix in matrices.items()}
         metrics |= language_metrics(chosen, "", embedded.trained)
         samples |= retrieval_samples(chosen)
@@ -114,20 +114,20 @@ def score_model(
         notes = [
             "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
         ]
-    for one in (*([ranking.ranking] if not chosen else []), *beside):
+    for ranking_name in (*([ranking.ranking] if not chosen else []), *beside):
         retrievals = retrieve_languages(
-            clips, embedded.text, relevance, present=captions.present, ranking=one,
+            clips, embedded.text, relevance, present=captions.present, ranking=ranking_name,
             metric=embedded.metric, plan=ranking.plan, device=device,
         )  # fmt: skip
         chosen = chosen or retrievals
-        by = "" if one == ranking.ranking and embedded.similarity is None else one
+        by = "" if ranking_name == ranking.ranking and embedded.similarity is None else ranking_name
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
-    if (asked := embedded.zero_shot) is not None:
+    if (zero_shot := embedded.zero_shot) is not None:
         by_distance = embedded.metric if ranking.ranking != "cosine" else None
         classified = classify_languages(
-            clips, asked.class_texts, asked.classes, asked.labels, metric=by_distance, device=device
+            clips, zero_shot.class_texts, zero_shot.classes, zero_shot.labels, metric=by_distance, device=device
         )
         metrics |= classification_metrics(classified, embedded.trained)
         samples |= zero_shot_samples(classified)
@@ -186,7 +186,7 @@ def compose_page(
         facts=facts,
         metrics={name: spread.mean for name, spread in spreads.items()},
         intervals=intervals,
-        warnings=[*warnings, *_learnt_nothing({name: one.mean for name, one in spreads.items()}, len(runs))],
+        warnings=[*warnings, *_learnt_nothing({name: own.mean for name, own in spreads.items()}, len(runs))],
         spreads=spreads if len(runs) > 1 else {},
         comparison=comparison,
         compared=compared,
@@ -258,9 +258,9 @@ def _choose(
     _, shared = ranks_by_language(retrievals)
     _, first = np.unique(captions.clip_of_caption[shared], return_index=True)
     drawn = np.random.default_rng(seed).permutation(shared[first])
-    asked = np.array(list(dict.fromkeys(named)), dtype=drawn.dtype)
-    is_other = ~np.isin(captions.clip_of_caption[drawn], captions.clip_of_caption[asked])
-    return np.concatenate([asked, drawn[is_other]])
+    queries = np.array(list(dict.fromkeys(named)), dtype=drawn.dtype)
+    is_other = ~np.isin(captions.clip_of_caption[drawn], captions.clip_of_caption[queries])
+    return np.concatenate([queries, drawn[is_other]])
 
 
 class _Shown(NamedTuple):
@@ -324,8 +324,8 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
         scores, index = scores_of.of(language, np.array([m])).topk(min(PLAYED_CLIPS, len(ids)), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         retrieved = [
-            RetrievedClip(ids[clip], play(clip), one, clip in relevant, first_of.get((code, clip), ""), code)
-            for clip, one in zip(index[0].tolist(), scores[0].tolist(), strict=True)
+            RetrievedClip(ids[clip], play(clip), score, clip in relevant, first_of.get((code, clip), ""), code)
+            for clip, score in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]
         rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1

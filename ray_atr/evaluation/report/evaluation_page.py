@@ -89,7 +89,7 @@ class Page:
     def reading(self) -> list[str]:
         """Notes on the numbers, and on the intervals."""
         levels = dict.fromkeys(
-            f"Brackets: {one.level:.0%} bootstrap intervals over clips." for one in self.intervals.values()
+            f"Brackets: {interval.level:.0%} bootstrap intervals over clips." for interval in self.intervals.values()
         )
         shown = {Metric.parse(metric).name for metric in self.metrics}
         words = "; ".join(about for name, about in ABOUT.items() if name in shown)

@@ -41,7 +41,7 @@ def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> 
     markers = (SPARE_MARKERS[(n + n // len(SPARE_COLOURS)) % len(SPARE_MARKERS)] for n in itertools.count())
     looks = zip(text, placed[1:], itertools.cycle(SPARE_COLOURS), markers, strict=False)
     groups = [
-        (language, places, {"s": 16, "c": colour, "marker": marker}) for language, places, colour, marker in looks
+        (language, positions, {"s": 16, "c": colour, "marker": marker}) for language, positions, colour, marker in looks
     ]
     return _map(
         [np.stack([placed[0], captions]) for captions in placed[1:]],
@@ -59,8 +59,8 @@ def _map(
     axes = figure.add_subplot()
     for line in lines:
         axes.plot(*line.transpose(2, 0, 1), color="0.82", linewidth=0.5, zorder=1)
-    for label, places, style in groups:
-        axes.scatter(places[:, 0], places[:, 1], linewidths=0, label=label, **{"zorder": 2, **style})
+    for label, points, style in groups:
+        axes.scatter(points[:, 0], points[:, 1], linewidths=0, label=label, **{"zorder": 2, **style})
     axes.set(xticks=[], yticks=[], title=title, xlabel=about)
     if len(groups) > MOST_BESIDE:
         figure.legend(loc="outside lower center", ncols=MOST_BESIDE // 2, frameon=False)
@@ -83,7 +83,7 @@ def drift_map(ways: Array, labels: Sequence[str]) -> Figure:
     _, _, directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)
     placed = ((flat - flat.mean(axis=0)) @ directions[:2].T).reshape(E, n, 2)
     looks = zip(labels, placed, itertools.cycle(SPARE_COLOURS), strict=False)
-    groups = [(label, places, {"s": 18, "c": colour}) for label, places, colour in looks]
+    groups = [(label, positions, {"s": 18, "c": colour}) for label, positions, colour in looks]
     about = "first two principal directions; grey lines join a clip's places"
     figure = _map([placed], groups, title=f"{n} clips while training", about=about)
     figure.axes[0].set_aspect("equal")
@@ -128,7 +128,7 @@ def rank_heat_map(
         query if characters.issuperset(map(ord, query)) else (names[n] if names else f"query {n + 1}")
         for n, query in enumerate(queries)
     ]
-    shown = [one if len(one) <= LONGEST_QUERY else one[: LONGEST_QUERY - 1].rstrip() + "…" for one in labels]
+    shown = [text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1].rstrip() + "…" for text in labels]
     axes.set_yticks(range(len(queries)), shown, fontsize=8, fontfamily=fonts)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     figure.colorbar(image, ax=axes, label="rank of the right clip (1 = first)", pad=0.02, format="%d")
@@ -141,13 +141,13 @@ def similarity_and_plan(similarity: Array, plan: Array, *, title: str = "") -> F
     As Luong et al. 2024, Figure 3. Both are [n, m]; with a query's own clip at its own index the diagonal is what should
     light up. The plan is drawn as a row's share, so that rows compare.
     """
-    left = as_floats("similarity", similarity).cpu().double().numpy()
+    similarities = as_floats("similarity", similarity).cpu().double().numpy()
     right = as_floats("plan", plan).cpu().double().numpy()
-    if left.ndim != 2 or left.shape != right.shape:
-        raise refuse("plan.shape", right.shape, f"{left.shape}, the similarity's")
+    if similarities.ndim != 2 or similarities.shape != right.shape:
+        raise refuse("plan.shape", right.shape, f"{similarities.shape}, the similarity's")
     share = right / np.maximum(right.sum(1, keepdims=True), np.finfo(float).tiny)
     figure = Figure(figsize=(10, 4.6), layout="constrained")
-    panels = ((left, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))
+    panels = ((similarities, "cosine similarity", "viridis", None), (share, "plan, share of each row", "magma", 0.0))
     for axes, (values, name, colours, low) in zip(figure.subplots(1, 2), panels, strict=True):
         image = axes.imshow(values, cmap=colours, vmin=low, interpolation="nearest", aspect="auto")
         axes.set(title=name, xlabel="clip", ylabel="caption")

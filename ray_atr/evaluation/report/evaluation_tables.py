@@ -99,7 +99,7 @@ def _summary(
     shown = next((group for group in (TRAINED, MEAN) if group in languages), languages[0])
     order = {name: place for place, name in enumerate((*TITLES, *MEASURES))}
     rows = []
-    for metric in sorted(metrics, key=lambda one: [order.get(part, len(order)) for part in (one.task, one.name)]):
+    for metric in sorted(metrics, key=lambda key: [order.get(part, len(order)) for part in (key.task, key.name)]):
         if metric.language == shown:
             difference, as_measured = metrics[metric], measure(metric.name)
             label = Cell(f"{task_title(metric.task, titles)}, {as_measured.heading}", is_number=False)
@@ -120,8 +120,8 @@ def _summary(
 
 def _difference(metric: Metric, difference: Difference) -> Cell:
     value, low, high = (
-        measure(Metric.parse(metric).name).show(one, signed=True)
-        for one in (difference.value, difference.low, difference.high)
+        measure(Metric.parse(metric).name).show(number, signed=True)
+        for number in (difference.value, difference.low, difference.high)
     )
     return Cell(value + f" {DISTINGUISHED}" * difference.is_distinguishable, detail=f"[{low}, {high}]")
 

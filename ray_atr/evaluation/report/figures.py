@@ -66,11 +66,11 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
             axes.set_title(", ".join(filter(None, [title, noise, _left_out(shown, points)])))
             axes.set_ylabel("R@1 (%)")
             for index, (name, row) in enumerate(zip(names, row_dicts(shown), strict=True)):
-                places = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
+                positions = [position + (index - (len(names) - 1) / 2) * width for position in range(len(languages))]
                 heights = [100 * row[f"{direction}/{code}/recall_at_1"] for code in languages]
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
                 axes.bar(
-                    places, heights, width * 0.92, color=look[name]["color"], label=name, hatch=hatches[index],
+                    positions, heights, width * 0.92, color=look[name]["color"], label=name, hatch=hatches[index],
                     edgecolor="white", linewidth=0,
                     yerr=errors if errors[0] == errors[0] else None,
                     error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
@@ -189,15 +189,15 @@ def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     with rc_context({**RC, "axes.grid.axis": "x"}):
         figure = Figure(figsize=(10.4, 1.1 + 0.34 * len(names)), layout="constrained")
         axes = figure.subplots()
-        left = [0.0] * len(names)
+        starts = [0.0] * len(names)
         for colour, (part, column) in zip(SPARE_COLOURS, column_of.items(), strict=False):
             widths = list(shares[column])
             if max(widths) == 0:
                 continue
-            bars = axes.barh(range(len(names)), widths, left=left, height=0.72, color=colour, label=part)
+            bars = axes.barh(range(len(names)), widths, left=starts, height=0.72, color=colour, label=part)
             texts = [f"{width:.0f}" if width >= LABELLED else "" for width in widths]
             axes.bar_label(bars, texts, label_type="center", fontsize=8)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
+            starts = [start + width for start, width in zip(starts, widths, strict=True)]
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set(xlim=(0, 100), xlabel="share of an epoch (%)")

@@ -155,23 +155,23 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
             overrides[trial.trial_id] = content["overrides"]
             if DROPPED in content:
                 evidence = RaceEvidence.read(content[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
-                dropped[trial_name({path: one for path, one in content["overrides"].items() if path != SEED})] = (
+                dropped[trial_name({path: value for path, value in content["overrides"].items() if path != SEED})] = (
                     evidence
                 )
     if not rows:
         lost = [problem for run in runs for problem in run.problems()]
         raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
-    named = list(dict.fromkeys(path for one in overrides.values() for path in one))
+    named = list(dict.fromkeys(path for changed in overrides.values() for path in changed))
     # Numbers of the test split and of the validation split are not averaged.
     if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
-        settings = [{**one, MEASURED: row["measured_on"]} for one, row in zip(settings, rows, strict=True)]
+        settings = [{**changed, MEASURED: row["measured_on"]} for changed, row in zip(settings, rows, strict=True)]
     varied = varied_paths(settings, [row[OBJECTIVE] for row in rows], named)
     if NOISE not in varied and len({row[NOISE] for row in rows}) > 1:
         varied.append(NOISE)
     columns = [path for path in dict.fromkeys((*named, *varied)) if path not in (SEED, OBJECTIVE)]
     rows = [
-        {**row, **{path: as_typed(one.get(path)) for path in columns if path != NOISE}}
-        for row, one in zip(rows, settings, strict=True)
+        {**row, **{path: as_typed(changed.get(path)) for path in columns if path != NOISE}}
+        for row, changed in zip(rows, settings, strict=True)
     ]
     return Runs(
         trials=with_language_groups(pd.DataFrame(rows)),
@@ -318,8 +318,8 @@ def _cost(epochs: Sequence[EpochReport]) -> dict[str, float]:
         cost[SECONDS] = float(seconds) / len(epochs)
     for part in TIMED_PARTS:
         # An epoch without validation has none of its seconds.
-        if taken := [spent[part] for spent in times if part in spent]:
-            cost[f"cost/{part}_seconds"] = sum(taken) / len(epochs)
+        if part_seconds := [spent[part] for spent in times if part in spent]:
+            cost[f"cost/{part}_seconds"] = sum(part_seconds) / len(epochs)
     peaks = [float(peak) for epoch in epochs if (peak := epoch.group("memory").get("peak_allocated_bytes")) is not None]
     if peaks:
         cost[MEMORY] = max(peaks) / 2**20

@@ -105,8 +105,8 @@ def _title(runs: Runs) -> str:
 
 def _is_varied(path: str, runs: Runs) -> bool:
     """Whether trials differ in a setting, or in the variant that it belongs to."""
-    differing = [one for one in (*runs.varied, SEED) if runs.trials[one].nunique(dropna=False) > 1]
-    return any(path == one or path.startswith(f"{one}.") for one in differing)
+    differing = [varied for varied in (*runs.varied, SEED) if runs.trials[varied].nunique(dropna=False) > 1]
+    return any(path == varied or path.startswith(f"{varied}.") for varied in differing)
 
 
 def _summary(runs: Runs) -> str:
@@ -131,8 +131,8 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
     named = code_name(code)
     code = {package: version for package, version in code.items() if package not in ("git_commit", "code_digest")}
     data = info.get("data") or {}
-    name = data.get("name") or ", ".join(dict.fromkeys(str(one.get("data.source")) for one in runs.experiments))
-    hashes = ", ".join(one[:12] for one in str(data.get("hash", "")).split(", ") if one)
+    name = data.get("name") or ", ".join(dict.fromkeys(str(entry.get("data.source")) for entry in runs.experiments))
+    hashes = ", ".join(entry[:12] for entry in str(data.get("hash", "")).split(", ") if entry)
     seconds = float(runs.trials["train_seconds"].fillna(0).sum())
     return [
         ("Data", f"{name} (manifest {hashes})" if hashes else str(name)),

@@ -290,13 +290,13 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
         raise DamagedFileError(path) from None
 
 
-def _row(names: Sequence[str], found: Mapping[Metric, Difference]) -> list[Cell]:
-    of_directions = [found[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
+def _row(names: Sequence[str], of_metric: Mapping[Metric, Difference]) -> list[Cell]:
+    of_directions = [of_metric[Metric(direction, MEAN, "recall_at_1")] for direction in ARROWS]
     # z: no -0.0
     texts = [
-        f"{100 * one.value:+z.1f} ({100 * one.low:+z.1f}, {100 * one.high:+z.1f})"
-        + f" {DISTINGUISHED}" * one.is_distinguishable
-        for one in of_directions
+        f"{100 * difference.value:+z.1f} ({100 * difference.low:+z.1f}, {100 * difference.high:+z.1f})"
+        + f" {DISTINGUISHED}" * difference.is_distinguishable
+        for difference in of_directions
     ]
     return [*(Cell(name, is_number=False) for name in names), *map(Cell, texts)]
 
@@ -308,13 +308,13 @@ def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
     rows = [
         [
             Cell(name, is_number=False),
-            Cell(one.rival, is_number=False),
-            Cell(str(one.seeds)),
-            Cell(f"{100 * one.ahead:.1f}"),
-            Cell(f"{100 * one.at_least:.1f}"),
-            Cell(f"{one.level:.2g}"),
+            Cell(evidence.rival, is_number=False),
+            Cell(str(evidence.seeds)),
+            Cell(f"{100 * evidence.ahead:.1f}"),
+            Cell(f"{100 * evidence.at_least:.1f}"),
+            Cell(f"{evidence.level:.2g}"),
         ]
-        for name, one in dropped.items()
+        for name, evidence in dropped.items()
     ]
     note = (
         "These points were given no further seed, because another is better on validation by paired evidence over clips and "

@@ -61,21 +61,21 @@ def write_report(
     tables = main_tables(runs)
     with sent(place) as folder:
         added = [section(runs, folder, figures) for section in wing("papers.sections").SECTIONS]
-        of_sections = [table for one in added for table in one.tables]
+        of_sections = [table for added_section in added for table in added_section.tables]
         summary = _summary(runs, tables, of_sections)
         tables = [*of_sections, *tables]
         if (of_race := race_table(runs.dropped)) is not None:
             tables.append(of_race)
-        if left_out := [line for one in added for line in one.left_out]:
+        if left_out := [line for added_section in added for line in added_section.left_out]:
             summary += "\nnot in the joint table:\n  " + "\n  ".join(left_out)
-        layouts = [layout for one in added for layout in one.layouts]
-        pictures = [picture for one in added for picture in one.pictures]
+        layouts = [layout for added_section in added for layout in added_section.layouts]
+        pictures = [picture for added_section in added for picture in added_section.pictures]
         if figures:
             pictures += _figures(runs, folder)
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         # A trial without a best epoch would make the others' a 5.0.
-        whole = {name: "Int64" for name in ("best_epoch",) if name in runs.trials}
-        write_csv(runs.trials.astype(whole), folder / "trials.csv")
+        integer_columns = {name: "Int64" for name in ("best_epoch",) if name in runs.trials}
+        write_csv(runs.trials.astype(integer_columns), folder / "trials.csv")
         (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
         (folder / "report.html").write_text(sweep_page(runs, tables, layouts, pictures))
     return ReportPaths(
@@ -132,8 +132,8 @@ def _figures(runs: Runs, folder: Path) -> list[Picture]:
         return []
     figures = []
     for curve in curves_of(runs):
-        what = "noise" if curve.path == NOISE else curve.label
-        figures.append(Picture(draw_curve(runs, curve, folder / f"{curve.file}.png"), f"R@1 against {what}"))
+        kind = "noise" if curve.path == NOISE else curve.label
+        figures.append(Picture(draw_curve(runs, curve, folder / f"{curve.file}.png"), f"R@1 against {kind}"))
     for draw, name, title in (
         (draw_languages, "languages", "R@1 by language"),
         (draw_pareto, "pareto", "Recall against cost"),

@@ -1,12 +1,12 @@
-"""How many of a run's training pairs are true, by language, as told by what has not memorised them.
+"""The share of a run's training pairs that are true, by language, estimated by regressions that have not memorised the pairs.
 
-Before the first epoch the clips of a sample and their captions are read: by the first weights of the towers, which were never
-trained on the pairs, and, where clips are recordings, by statistics of these and the words of the captions, which know
-something before any tower does. A regression on the clips of other folds scores each pair (`cross_fit`), and the share is read
-off the p-values (`noise_rate`): the likeliest one, where `ray-atr audit` states a bound. Of the two readings each language takes
-the one that finds more of its true pairs, if that is more than chance, as `leave_one_out` does. The estimate counts only as far
-as it is founded. Nothing is read again later: towers that have trained on the pairs know the wrong ones too. Where 99% were wrong
-they seemed to find a fifth of the true ones after two epochs, and no p-value tells that this is memory.
+Before the first epoch the clips of a sample and their captions become vectors: the outputs of the towers' first weights, which
+were never trained on the pairs; and, if clips are recordings, statistics of these and the words of the captions. A regression
+on the clips of other folds scores each pair (`cross_fit`), and the share is read off the p-values (`noise_rate`): the likeliest
+one, where `ray-atr audit` states a bound. Each language uses the one of these two readings that finds more of its true pairs,
+if it finds more than by chance, as `leave_one_out` does. The fewer of the true pairs are found, the less the estimate counts
+(`CleanShare`). It is not made again later, since towers that have trained on the pairs fit the wrong ones too. Where 99% were
+wrong, such towers seemed to find a fifth of the true ones after two epochs, and no p-value shows that this is memorised.
 """
 
 from __future__ import annotations
@@ -32,91 +32,93 @@ SAMPLE = 2048
 
 
 class PairVectors(NamedTuple):
-    """What is read of a training split, or a part of it: clips [N, D]; M captions [M, E], the places of their pairs (rows of the
-    clips, slots, languages), and equal numbers for equal texts [M].
+    """What is read of a training split, or a part of it, as vectors: clips `audio` [N, D], and M captions `text` [M, E] with the
+    indices of their pairs (rows of the clips, slots, languages, each [M]); equal captions have an equal `key` [M].
     """
 
     audio: NDArray[np.floating[Any]]
     text: NDArray[np.floating[Any]]
-    places: tuple[Integers, Integers, Integers]
+    pair_index: tuple[Integers, Integers, Integers]
     key: Integers
 
     def in_language(self, k: int) -> Pairs:
         """The captions in one language, and the clips that have one."""
-        return self.at(np.flatnonzero(self.places[2] == k))
+        return self.subset(np.flatnonzero(self.pair_index[2] == k))
 
-    def at(self, of: Integers) -> Pairs:
-        """The captions at these places [m], and the clips that have one of them."""
-        clips, clip = np.unique(self.places[0][of], return_inverse=True)
-        language, key = (numbers[of].astype(str) for numbers in (self.places[2], self.key))
-        return Pairs(self.audio[clips], self.text[of], clip, language, key)
+    def subset(self, captions: Integers) -> Pairs:
+        """These captions, by their rows of `text` [m], and the clips that have one of them."""
+        clips, clip = np.unique(self.pair_index[0][captions], return_inverse=True)
+        language, key = (numbers[captions].astype(str) for numbers in (self.pair_index[2], self.key))
+        return Pairs(self.audio[clips], self.text[captions], clip, language, key)
 
 
-class Told(NamedTuple):
-    """What is told of a language: the share of true pairs, the share of these that is found, whether that something is found is
-    more than chance, and by which reading.
+class TrueShare(NamedTuple):
+    """An estimate of one language's share of true pairs: the share, the share of these that the regression finds, whether that is
+    more than chance, and the number of the reading that it is from.
     """
 
     share: float
-    found: float
+    found_share: float
     is_certain: bool
     reading: int = 0
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The larger, the more a reading tells."""
-        return self.is_certain, self.found
+        """The larger, the more the reading finds."""
+        return self.is_certain, self.found_share
 
 
 class CleanShares:
-    """The estimate of a run for pairs in K languages; `wrong_shares` [K] take its place where they are known."""
+    """A run's estimated shares of true pairs in K languages; the known `wrong_shares` [K] take their place if they are given."""
 
     def __init__(self, languages: int, wrong_shares: Sequence[float] | None = None) -> None:
         self.is_known = wrong_shares is not None
         self.shares = 1 - torch.tensor([0.0] * languages if wrong_shares is None else wrong_shares)
-        self.found = torch.full_like(self.shares, float(self.is_known))
+        self.found_shares = torch.full_like(self.shares, float(self.is_known))
         """0: nothing is known yet."""
 
     def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
-        """Take the shares of the languages that are read, by the one of these readings that tells more."""
-        for k in np.unique(readings[0].places[2]).tolist():
-            told = true_share([one.in_language(k) for one in readings], seed)
-            self.shares[k], self.found[k] = told.share, told.found
+        """Set the shares of the languages that are read; each is from the reading that finds most in that language."""
+        for k in np.unique(readings[0].pair_index[2]).tolist():
+            estimate = true_share([vectors.in_language(k) for vectors in readings], seed)
+            self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
 
     def for_languages(self, languages: Tensor) -> CleanShare:
-        """What is estimated of pairs in these languages, int64 [n]."""
+        """The mean estimate over pairs in these languages, int64 [n]."""
         chosen = languages.cpu()
-        return CleanShare(float(self.shares[chosen].mean()), float(self.found[chosen].mean()))
+        return CleanShare(float(self.shares[chosen].mean()), float(self.found_shares[chosen].mean()))
 
     def of_language(self, language: int) -> float | None:
         """The share of true pairs of a language; None while it is not founded."""
-        return float(self.shares[language]) if float(self.found[language]) >= FOUNDED else None
+        return float(self.shares[language]) if float(self.found_shares[language]) >= FOUNDED else None
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values: for a checkpoint, and for the other workers."""
-        return {"shares": self.shares, "found": self.found}
+        return {"shares": self.shares, "found": self.found_shares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of the same languages."""
-        self.shares, self.found = state["shares"].cpu(), state["found"].cpu()
+        self.shares, self.found_shares = state["shares"].cpu(), state["found"].cpu()
 
 
-def true_share(readings: Sequence[Pairs], seed: int, known: float | None = None) -> Told:
-    """The share of true pairs, `known` or as a regression on other clips tells it, and the share of these that it finds: by that
-    of the readings of these pairs which tells more.
+def true_share(readings: Sequence[Pairs], seed: int, known_share: float | None = None) -> TrueShare:
+    """The share of true pairs, `known_share` or estimated by a regression on other clips, and the share of these that it finds.
+    Of the readings, which are of the same pairs, the one that finds most.
 
-    Of too few clips, or captions that all say the same, nothing is found.
+    With too few clips, or captions that are all equal, the found share is 0.
     """
-    each = (_told(pairs, seed, known)._replace(reading=number) for number, pairs in enumerate(readings))
-    return max(each, key=lambda one: one.rank)
+    estimates = (
+        _true_share(pairs, seed, known_share)._replace(reading=reading) for reading, pairs in enumerate(readings)
+    )
+    return max(estimates, key=lambda estimate: estimate.rank)
 
 
-def _told(pairs: Pairs, seed: int, known: float | None) -> Told:
+def _true_share(pairs: Pairs, seed: int, known_share: float | None) -> TrueShare:
     p_value = np.full(len(pairs.clip), np.nan)
     if len(pairs.audio) >= 2 * FOLDS:
         p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, seed)
-    told = p_value[~np.isnan(p_value)]
-    if not len(told):
-        return Told(1.0 if known is None else known, 0.0, False)
-    wrong = likeliest_wrong_share(told) if known is None else 1 - known
-    return Told(1 - wrong, found_share(told, wrong), is_something_found(p_value, pairs.clip))
+    p_values = p_value[~np.isnan(p_value)]
+    if not len(p_values):
+        return TrueShare(1.0 if known_share is None else known_share, 0.0, False)
+    wrong_share = likeliest_wrong_share(p_values) if known_share is None else 1 - known_share
+    return TrueShare(1 - wrong_share, found_share(p_values, wrong_share), is_something_found(p_value, pairs.clip))

@@ -51,7 +51,7 @@ class Correspondence(Settings):
         raise NotImplementedError
 
     def require_truth(self, has_truth: bool) -> None:
-        """ValueError if it needs to know which pairs are wrong, and the data do not say."""
+        """ValueError if it needs to know which pairs are wrong and this is not known."""
         if self.needs_truth and not has_truth:
             allowed = "on data whose noise is known: data.noise.ratio above 0, or an index"
             raise refuse("objective.correspondence", self.name, allowed)
@@ -136,7 +136,8 @@ class Estimator:
         self.ranking_scores.fill_(torch.nan)
 
     def for_batch(self, rows: Tensor, slots: Tensor) -> Callable[[Comparison], Comparison]:
-        """What adds the estimate to the comparisons of a global batch of clips `rows` [B] with their captions `slots` [B].
+        """A function that adds the estimate to the comparisons of a global batch: clips `rows` [B] with their captions `slots`
+        [B].
 
         Comparisons of two texts come after those of the audio with them.
         """
@@ -147,12 +148,10 @@ class Estimator:
             if comparison.v_language is None:
                 return comparison
             if comparison.u_language is not None:
-                one, other = (
-                    weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language)
-                )
-                if bool(one.isnan().any()) or bool(other.isnan().any()):
+                b_u, b_v = (weighed[comparison.row_numbers, k] for k in (comparison.u_language, comparison.v_language))
+                if bool(b_u.isnan().any()) or bool(b_v.isnan().any()):
                     return comparison
-                return dataclasses.replace(comparison, sample_weight=1 - (one - other).abs().to(comparison.u.dtype))
+                return dataclasses.replace(comparison, sample_weight=1 - (b_u - b_v).abs().to(comparison.u.dtype))
             chosen = slice(None) if comparison.rows is None else comparison.rows
             index = PairIndex(rows[chosen], slots[chosen], comparison.v_language)
             if self.clean_shares is not None:
@@ -162,9 +161,9 @@ class Estimator:
             estimate = self.estimate(comparison, index)
             if comparison.clean_share is not None and estimate.sample_weight is not None:
                 # Of pairs that are weighed already, the share among what their weights leave.
-                share, found = comparison.clean_share
-                left = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
-                comparison = dataclasses.replace(comparison, clean_share=CleanShare(left, found))
+                share, found_share = comparison.clean_share
+                share_of_weight = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
+                comparison = dataclasses.replace(comparison, clean_share=CleanShare(share_of_weight, found_share))
             clean_probability = estimate.clean_probability(comparison)
             self.write_later(self.epoch_probabilities, index, clean_probability)
             if estimate.sample_weight is not None:
@@ -174,12 +173,12 @@ class Estimator:
         return weigh_pairs
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
-        """What is estimated of a comparison's pairs. Called without gradients."""
+        """The estimate for a comparison's pairs. Called without gradients."""
         return PairEstimate()
 
     def is_clean(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """Which pairs of a batch that was weighed are as likely true as not, or more, in the first language, bool [B]; a pair
-        that was not weighed is.
+        """Which pairs of a batch have a clean probability of 0.5 or more in the first language, bool [B]; True for a pair
+        without an estimate.
         """
         self.flush()
         return ~(self.epoch_probabilities[rows, slots, 0] < 0.5)
@@ -187,15 +186,15 @@ class Estimator:
     def end_epoch(self) -> dict[str, float]:
         """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
         self.flush()
-        seen = ~self.epoch_probabilities.isnan()
-        if not bool(seen.any()):
+        estimated = ~self.epoch_probabilities.isnan()
+        if not bool(estimated.any()):
             return {}
-        probabilities = self.epoch_probabilities[seen]
+        probabilities = self.epoch_probabilities[estimated]
         # In order of value, so that the sum does not depend on the order of the clips.
         scalars = {"clean_probability": float(probabilities.double().sort().values.mean())}
         if self.pairs.truth is not None:
             scalars.update(
-                detection(probabilities, self.pairs.truth.to(probabilities.device)[seen], self.ranking_scores[seen])
+                detection(probabilities, self.pairs.truth.to(self.device)[estimated], self.ranking_scores[estimated])
             )
         return scalars
 
@@ -207,14 +206,14 @@ class Estimator:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; its rows are found by clip id. ValueError if it lacks a clip."""
-        place = {int(key): row for row, key in enumerate(state["keys"])}
+        row_of_key = {int(key): row for row, key in enumerate(state["keys"])}
         keys = self.pairs.keys().tolist()
-        missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in place]
+        missing = [name for name, key in zip(self.pairs.clip_ids, keys, strict=True) if key not in row_of_key]
         if missing:
             raise ValueError(
                 f"correspondence: the checkpoint lacks {counted(len(missing), 'clip')} (first: {missing[0]})"
             )
-        order = torch.tensor([place[key] for key in keys])
+        order = torch.tensor([row_of_key[key] for key in keys])
         self._pending_writes.clear()
         self.epoch = int(state["epoch"])
         if self.clean_shares is not None:
@@ -226,7 +225,7 @@ class Estimator:
 
 
 class PairEstimate(NamedTuple):
-    """What is estimated of a comparison's n pairs: sample weights [n], None for ones; soft targets [n, n], None for the own
+    """The estimate for a comparison's n pairs: sample weights [n], None for ones; soft targets [n, n], None for the own
     partner, and those of the texts [n, n], None for the columns of `targets`.
     """
 

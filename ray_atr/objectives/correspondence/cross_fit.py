@@ -1,10 +1,10 @@
-"""Similarities of clips and captions by a regression that never saw the clip: each fold is scored by what the others say.
+"""Similarities of clips and captions by a regression that never saw the clip: each fold is scored by a regression on the others.
 
-A model that was trained on a wrong pair has memorised it. So of all folds but one, the captions' vectors are regressed on the
-clips' vectors (ridge regression, one for each language), and that one is scored: a caption fits a clip as far as it is near
-to the caption that the regression expects. The vectors come from encoders that do not know the pairs. Wrong pairs that are
-random average out in a regression, so it finds more of them at 40% and beyond than two heads trained with the contrastive
-loss, in a thirtieth of the time. An audit has another scorer beside this one (`both_ways`).
+A model that was trained on a wrong pair has memorised it. So the captions' vectors of all folds but one are regressed on the
+clips' vectors (ridge regression, one for each language), and the pairs of that one fold are scored: the nearer a caption is to
+the caption that the regression expects of a clip, the better it fits. The vectors come from encoders that do not know the
+pairs. Wrong pairs that are random average out in a regression, so it finds more of them at 40% and beyond than two heads
+trained with the contrastive loss, in a thirtieth of the time. An audit has another scorer beside this one (`both_ways`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ray_atr.objectives.correspondence.ridge import (
 
 RANDOM_FOLDS, RANDOM_MISPAIRS = 5, 20_000
 LEAST_RANDOM = 2 / 3
-"""Share of random captions among wrong ones below which a regression's judgement is not relied on."""
+"""Share of random captions among wrong ones below which a regression's clean probabilities are not used."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Fold:
     language: Integers
 
     def score(self, place: Integers, caption: Integers) -> Floats:
-        """Of the clips at these places of the fold [p] with these captions [p]."""
+        """The scores [p] of pairs: the clips at these places in the fold [p], with these captions [p]."""
         captions, row = np.unique(caption, return_inverse=True)
         if len(place) <= len(captions) * self.audio.shape[1]:
             return np.einsum("pw,pw->p", self.audio[self.language[caption], place], self.text[caption])
@@ -92,7 +92,7 @@ class Fold:
     def mispairs(
         self, pairs: Pairs, count: int, random: np.random.Generator, captions: Integers | None = None
     ) -> tuple[Integers, Integers]:
-        """Random (place of a clip, caption) that are not the clip's own and say nothing that its own do, at most `count`.
+        """At most `count` random (place of a clip, caption), where the clip has no caption of the same text.
         `captions` [m]: those of the fold that they are drawn from; None: all.
 
         The regressions saw neither, so that a wrong pair is a random mispair to them.
@@ -106,32 +106,32 @@ class Fold:
 
 
 class PairScorer(Protocol):
-    """What says how captions [m] of one language fit clips: vectors of both, of equal width, whose inner product is the fit."""
+    """Scores how captions [m] of one language fit clips: gives both vectors of equal width, whose inner product is the score."""
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
         """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        """Of the clips [n] held out and of all captions [m], by what is said of the other clips; zeros if that is nothing."""
+        """The vectors of the held-out clips [n] and of all captions [m], from the other clips; zeros if these are too few."""
 
 
 class OneWay:
-    """The caption that a regression of captions on clips expects."""
+    """Scores by the caption that a regression of captions on clips expects of each clip."""
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
         self.audio, self.clip = audio, clip
         self.text = of_unit_norm(text - text.mean(axis=0))
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
-        seen = ~np.isin(self.clip, held_out)
-        clips, captions = mean_caption(self.clip[seen], self.text[seen])
-        one = np.zeros((len(held_out), self.text.shape[1]))
+        is_fitted = ~np.isin(self.clip, held_out)
+        clips, captions = mean_caption(self.clip[is_fitted], self.text[is_fitted])
+        expected = np.zeros((len(held_out), self.text.shape[1]))
         if len(clips) > 1:
             ridge = Ridge(self.audio[clips])
             ridge.fit(captions)
-            one = of_unit_norm(ridge.predicted(self.audio[held_out]))
-        one -= one.mean(axis=0)
-        return one, self.text / deviations(self.text, one)[:, None]
+            expected = of_unit_norm(ridge.predicted(self.audio[held_out]))
+        expected -= expected.mean(axis=0)
+        return expected, self.text / deviations(self.text, expected)[:, None]
 
 
 def cross_fit(
@@ -157,7 +157,7 @@ def cross_fit(
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        clips, captions = zip(*(one.vectors(held_out) for one in scorers), strict=True)
+        clips, captions = zip(*(fold_scorer.vectors(held_out) for fold_scorer in scorers), strict=True)
         in_order = np.empty((len(text), captions[0].shape[1]))
         in_order[np.concatenate(rows_of)] = np.concatenate(captions)
         own = np.flatnonzero(np.isin(pairs.clip, held_out))
@@ -166,7 +166,7 @@ def cross_fit(
 
 
 def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) -> Floats:
-    """Of each caption [M] the share of random mispairs, by folds that did not see it, that score at least as high.
+    """The p-value of each caption, [M]: the share of random mispairs that score at least as high, by folds that did not see it.
 
     NaN where a fold's captions all say the same. Raises ValueError as `cross_fit` does.
     """
@@ -182,13 +182,13 @@ def cross_fitted_p_values(pairs: Pairs, folds: int, mispairs: int, seed: int) ->
 
 
 def random_share(doubted: Pairs, seed: int) -> float:
-    """How many of the pairs that are taken for wrong have captions as random ones: the upper end of a one-sided 95% interval.
+    """The share of pairs taken for wrong whose caption is a random one: the upper end of a one-sided 95% interval.
 
-    A random caption cannot be predicted from its clip by the other wrong pairs. One that is always confused with the same other
-    one can, and then it is not told which of the two is right. 1 where the pairs are too few.
+    A regression on the other wrong pairs cannot predict a random caption. It can predict one that a class always has in the place
+    of another; which of the two is right is then not known. 1 if there are too few pairs.
     """
     if len(np.unique(doubted.clip)) < 2 * RANDOM_FOLDS:
         return 1.0
     p_value = cross_fitted_p_values(doubted, RANDOM_FOLDS, RANDOM_MISPAIRS, seed)
-    told = ~np.isnan(p_value)
-    return wrong_share(p_value[told], doubted.clip[told]).most if told.any() else 1.0
+    is_scored = ~np.isnan(p_value)
+    return wrong_share(p_value[is_scored], doubted.clip[is_scored]).most if is_scored.any() else 1.0

@@ -1,4 +1,4 @@
-"""How well a clean probability tells true pairs from wrong ones, where the truth is known."""
+"""How well clean probabilities separate true pairs from wrong ones, where it is known which are true."""
 
 from __future__ import annotations
 

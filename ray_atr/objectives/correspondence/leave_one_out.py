@@ -77,55 +77,56 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         """Each pair's clean probability by the regression; NaN where there is none."""
 
     def estimate_from(self, *readings: PairVectors) -> dict[str, Tensor]:
-        """What vectors of the same captions say, for `take`: tables by name; by language, [K], how much was found and how random
-        wrong captions are. Of several readings, of each language the one that tells most.
+        """The estimate from vectors of the captions, for `take`: tables by name, and by language, [K], the share of true pairs
+        that was found and the share of random captions among wrong ones. Of several readings of the same captions, each
+        language uses the one that finds most.
         """
         N, J, K = self.left_out.shape
-        rows, slots, languages = readings[0].places
+        rows, slots, languages = readings[0].pair_index
         key = readings[0].key
         tables = {name: torch.full((N, J, K), value) for name, value in (("left_out", torch.nan), ("log_prior", 0.0))}
         tables["caption"] = torch.zeros(N, J, K, dtype=torch.int64)
         tables["log_total"] = torch.full((N, 1, K), torch.nan)
-        found, random = torch.ones(K), torch.ones(K)
+        found_shares, random_shares = torch.ones(K), torch.ones(K)
         shares = self.pairs.wrong_shares
-        taken: dict[int, LeftOut] = {}
+        left_out: dict[int, LeftOut] = {}
         for k in np.unique(languages).tolist():
-            of = np.flatnonzero(languages == k)
+            of_k = np.flatnonzero(languages == k)
             share = None if shares is None else 1 - shares[k]
-            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of]))[:SAMPLE]
-            sampled = of[np.isin(rows[of], sample)]
-            told = true_share([one.at(sampled) for one in readings], self.pairs.seed, share)
-            found[k] = told.found
-            if told.is_certain:
-                best = readings[told.reading]
-                taken[k] = leave_out(
-                    best.audio, best.text[of], rows[of], key[of], share=told.share, seed=self.pairs.seed
+            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of_k]))[:SAMPLE]
+            sampled = of_k[np.isin(rows[of_k], sample)]
+            estimate = true_share([vectors.subset(sampled) for vectors in readings], self.pairs.seed, share)
+            found_shares[k] = estimate.found_share
+            if estimate.is_certain:
+                best = readings[estimate.reading]
+                left_out[k] = leave_out(
+                    best.audio, best.text[of_k], rows[of_k], key[of_k], share=estimate.share, seed=self.pairs.seed
                 )
-        if taken:
-            width = max(one.predicted.shape[1] for one in taken.values())
+        if left_out:
+            width = max(fit.predicted.shape[1] for fit in left_out.values())
             tables["predicted"], tables["wanted"] = torch.zeros(N, 1, K, width), torch.zeros(N, J, K, width)
-        for k, one in taken.items():
-            of = np.flatnonzero(languages == k)
-            random[k] = one.random
-            place = rows[of], slots[of], np.full(len(of), k)
+        for k, fit in left_out.items():
+            of_k = np.flatnonzero(languages == k)
+            random_shares[k] = fit.random
+            index = rows[of_k], slots[of_k], np.full(len(of_k), k)
             for name, values in (
-                ("left_out", one.clean_probability if one.random >= LEAST_RANDOM else np.ones(len(of))),
-                ("log_prior", one.log_prior),
-                ("caption", key[of]),
+                ("left_out", fit.clean_probability if fit.random >= LEAST_RANDOM else np.ones(len(of_k))),
+                ("log_prior", fit.log_prior),
+                ("caption", key[of_k]),
             ):
-                tables[name][place] = torch.from_numpy(values).to(tables[name].dtype)
-            tables["log_total"][:, 0, k] = torch.from_numpy(one.log_total).float()
-            own = slice(one.predicted.shape[1])
-            tables["predicted"][:, 0, k, own] = torch.from_numpy(one.predicted).float()
-            wanted = torch.zeros(len(of), width)
-            wanted[:, own] = torch.from_numpy(one.wanted).float()
-            tables["wanted"][place] = wanted
-        return {**tables, "found": found, "random": random}
+                tables[name][index] = torch.from_numpy(values).to(tables[name].dtype)
+            tables["log_total"][:, 0, k] = torch.from_numpy(fit.log_total).float()
+            own = slice(fit.predicted.shape[1])
+            tables["predicted"][:, 0, k, own] = torch.from_numpy(fit.predicted).float()
+            wanted = torch.zeros(len(of_k), width)
+            wanted[:, own] = torch.from_numpy(fit.wanted).float()
+            tables["wanted"][index] = wanted
+        return {**tables, "found_share": found_shares, "random_share": random_shares}
 
-    def take(self, found: Mapping[str, Tensor]) -> None:
-        """Use what `estimate_from` found."""
-        for name, table in found.items():
-            if name not in ("found", "random"):
+    def take(self, estimated: Mapping[str, Tensor]) -> None:
+        """Use the result of `estimate_from`."""
+        for name, table in estimated.items():
+            if name not in ("found_share", "random_share"):
                 self.tables[name] = table.to(self.device)
         self.left_out = self.tables["left_out"]
 
@@ -159,13 +160,13 @@ class LeaveOneOutEstimator(SmallLossEstimator):
     def predicted_share(self, index: PairIndex) -> Tensor:
         """p_i(c) of the pairs' captions, [n, n]: spread over those of one text, and averaged over the languages in them."""
         tables, (rows, _, languages) = self.tables, index
-        found = torch.zeros(len(rows), len(rows), device=self.device)
+        shares = torch.zeros(len(rows), len(rows), device=self.device)
         present = languages.unique()
         for k in present:
-            of = (languages == k).nonzero().squeeze(1)
-            caption = tables["caption"][index][of]
+            in_language = (languages == k).nonzero().squeeze(1)
+            caption = tables["caption"][index][in_language]
             total = tables["log_total"][rows, 0, k]
-            logits = tables["predicted"][rows, 0, k] @ tables["wanted"][index][of].T - total[:, None]
+            logits = tables["predicted"][rows, 0, k] @ tables["wanted"][index][in_language].T - total[:, None]
             equal = (caption[:, None] == caption).sum(dim=1)
-            found[:, of] = (logits + tables["log_prior"][index][of]).exp() / (equal * len(present))
-        return found.nan_to_num(nan=0.0)
+            shares[:, in_language] = (logits + tables["log_prior"][index][in_language]).exp() / (equal * len(present))
+        return shares.nan_to_num(nan=0.0)

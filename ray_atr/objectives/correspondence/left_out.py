@@ -49,7 +49,7 @@ ROWS_AT_A_TIME = 1024
 
 
 class LeftOut(NamedTuple):
-    """What is predicted for N clips, and how their M captions fit.
+    """The predictions for N clips, and how well their M captions fit them.
 
     clean_probability  [M]: that the pair is a true one.
     predicted  [N, W], wanted [M, W]: their product is s / tau.
@@ -146,16 +146,16 @@ def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
 
 def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
     """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
-    some = slice(None, None, -(-len(row) // ROWS))
-    row = row[some]
-    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[some]), predicted[row] @ bank.T
+    sampled = slice(None, None, -(-len(row) // ROWS))
+    row = row[sampled]
+    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[sampled]), predicted[row] @ bank.T
     log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
-    likelihoods = [np.logaddexp(np.log(share) + one, np.log(max(1 - share, TINY))).sum() for one in log_ratios]
+    likelihoods = [np.logaddexp(np.log(share) + ratio, np.log(max(1 - share, TINY))).sum() for ratio in log_ratios]
     return float(TAUS[int(np.argmax(likelihoods))])
 
 
 def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
-    """Of rows [n, W] the logarithm of the sum over the bank's captions [n], and their mean under p_i, [n, W]."""
+    """For rows [n, W]: the logarithm of the sum over the bank's captions, [n], and the mean of these under p_i, [n, W]."""
     totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
     for start in range(0, len(predicted), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
@@ -166,10 +166,11 @@ def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Fl
 
 
 def clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+    """b_i of each pair, [m], from the products of its row's prediction with its own caption [m, W]."""
     return clean_of(np.einsum("mw,mw->m", predicted[row], own) - totals[row], share)
 
 
 def clean_of(log_ratio: Floats, share: float) -> Floats:
-    """Bayes' rule: how likely pairs [m] are right, whose captions are so much likelier for their clips than for others, [m]."""
+    """Bayes' rule: the clean probability of each pair, [m], from log r_i [m]."""
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

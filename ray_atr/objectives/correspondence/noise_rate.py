@@ -47,14 +47,15 @@ class WrongShare(NamedTuple):
 
 
 def p_values(scores: Floats, mispairs: Floats) -> Floats:
-    """Of scores [M] the share of random mispairs [R] that score at least as high, never 0."""
+    """The p-value of each score, [M]: the share of random mispairs [R] that score at least as high, never 0."""
     null = np.sort(mispairs)
     at_least = len(null) - np.searchsorted(null, scores, side="left")
     return np.asarray((at_least + 1) / (len(null) + 1))
 
 
 def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64] | None = None) -> Floats:
-    """P-values [M] against wrong mispairs, from those against all. `same` is the chance that captions of two clips say the same.
+    """P-values [M] against the wrong mispairs, from p-values against all. `same` is the chance that two clips have equal
+    captions.
 
     A mispair of a clip whose own caption is wrong may be its right one: of all mispairs a share e = W same / (1 - same), with W
     the share of wrong pairs. With R(s) the share of right pairs that score at least s, the p-values against all mispairs are
@@ -78,7 +79,7 @@ def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64]
 
 
 def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> WrongShare:
-    """What p-values [M] say of the share of wrong pairs.
+    """The estimated share of wrong pairs, from p-values [M].
 
     Pairs of one of the clips [M] count as one observation, as they fit or do not fit together; None: each is its own.
     """

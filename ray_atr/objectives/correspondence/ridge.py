@@ -1,4 +1,4 @@
-"""Captions' vectors regressed on clips' vectors: what a clip's caption should be by what is said of the others.
+"""Ridge regression of captions' vectors on clips' vectors: the caption that is expected of a clip by the other clips' captions.
 
 The strength of the ridge is the one whose predictions with each row left out are the best (Allen's PRESS), which is known
 from one decomposition: the more is wrong, the stronger it is.
@@ -31,15 +31,15 @@ class Ridge:
         self.rotated = (rows - self.centre) @ self.vectors
         strengths = np.array(STRENGTHS) * max(float(values.mean()), TINY)
         self.shrunk = [1 / (values + strength) for strength in strengths]
-        self.some = slice(None, None, -(-len(rows) // ROWS))
+        self.sampled = slice(None, None, -(-len(rows) // ROWS))
 
     def left_out(self, targets: Floats) -> Floats:
-        """What is predicted for each row, [n, W], by its targets [n, W] less their mean, without its own.
+        """The prediction for each row, [n, W], from the targets [n, W] of the other rows, less the mean of all targets.
 
         The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
         """
         wanted, product, shrunk = self.fit(targets)
-        return wanted - self._left(wanted, product, shrunk, slice(None))
+        return wanted - self._errors(wanted, product, shrunk, slice(None))
 
     def fit(self, targets: Floats) -> tuple[Floats, Floats, Floats]:
         """Take the targets [n, W] of the rows; returns them less their mean, their product with the rows, and the factors of the
@@ -47,7 +47,7 @@ class Ridge:
         """
         wanted = targets - targets.mean(axis=0)
         product = self.rotated.T @ wanted
-        errors = [float((self._left(wanted, product, one, self.some) ** 2).sum()) for one in self.shrunk]
+        errors = [float((self._errors(wanted, product, factors, self.sampled) ** 2).sum()) for factors in self.shrunk]
         shrunk = self.shrunk[int(np.argmin(errors))]
         self.weights = shrunk[:, None] * product
         return wanted, product, shrunk
@@ -56,12 +56,12 @@ class Ridge:
         """The targets [h, W], less their mean, of rows [h, D] that were not among those fitted, by the last targets."""
         return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
 
-    def _left(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
-        """The error of each left-out prediction: what is left, over 1 - leverage."""
+    def _errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
+        """The error of each left-out prediction: the residual, divided by 1 - leverage."""
         rotated = self.rotated[rows]
         leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
-        left = wanted[rows] - rotated @ (shrunk[:, None] * product)
-        return np.asarray(left / np.maximum(1 - leverage, TINY)[:, None])
+        errors = wanted[rows] - rotated @ (shrunk[:, None] * product)
+        return np.asarray(errors / np.maximum(1 - leverage, TINY)[:, None])
 
 
 def deviations(text: Floats, predicted: Floats) -> Floats:

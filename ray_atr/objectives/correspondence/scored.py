@@ -59,12 +59,12 @@ class MixtureEstimator(Estimator):
         """Clean probabilities [N, J, K] of scores [N, J, K] with NaN for pairs that have none."""
         clean_probabilities = torch.ones_like(scores)
         for language in range(scores.shape[2]):
-            known = ~scores[:, :, language].isnan()
-            if bool(known.any()):
+            has_score = ~scores[:, :, language].isnan()
+            if bool(has_score.any()):
                 share = None if self.clean_shares is None else self.clean_shares.of_language(language)
-                clean = low_component(-scores[:, :, language][known], self.settings.mixture, share).to(scores)
+                clean = low_component(-scores[:, :, language][has_score], self.settings.mixture, share).to(scores)
                 clean_probabilities[:, :, language] = clean.mean()
-                clean_probabilities[:, :, language][known] = clean
+                clean_probabilities[:, :, language][has_score] = clean
         return clean_probabilities
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
@@ -73,7 +73,7 @@ class MixtureEstimator(Estimator):
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
-        """The score of each pair, [n]; NaN if nothing is told of it here, so that it keeps the one that it has."""
+        """The score of each pair, [n]; NaN if this batch gives none, so that the pair keeps its earlier score."""
         raise NotImplementedError
 
 
@@ -99,11 +99,11 @@ def low_component(values: Tensor, kind: str = "gmm", share: float | None = None)
     # NumPy's calls cost less than torch's, and there are many of them on few numbers.
     x, low = scaled.cpu().numpy(), (scaled <= scaled.median()).double().cpu().numpy()
     powers = np.stack([np.ones_like(x), x, x**2], axis=1)
-    totals, known, weigh = powers.sum(axis=0), powers, _normal
+    totals, statistics, log_density_weights = powers.sum(axis=0), powers, _normal
     if kind == "bmm":
-        known, weigh = np.stack([powers[:, 0], np.log(x), np.log1p(-x)], axis=1), _beta
+        statistics, log_density_weights = np.stack([powers[:, 0], np.log(x), np.log1p(-x)], axis=1), _beta
     for _ in range(STEPS):
-        before, low = low, _posterior(low, powers, totals, known, weigh, share)
+        before, low = low, _posterior(low, powers, totals, statistics, log_density_weights, share)
         if np.abs(low - before).max() < 1e-4:
             break
     return _monotone(scaled, torch.from_numpy(low).to(scaled.device))
@@ -113,25 +113,26 @@ def _posterior(
     low: Floats,
     powers: Floats,
     totals: Floats,
-    known: Floats,
-    weigh: Callable[[float, float], Weights],
+    statistics: Floats,
+    log_density_weights: Callable[[float, float], Weights],
     share_of_low: float | None,
 ) -> Floats:
     """One step: both components fitted to the weights [n], and the low one's posterior under them.
 
-    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. Log densities are products of what is `known` of
-    a value, [n, 3], and of what `weigh` makes of mean and variance, so that a step is two products of matrices.
+    `powers` [n, 3] are 1, x and x^2 of the values, `totals` [3] their sums. A log density is the product of a value's
+    `statistics` [n, 3] with the weights that `log_density_weights` gives for mean and variance, so that a step is two products
+    of matrices.
     """
     of_low = low @ powers
     fitted = []
     for total, first, second in (of_low.tolist(), (totals - of_low).tolist()):
         share = max(total, 1e-8)
         mean = first / share
-        fitted.append((share, weigh(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
+        fitted.append((share, log_density_weights(mean, max(second / share - mean**2, 0.0) + LEAST_VARIANCE)))
     (low_share, low_weights), (high_share, high_weights) = fitted
-    difference = np.array([one - other for one, other in zip(low_weights, high_weights, strict=True)])
+    difference = np.array([a - b for a, b in zip(low_weights, high_weights, strict=True)])
     odds = low_share / high_share if share_of_low is None else _odds(share_of_low)
-    return np.asarray(expit(known @ difference + math.log(odds)))
+    return np.asarray(expit(statistics @ difference + math.log(odds)))
 
 
 def _odds(share: float) -> float:

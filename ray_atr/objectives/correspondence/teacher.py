@@ -61,9 +61,9 @@ class Teacher(Correspondence):
         self.require_teachers(pairs.teacher_embeddings)
         return _TeacherEstimator(pairs, self)
 
-    def require_teachers(self, found: Sequence[object] | None) -> None:
+    def require_teachers(self, teachers: Sequence[object] | None) -> None:
         """ValueError if there is none."""
-        if not found:
+        if not teachers:
             allowed = "one saved retriever or finished trial, or more"
             raise refuse(TEACHERS, self.teachers, allowed)
 

@@ -56,8 +56,8 @@ def _keys(queued: Queued, rows: Tensor, language: Tensor | None) -> tuple[Tensor
     """(keys [N, D] of the rows, queue [Q', D], its negatives [N, Q']) of audio, or of text in the rows' languages."""
     if language is None:
         return queued.audio[rows], queued.queue_audio, queued.negative[rows]
-    taken = torch.zeros(queued.text.shape[1], dtype=torch.bool, device=language.device)
-    taken[language] = True
-    in_queue = queued.queue_mask & taken
+    is_taken = torch.zeros(queued.text.shape[1], dtype=torch.bool, device=language.device)
+    is_taken[language] = True
+    in_queue = queued.queue_mask & is_taken
     clip = in_queue.nonzero(as_tuple=True)[0]
     return queued.text[rows, language], queued.queue_text[in_queue], queued.negative[rows][:, clip]

@@ -52,6 +52,6 @@ class Nnclr(Knowledge):
         by_columns = dataclasses.replace(
             comparison, v=near_v, positives=of_v.T, row_weight=0 * ones, column_weight=ones
         )
-        terms = [pair(one, learned) for one in (by_rows, by_columns)]
+        terms = [pair(compared, learned) for compared in (by_rows, by_columns)]
         moved = ((near_u * comparison.u).sum(dim=1).mean() + (near_v * comparison.v).sum(dim=1).mean()) / 2
         return Terms(terms[0].loss + terms[1].loss, {"neighbour_similarity": moved.detach()})

@@ -263,19 +263,19 @@ class SigmoidTiles(TileLoss):
         return slopes.mul_(counts)
 
 
-Seen = TypeVar("Seen", bound=TileLoss)
+Tiles = TypeVar("Seen", bound=TileLoss)
 
 
 def losses_around_ring(
-    pairs: OwnPairs, kind: type[Seen], tau: float | Tensor, bias: float | Tensor = 0.0
-) -> tuple[Tensor, Tensor, Seen]:
+    pairs: OwnPairs, kind: type[Tiles], tau: float | Tensor, bias: float | Tensor = 0.0
+) -> tuple[Tensor, Tensor, Tiles]:
     """(sample losses of the own u [n], of the own v [n], the `kind` that has all tiles); logits are <u_i, v_j> / tau + bias.
 
     Every worker must take part, forward and backward, even if it has no pairs. If the ring has `pending` gradients, that of the
     own v is added to these.
     """
     ranks, pending, v = pairs.ring.ranks, pairs.ring.pending, pairs.v
-    tau, bias = (ranks.replicated(one) if isinstance(one, Tensor) else one for one in (tau, bias))
+    tau, bias = (ranks.replicated(value) if isinstance(value, Tensor) else value for value in (tau, bias))
     u = pairs.u / tau
     shift = torch.as_tensor(bias, dtype=u.dtype, device=u.device) if isinstance(bias, Tensor) or bias else None
     loss = kind(pairs, u.detach())
@@ -313,8 +313,8 @@ class _AroundRing(torch.autograd.Function):
                     held[owner, rows.start] = tile
         loss.join_columns()
         if loss.needs_second_pass:
-            again = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
-            for owner, block in again:
+            blocks_of_v = ((owner, v) for owner in range(ring.ranks.size)) if ctx.is_held else ring.around(v)
+            for owner, block in blocks_of_v:
                 for rows in _tiles(ring, owner, u):
                     tile = held[owner, rows.start] if ctx.is_held else _logits(u, block, bias, rows)
                     loss.add_again(tile, rows, owner)

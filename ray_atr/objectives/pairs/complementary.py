@@ -86,5 +86,5 @@ class Complementary(PairLoss):
         if self.form == "tan":
             return log_p.exp().tan()
         # 1 - p without cancellation; a probability that rounds to 1 counts as the next smaller number.
-        left = -torch.expm1(log_p.clamp(max=-torch.finfo(log_p.dtype).eps))
-        return -left.log() if self.form == "log" else (1 - left**self.q) / self.q
+        other_probability = -torch.expm1(log_p.clamp(max=-torch.finfo(log_p.dtype).eps))
+        return -other_probability.log() if self.form == "log" else (1 - other_probability**self.q) / self.q

@@ -47,7 +47,7 @@ class Contrastive(PairLoss):
     temperature: float = setting(0.07, "divides the similarities (tau); a learned temperature replaces it", above=0)
 
     def learns(self) -> LearnedSettings:
-        """Nothing by itself; a temperature that the model is told to learn starts from this one."""
+        """Nothing; a temperature that the settings of the model make it learn starts from this one."""
         return LearnedSettings(temperature=self.temperature)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:

@@ -46,8 +46,8 @@ class ContrastiveEntropic(Contrastive):
         contrastive = super().score(comparison, learned)
         tau = learned.tau(self.temperature)
         # sum_j R_ij log R_ij of the ranking matrix over rows and of that over columns, [N] and [N].
-        rankings = [one.competing(one.similarity / tau).log_softmax(dim=1) for one in comparison.directions()]
-        rows, columns = ((one.exp() * one).sum(dim=1) for one in rankings)
+        rankings = [side.competing(side.similarity / tau).log_softmax(dim=1) for side in comparison.directions()]
+        rows, columns = ((side.exp() * side).sum(dim=1) for side in rankings)
         term = comparison.both_directions(rows, columns)
         sign = 1.0 if self.entropy == "encourage" else -1.0
         scalars = {**contrastive.scalars, "ranking_entropy": -term.detach()}

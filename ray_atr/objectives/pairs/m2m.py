@@ -43,7 +43,7 @@ class M2M(PairLoss):
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
         scale = self.distance_weight / comparison.u.shape[1]
-        of_rows, of_columns = (scale * _squared_distances(one) for one in comparison.directions())
+        of_rows, of_columns = (scale * _squared_distances(direction) for direction in comparison.directions())
         structure = _structure_losses(comparison)
         loss = comparison.both_directions(of_rows + structure, of_columns + structure)
         scalars = {"loss_distance": of_rows.detach().mean(), "loss_structure": structure.detach().mean()}

@@ -16,7 +16,7 @@ _SHAPES = {"diagonal": "[D]", "mahalanobis": "[D, D]", "factored": "[D, rank]"}
 
 
 def shape_of(kind: str, D: int) -> str:
-    """The tensor that a metric of this kind has to be, as an error message says it."""
+    """The shape that a metric of this kind must have, in the words of an error message."""
     return f"a tensor {_SHAPES[kind]} with D = {D} for a {kind} metric"
 
 

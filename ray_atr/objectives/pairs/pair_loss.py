@@ -30,19 +30,19 @@ _LARGEST = ("_residual", "_iterations", "_is_capped")
 
 
 FOUNDED = 0.5
-"""Share of the true pairs, as estimated, that must be found before an estimate of their share is relied on."""
+"""Share of the true pairs, as estimated, that must be found for the estimate of their share to be used as it is."""
 
 
 class CleanShare(NamedTuple):
     """An estimated share of true pairs, and the share of these that are found; both in [0, 1]."""
 
     share: float
-    found: float
+    found_share: float
 
     @property
     def mass(self) -> float:
-        """The mass to transport: the share where it is founded, and the nearer to 1 the less is found."""
-        return self.share if self.found >= FOUNDED else 1 - self.found * (1 - self.share)
+        """The mass to transport: the share if at least FOUNDED of the true pairs are found; if fewer are, it is nearer to 1."""
+        return self.share if self.found_share >= FOUNDED else 1 - self.found_share * (1 - self.share)
 
 
 def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(None)) -> Tensor:
@@ -67,10 +67,12 @@ class Terms(NamedTuple):
 
 def weighted_sum(terms: Sequence[Terms], weights: Sequence[float]) -> Terms:
     """The weighted sum of losses. Scalars of one name are averaged by weight; of residuals and iterations it is the largest."""
-    loss = torch.stack([weight * one.loss for one, weight in zip(terms, weights, strict=True)]).sum()
+    loss = torch.stack([weight * part.loss for part, weight in zip(terms, weights, strict=True)]).sum()
     scalars: dict[str, Tensor] = {}
-    for name in {name: None for one in terms for name in one.scalars}:
-        pairs = [(one.scalars[name], weight) for one, weight in zip(terms, weights, strict=True) if name in one.scalars]
+    for name in {name: None for part in terms for name in part.scalars}:
+        pairs = [
+            (part.scalars[name], weight) for part, weight in zip(terms, weights, strict=True) if name in part.scalars
+        ]
         if name.endswith(_LARGEST):
             scalars[name] = torch.stack([value for value, _ in pairs]).max()
         else:

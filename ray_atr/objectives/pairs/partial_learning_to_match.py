@@ -75,7 +75,7 @@ class PartialLearningToMatch(LearningToMatch):
         estimate = comparison.clean_share
         if estimate is None:
             return 1.0, {}
-        about = {"estimated_clean_share": estimate.share, "found_share": estimate.found}
+        about = {"estimated_clean_share": estimate.share, "found_share": estimate.found_share}
         return max(self.smallest_mass, estimate.mass), {name: cost.new_tensor(value) for name, value in about.items()}
 
 

@@ -119,7 +119,7 @@ class _Exchange:
         group = ranks.group
         after, before = ((ranks.rank + step) % ranks.size for step in (1, -1))
         if group is not None:
-            after, before = (distributed.get_global_rank(group, one) for one in (after, before))
+            after, before = (distributed.get_global_rank(group, neighbour) for neighbour in (after, before))
         operations = []
         if self.sent.numel():
             operations.append(distributed.P2POp(distributed.isend, self.sent, after, group))

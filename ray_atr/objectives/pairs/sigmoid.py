@@ -53,7 +53,7 @@ class Sigmoid(PairLoss):
         """A sample's loss is the sum over its row's, or its column's, pairs. With unit weights both directions are equal."""
         tau = learned.tau(self.temperature)
         bias = self.bias if learned.bias is None else learned.bias
-        of_rows, of_columns = (pair_losses(one, one.similarity / tau + bias) for one in comparison.directions())
+        of_rows, of_columns = (pair_losses(side, side.similarity / tau + bias) for side in comparison.directions())
         row_losses, column_losses = of_rows.sum(dim=1), of_columns.sum(dim=1)
         for_rows, for_columns = comparison.extra_logits(tau)
         if for_rows is not None:

@@ -47,7 +47,7 @@ class Triplet(PairLoss):
     )
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:
-        row_losses, column_losses = (self.sample_losses(one) for one in comparison.directions())
+        row_losses, column_losses = (self.sample_losses(direction) for direction in comparison.directions())
         active = (row_losses.detach() > 0).float().mean() + (column_losses.detach() > 0).float().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"active_share": active / 2})
 

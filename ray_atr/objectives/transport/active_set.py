@@ -194,12 +194,12 @@ def conjugate_gradients(
 
     `applied` is a product with a symmetric matrix, which may be semi-definite; `preconditioned` one with nearly its inverse.
     """
-    solution, left = torch.zeros_like(right), right
+    solution, residual = torch.zeros_like(right), right
     wanted = enough * float(right.norm())
     search, size = right, 0.0
     for iteration in range(most):
-        conditioned = preconditioned(left)
-        new_size = float(left @ conditioned)
+        conditioned = preconditioned(residual)
+        new_size = float(residual @ conditioned)
         search = conditioned if iteration == 0 else conditioned + (new_size / size) * search
         size = new_size
         product = applied(search)
@@ -207,7 +207,7 @@ def conjugate_gradients(
         if not curvature > 0 or not size > 0:
             break
         solution = solution + (size / curvature) * search
-        left = left - (size / curvature) * product
-        if float(left.norm()) <= wanted:
+        residual = residual - (size / curvature) * product
+        if float(residual.norm()) <= wanted:
             return solution, True
     return solution, False

@@ -57,8 +57,8 @@ def solve_balanced(
             break
         if may_use_newton and (swept.is_slow or iterations >= patience):
             # A step squares the error; one more than the tolerance needs makes small gradients relatively exact.
-            a, b, left = problem.row_marginal, problem.column_marginal, max_iterations - iterations
-            row, column, residual, steps = ascend(scores, column, tolerance / 10, left, a, b)
+            a, b, iterations_left = problem.row_marginal, problem.column_marginal, max_iterations - iterations
+            row, column, residual, steps = ascend(scores, column, tolerance / 10, iterations_left, a, b)
             iterations, domain = iterations + steps, "newton"
             break
     return TransportPlan.of_scores(scores, Solution(row, column, None, residual, iterations), tolerance, domain)
@@ -177,8 +177,8 @@ class Scalings:
 
     def residual_and_range(self) -> tuple[float, float, float]:
         """(the rows' summed error after `sweep`, the smallest and the largest scaling)."""
-        left = (self.u * self.inflow - 1).abs_()
-        error = left.mean() if self.marginals is None else torch.dot(left, self.marginals.rows)
+        deviation = (self.u * self.inflow - 1).abs_()
+        error = deviation.mean() if self.marginals is None else torch.dot(deviation, self.marginals.rows)
         residual, low, high = torch.stack([error, *torch.aminmax(torch.cat([self.u, self.v]))]).tolist()
         return residual, low, high
 

@@ -59,9 +59,9 @@ def solve_partial(
         if ascended.residual < best.residual:
             best, domain = ascended, "newton"
     if best.residual > tolerance and iterations < max_iterations:
-        again = blocks(best.v, Pace(tolerance), max_iterations - iterations)
-        iterations += again.iterations
-        best = min(best, again, key=lambda solution: solution.residual)
+        repeated = blocks(best.v, Pace(tolerance), max_iterations - iterations)
+        iterations += repeated.iterations
+        best = min(best, repeated, key=lambda solution: solution.residual)
     return TransportPlan.of_scores(scores, best._replace(iterations=iterations), tolerance, domain)
 
 
@@ -173,9 +173,9 @@ def level_of_order(ratio: Tensor, inflow: Tensor, mass: float, bounds: Tensor) -
     """
     order = ratio.argsort(descending=True)
     rising, limits = inflow[order], bounds[order]
-    left = mass - limits.sum() + limits.cumsum(0)
-    levels = left / rising.cumsum(0)
-    is_enough = (levels * rising <= limits) | (left <= limits)
+    mass_left = mass - limits.sum() + limits.cumsum(0)
+    levels = mass_left / rising.cumsum(0)
+    is_enough = (levels * rising <= limits) | (mass_left <= limits)
     # The last True: where their number is first the largest. torch.compile counts no booleans.
     return levels[(1 * is_enough).cumsum(0).argmax()]
 
@@ -185,10 +185,10 @@ def fill(inflow: Tensor, mass: float, bounds: Tensor) -> tuple[Tensor, Tensor]:
     shift = inflow.max()
     order = (inflow - bounds.log()).argsort(descending=True)
     descending, limits = inflow[order] - shift, bounds[order]
-    left = mass - limits.cumsum(0) + limits
+    mass_left = mass - limits.cumsum(0) + limits
     log_tail = descending.flip(0).logcumsumexp(0).flip(0)
-    log_levels = left.clamp(min=torch.finfo(left.dtype).tiny).log() - log_tail
-    is_enough = (log_levels + descending <= limits.log()) | (left <= limits)
+    log_levels = mass_left.clamp(min=torch.finfo(mass_left.dtype).tiny).log() - log_tail
+    is_enough = (log_levels + descending <= limits.log()) | (mass_left <= limits)
     level = log_levels[is_enough.to(torch.uint8).argmax()] - shift
     return (bounds.log() - level - inflow).clamp(max=0), level
 

@@ -84,9 +84,9 @@ def default_tolerance(dtype: torch.dtype, log_range: float) -> float:
     return 1e-9 if dtype == torch.float64 else max(1e-5, torch.finfo(dtype).eps * log_range)
 
 
-def marginal_of(given: Tensor | None, size: int, cost: Tensor) -> Tensor:
+def marginal_of(marginal: Tensor | None, size: int, cost: Tensor) -> Tensor:
     """The given marginal [size], or the uniform one, in the cost's number type and on its device."""
-    return cost.new_full((size,), 1 / size) if given is None else given.detach().to(cost)
+    return cost.new_full((size,), 1 / size) if marginal is None else marginal.detach().to(cost)
 
 
 def require_marginal(name: str, marginal: Tensor, size: int) -> None:
@@ -131,9 +131,9 @@ class SolvedPlan:
     tolerance: float
 
     @classmethod
-    def from_solution(cls, found: Solution, tolerance: float, **more: Any) -> Self:
+    def from_solution(cls, solution: Solution, tolerance: float, **more: Any) -> Self:
         """The plan of a solution: a balanced one has no level, a partial one has u, v <= 0. `more` are the subclass's fields."""
-        u, v, level, residual, iterations = found
+        u, v, level, residual, iterations = solution
         if level is None:
             everywhere = torch.ones(1, dtype=torch.bool, device=u.device)
             active = everywhere.expand(len(u)), everywhere.expand(len(v))
@@ -158,12 +158,12 @@ class TransportPlan(SolvedPlan):
     domain: str
 
     @classmethod
-    def of_scores(cls, scores: Tensor, found: Solution, tolerance: float, domain: str) -> TransportPlan:
+    def of_scores(cls, scores: Tensor, solution: Solution, tolerance: float, domain: str) -> TransportPlan:
         """exp(scores_ij + u_i + v_j + level), in the scores' memory."""
-        log_matrix = scores.add_(found.u[:, None]).add_(found.v)
-        if found.level is not None:
-            log_matrix.add_(found.level)
-        return cls.from_solution(found, tolerance, log_matrix=log_matrix, domain=domain)
+        log_matrix = scores.add_(solution.u[:, None]).add_(solution.v)
+        if solution.level is not None:
+            log_matrix.add_(solution.level)
+        return cls.from_solution(solution, tolerance, log_matrix=log_matrix, domain=domain)
 
     @property
     def matrix(self) -> Tensor:

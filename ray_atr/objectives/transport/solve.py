@@ -97,13 +97,13 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     N, M = cost.shape
     costs = cost.detach().double().cpu().numpy()
     row, column = np.full(N, 1 / N), np.full(M, 1 / M)
-    left = 1.0 - mass
-    if left > 0:
+    mass_left = 1.0 - mass
+    if mass_left > 0:
         # The dummies take the mass that is not transported. Their own cost is prohibitive, so that exactly `left` goes to each.
         padded = np.zeros((N + 1, M + 1))
         padded[:N, :M] = costs - costs.min()
         padded[N, M] = 2 * padded.max() + 1
-        costs, row, column = padded, np.append(row, left), np.append(column, left)
+        costs, row, column = padded, np.append(row, mass_left), np.append(column, mass_left)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

@@ -52,7 +52,7 @@ def fetch_experiment(name: str, store: Store, out: storage.Location) -> list[sto
         client = store.connect(is_patient=True)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            names = [found.name for found in client.search_experiments()]
+            names = [known.name for known in client.search_experiments()]
             raise ValueError(f"{store}: no experiment {name}; it has {', '.join(names)}{nearest(name, names)}")
         runs = all_runs(client, experiment.experiment_id)
         parents = [run for run in runs if SWEEP_TAG in run.data.tags and TRIAL_TAG not in run.data.tags]
@@ -86,8 +86,8 @@ def _sweep_info(parent: Run, trials: list[Run]) -> dict[str, Any]:
         "format": FORMATS["run"],
         "name": parent.info.run_name,
         "space": {},
-        "varied": list(dict.fromkeys(path for one in overrides for path in one)),
-        "seeds": sorted({one["seed"] for one in overrides if "seed" in one}),
+        "varied": list(dict.fromkeys(path for of_trial in overrides for path in of_trial)),
+        "seeds": sorted({of_trial["seed"] for of_trial in overrides if "seed" in of_trial}),
         "data": {name: tags[f"data.{name}"] for name in ("name", "hash", "set") if f"data.{name}" in tags},
         "code": {
             "git_commit": tags.get("git_commit", "unknown"),

@@ -70,9 +70,9 @@ def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> It
         counts = features.num_windows[rows]
         clips = np.repeat(np.arange(len(rows)), counts)
         windows = np.concatenate([np.arange(count) for count in counts]) if len(rows) else clips
-        for some in rows_in_parts(0, len(clips), max(1, len(rows))):
-            array, frames = features.features(rows[clips[some]], windows[some])
-            yield as_clip_batch(array, frames, first + clips[some])
+        for part in rows_in_parts(0, len(clips), max(1, len(rows))):
+            array, frames = features.features(rows[clips[part]], windows[part])
+            yield as_clip_batch(array, frames, first + clips[part])
         first += len(rows)
 
 

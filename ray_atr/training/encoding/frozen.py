@@ -233,18 +233,18 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     done = total - sum(job.size for job in waiting)
     # Other processes build the tower again: its weights may be too large to send.
     make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
-    here, what = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
-    encoder = partial(_encoder, make_built, here)
+    target, kind = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
+    encoder = partial(_encoder, make_built, target)
     for number, content in run_jobs(waiting, encoder, ray=tower.encoder if tower.use_ray else None):
-        here.receive(waiting[number].file, content)
+        target.receive(waiting[number].file, content)
         done += waiting[number].size
-        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {what} encoded")
+        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {kind} encoded")
 
 
-def _encoder(make_tower: Callable[[], Any], here: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:
+def _encoder(make_tower: Callable[[], Any], target: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:
     """A function that encodes a part; the tower is built once."""
     tower = make_tower()
-    return lambda job: here.make(job.file, partial(job.write, tower))
+    return lambda job: target.make(job.file, partial(job.write, tower))
 
 
 def _captions(manifest: Manifest, languages: Sequence[str]) -> Iterator[Caption]:

@@ -51,7 +51,7 @@ class TextBatcher:
         With a `chunk`, buckets have at most that many captions, and are embedded again in the backward pass instead of storing
         activations.
         """
-        once, places = distinct(captions)
+        once, row_of = distinct(captions)
         bucket = self.bucket or (GPU_BUCKET if self.retriever.device.type == "cuda" else CPU_BUCKET)
         embedded = embed_by_length(
             partial(embed_again, self.retriever.embed_text) if chunk else self.retriever.embed_text,
@@ -61,7 +61,7 @@ class TextBatcher:
             width=self.retriever.settings.embedding_width,
             device=self.retriever.device,
         )
-        return embedded if len(once) == len(captions) else embedded[torch.from_numpy(places).to(embedded.device)]
+        return embedded if len(once) == len(captions) else embedded[torch.from_numpy(row_of).to(embedded.device)]
 
     def embed_grid(
         self, texts: list[list[str]], needed: NDArray[np.bool_], languages: Sequence[str], *, chunk: int = 0
@@ -75,10 +75,10 @@ class TextBatcher:
 
     def embed_tokens(self, captions: Sequence[Caption]) -> Encoded:
         """The captions' tokens `[n, L, D]`, their mask `[n, L]` and mean `[n, D]`, for late interaction."""
-        once, places = distinct(captions)
+        once, row_of = distinct(captions)
         padded, mask = pad_tokens(self._tokenise(once), self.retriever.text_tower.pad_token_id)
         encoded = self.retriever.text_tokens(padded.to(self.retriever.device), mask.to(self.retriever.device))
-        rows = torch.from_numpy(places).to(self.retriever.device)
+        rows = torch.from_numpy(row_of).to(self.retriever.device)
         return Encoded(*(values[rows] for values in encoded))
 
     def _tokenise(self, captions: Sequence[Caption]) -> list[list[int]]:

@@ -93,7 +93,7 @@ class ActorShards:
     def encode(self, version: int, payload: list[Any]) -> None:
         """`payload` has a reference to the weights, or one to the entries of each part, which goes to its shard alone."""
         own, *rest = payload if len(payload) > 1 else payload * (1 + len(self.others))
-        begun = [actor.encode.remote(version, [one]) for actor, one in zip(self.others, rest, strict=True)]
+        begun = [actor.encode.remote(version, [share]) for actor, share in zip(self.others, rest, strict=True)]
         self.here.encode(version, [own])
         ray.get(begun)
 

@@ -33,7 +33,7 @@ IVF_POINTS_A_LIST = 39
 
 
 class Centroids(NamedTuple):
-    """Of k-means: of the audio [C, D], and of texts that are clustered separately [L, C, D] (else [0, C, D])."""
+    """The centroids of k-means: of the audio [C, D], and of texts that are clustered separately [L, C, D] (else [0, C, D])."""
 
     audio: NDArray[np.float32]
     text: NDArray[np.float32]
@@ -42,13 +42,13 @@ class Centroids(NamedTuple):
 class Sampled(NamedTuple):
     """Rows [m, D] of a part and their indices [m]: in k-means' sample, or, of texts, in the base."""
 
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     rows: NDArray[np.float32]
 
 
 def joined_samples(parts: Sequence[Sampled]) -> Sampled:
     """The parts' rows as one, in the order of the parts."""
-    return Sampled(np.concatenate([part.places for part in parts]), np.concatenate([part.rows for part in parts]))
+    return Sampled(np.concatenate([part.indices for part in parts]), np.concatenate([part.rows for part in parts]))
 
 
 class Agreed(NamedTuple):
@@ -96,27 +96,27 @@ def build_parts(
     each(name, *arguments) calls a method of every builder, wherever it is, and returns the results in the order of the
     parts. The result is bit for bit that of one part for the whole base; this function does only what needs all parts.
     """
-    wanted = [np.unique(np.concatenate(places)) for places in zip(*each("external_rows"), strict=True)]
+    wanted = [np.unique(np.concatenate(indices)) for indices in zip(*each("external_rows"), strict=True)]
     if any(map(len, wanted)):
         each("set_equal_rows", [joined_samples(parts) for parts in zip(*each("rows_at", wanted), strict=True)])
     samples = zip(*each("sample"), strict=True)
     starts = [] if start is None else [start.audio, *start.text]
     centroids = []
     for number, parts in enumerate(samples):
-        sample = np.zeros((sum(len(part.places) for part in parts), parts[0].rows.shape[1]), dtype=np.float32)
+        sample = np.zeros((sum(len(part.indices) for part in parts), parts[0].rows.shape[1]), dtype=np.float32)
         for part in parts:
-            sample[part.places] = part.rows
+            sample[part.indices] = part.rows
         centroids.append(centroids_of(sample, settings, starts[number] if number < len(starts) else None))
     pools = [together(list(parts)) for parts in zip(*each("pool", centroids), strict=True)]
     # Texts that are not clustered separately are in the clusters of their audio.
     is_separate = len(centroids) > 1
-    numbers = [numbered((of if is_separate else pools[0]).counts) for of in pools]
-    P = max(int(of.max(initial=-1)) for of in numbers) + 1
-    made = [prototypes(of, own, P) for of, own in zip(pools, numbers, strict=True)]
+    numbers = [numbered((pool if is_separate else pools[0]).counts) for pool in pools]
+    P = max(int(pool.max(initial=-1)) for pool in numbers) + 1
+    pooled = [prototypes(pool, own, P) for pool, own in zip(pools, numbers, strict=True)]
     C = min(settings.prototypes, each("count")[0])
     padded = [np.concatenate([own, np.zeros((C - len(own), own.shape[1]), np.float32)]) for own in centroids]
     texts = np.stack(padded[1:]) if is_separate else np.zeros((0, *padded[0].shape), dtype=np.float32)
-    return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, made[0], made[1:]))
+    return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, pooled[0], pooled[1:]))
 
 
 class PartBuilder:
@@ -142,21 +142,21 @@ class PartBuilder:
 
     def rows_at(self, wanted: list[NDArray[np.int64]]) -> list[Sampled]:
         """By language, the rows at those of the wanted indices that are in this part."""
-        found = []
-        for places, text in zip(wanted, self.text, strict=True):
-            here = places[(places >= self.rows.start) & (places < self.rows.stop)]
-            found.append(Sampled(here, text[here - self.rows.start]))
-        return found
+        rows = []
+        for indices, text in zip(wanted, self.text, strict=True):
+            own = indices[(indices >= self.rows.start) & (indices < self.rows.stop)]
+            rows.append(Sampled(own, text[own - self.rows.start]))
+        return rows
 
     def set_equal_rows(self, first_rows: list[Sampled]) -> None:
         """Give equal captions the row of the first one, by language.
 
         The same caption is rounded otherwise in another batch, and a search orders equal rows by their index.
         """
-        for text, first, (places, rows) in zip(self.text, self.first, first_rows, strict=True):
-            at = np.searchsorted(places, first).clip(max=max(0, len(places) - 1))
-            changed = np.flatnonzero((first != np.arange(self.rows.start, self.rows.stop)) & np.isin(first, places))
-            text[changed] = rows[at[changed]]
+        for text, first, (indices, rows) in zip(self.text, self.first, first_rows, strict=True):
+            position = np.searchsorted(indices, first).clip(max=max(0, len(indices) - 1))
+            changed = np.flatnonzero((first != np.arange(self.rows.start, self.rows.stop)) & np.isin(first, indices))
+            text[changed] = rows[position[changed]]
 
     def count(self) -> int:
         """N, the number of entries of the whole base."""
@@ -171,8 +171,8 @@ class PartBuilder:
 
     def _sampled(self, rows: NDArray[np.float32], present: NDArray[np.bool_]) -> Sampled:
         positions = kmeans_sample(present, self.settings)
-        places = np.flatnonzero((positions >= self.rows.start) & (positions < self.rows.stop))
-        return Sampled(places, rows[positions[places] - self.rows.start])
+        indices = np.flatnonzero((positions >= self.rows.start) & (positions < self.rows.stop))
+        return Sampled(indices, rows[positions[indices] - self.rows.start])
 
     def pool(self, centroids: list[NDArray[np.float32]]) -> list[Pool]:
         """The pools of the part's rows: of the audio, then of each language."""

@@ -40,24 +40,24 @@ class EqualRows:
     def _as_int32(numbers: NDArray[np.int64], device: torch.device) -> Tensor:
         return torch.from_numpy(numbers.astype(np.int32)).to(device)
 
-    def in_order(self, scores: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    def in_order(self, scores: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(scores, row numbers) [B, k] of the k best rows, equal ones in the order of their index.
 
         `found` [B, k] are k best rows, best first, with `scores` [B, k], among them any of equal rows. They contain every row
         that is better than the last one, and so a row of every group among the k best.
         """
-        at = torch.searchsorted(self.sorted, found.int()).clamp(max=len(self.sorted) - 1)
+        place_in_sorted = torch.searchsorted(self.sorted, positions.int()).clamp(max=len(self.sorted) - 1)
         # A row without an equal is a group of its own, of a number that no other group has.
         G = len(self.sizes)
-        groups = self.group[at].long().where(self.sorted[at] == found, G + found)
+        groups = self.group[place_in_sorted].long().where(self.sorted[place_in_sorted] == positions, G + positions)
         # Each group is placed at its first occurrence; later ones get size 0.
         ordered, order = groups.sort(dim=1, stable=True)
-        again = torch.zeros_like(ordered, dtype=torch.bool)
-        again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+        is_repeated = torch.zeros_like(ordered, dtype=torch.bool)
+        is_repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
         sizes = self.sizes[groups.clamp(max=G - 1)].long().where(groups < G, 1)
-        sizes = sizes.masked_fill(torch.zeros_like(again).scatter(1, order, again), 0)
+        sizes = sizes.masked_fill(torch.zeros_like(is_repeated).scatter(1, order, is_repeated), 0)
         ends = sizes.cumsum(1)
-        wanted = torch.arange(found.shape[1], device=found.device).expand(len(found), -1).contiguous()
+        wanted = torch.arange(positions.shape[1], device=positions.device).expand(len(positions), -1).contiguous()
         which = torch.searchsorted(ends, wanted, right=True)
         within = wanted - (ends - sizes).gather(1, which)
         chosen = groups.gather(1, which)

@@ -32,14 +32,14 @@ class Pool(NamedTuple):
 
 def kmeans_sample(present: NDArray[np.bool_], settings: SnapshotSettings) -> NDArray[np.int64]:
     """The positions of k-means' rows among those present [N], in its order: all of them, or the sample that FAISS draws."""
-    places = np.flatnonzero(present)
-    most = POINTS_A_CENTROID * min(settings.prototypes, len(places))
-    if 0 < most < len(places):
-        order = np.empty(len(places), dtype=np.int32)
+    positions = np.flatnonzero(present)
+    most = POINTS_A_CENTROID * min(settings.prototypes, len(positions))
+    if 0 < most < len(positions):
+        order = np.empty(len(positions), dtype=np.int32)
         with faiss_for_search() as faiss:
-            faiss.rand_perm(faiss.swig_ptr(order), len(places), settings.seed + 1)
-        places = places[order]
-    return places[:most]
+            faiss.rand_perm(faiss.swig_ptr(order), len(positions), settings.seed + 1)
+        positions = positions[order]
+    return positions[:most]
 
 
 def centroids_of(
@@ -72,8 +72,8 @@ def nearest(rows: NDArray[np.float32], present: NDArray[np.bool_], centroids: ND
         index = faiss_library.on_gpu(faiss.IndexFlatL2(rows.shape[1]))
         index.add(centroids)
         for start in range(0, len(rows), UNIT):
-            few = slice(start, start + UNIT)
-            nearest[few] = index.search(rows[few], 1)[1][:, 0]
+            part = slice(start, start + UNIT)
+            nearest[part] = index.search(rows[part], 1)[1][:, 0]
     nearest[~present] = -1
     return nearest
 
@@ -83,16 +83,16 @@ def pool(rows: NDArray[np.float32], numbers: NDArray[np.int32], C: int, pooling:
     shape, is_max = (C, rows.shape[1]), pooling == "max"
     values = np.full(shape, -np.inf, dtype=np.float32) if is_max else np.zeros(shape, dtype=np.int64)
     for start in range(0, len(rows), POOLED):
-        few, of = rows[start : start + POOLED], numbers[start : start + POOLED]
-        order = np.argsort(of, kind="stable")
-        order = order[of[order] >= 0]
-        clusters, starts = np.unique(of[order], return_index=True)
+        part, number = rows[start : start + POOLED], numbers[start : start + POOLED]
+        order = np.argsort(number, kind="stable")
+        order = order[number[order] >= 0]
+        clusters, starts = np.unique(number[order], return_index=True)
         if len(clusters) == 0:
             continue
         if is_max:
-            values[clusters] = np.maximum(values[clusters], np.maximum.reduceat(few[order], starts, axis=0))
+            values[clusters] = np.maximum(values[clusters], np.maximum.reduceat(part[order], starts, axis=0))
         else:
-            integers = np.rint(few[order] * FIXED).astype(np.int64)
+            integers = np.rint(part[order] * FIXED).astype(np.int64)
             values[clusters] += np.add.reduceat(integers, starts, axis=0)
     return Pool(np.bincount(numbers[numbers >= 0], minlength=C).astype(np.int64), values)
 
@@ -111,11 +111,11 @@ def numbered(counts: NDArray[np.int64]) -> NDArray[np.int32]:
     return np.where(has_any, np.cumsum(has_any) - 1, -1).astype(np.int32)
 
 
-def prototypes(of: Pool, numbers: NDArray[np.int32], P: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def prototypes(pool: Pool, numbers: NDArray[np.int32], P: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Unit-norm prototypes [P, D] of clusters with these numbers [C], and which of them have any rows."""
-    pooled, has_any = np.zeros((P, of.values.shape[1]), dtype=np.float32), np.zeros(P, dtype=bool)
-    filled = of.counts > 0
-    values = of.values[filled]
+    pooled, has_any = np.zeros((P, pool.values.shape[1]), dtype=np.float32), np.zeros(P, dtype=bool)
+    filled = pool.counts > 0
+    values = pool.values[filled]
     pooled[numbers[filled]] = values if values.dtype == np.float32 else values / FIXED
     has_any[numbers[filled]] = True
     return pooled / np.maximum(np.linalg.norm(pooled, axis=1), 1e-12)[:, None], has_any

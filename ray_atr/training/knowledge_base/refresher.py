@@ -140,9 +140,9 @@ class BackgroundRefresher:
         """Remove the versions after this one: a resumed run publishes them again. Waits for builds in progress."""
         wait(list(self._futures.values()))
         with self._lock:
-            for later in [one for one in self.versions() if one > version]:
+            for later in [built for built in self.versions() if built > version]:
                 self._remove(later)
-            self._futures = {one: future for one, future in self._futures.items() if one <= version}
+            self._futures = {built: future for built, future in self._futures.items() if built <= version}
 
     def close(self) -> None:
         """Cancel the builds that have not been started."""
@@ -263,41 +263,41 @@ class SnapshotClient:
 
     def before_step(self, step: int) -> None:
         """Switch to the newest version that is due. Waits for it if it is not ready, which `timing.stall` counts."""
-        due = [one for one in self.pending if one.due <= step]
-        self.pending = [one for one in self.pending if one.due > step]
-        for one in due:
-            self.timing.failures += self._await(one).failures
-            self._open(one.version)
+        due = [request for request in self.pending if request.due <= step]
+        self.pending = [request for request in self.pending if request.due > step]
+        for request in due:
+            self.timing.failures += self._await(request).failures
+            self._open(request.version)
 
     def wait_until_built(self) -> None:
         """Wait until all published versions are on disk, so that a checkpoint made now can be resumed with them."""
-        for one in self.pending:
-            self._await(one)
+        for request in self.pending:
+            self._await(request)
 
-    def _await(self, one: Pending) -> Outcome:
+    def _await(self, request: Pending) -> Outcome:
         """Wait for a version. RuntimeError if it failed, or is lost and its weights are no longer here."""
         started = time.perf_counter()
-        if (sending := self._sending.pop(one.version, None)) is not None:
+        if (sending := self._sending.pop(request.version, None)) is not None:
             sending.result()
         sent = time.perf_counter()
-        outcome = self.refresher.wait(one.version, 0.0)
+        outcome = self.refresher.wait(request.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
-                if self.is_publisher and one.version not in self._sent:
-                    lost = f"version {one.version} of step {one.step} is gone from its folder"
+                if self.is_publisher and request.version not in self._sent:
+                    lost = f"version {request.version} of step {request.step} is gone from its folder"
                     raise RuntimeError(f"knowledge base: {lost}")
                 # Not received yet, or lost in a crash of the base.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
-                    self._send(one.version, one.step)
+                    self._send(request.version, request.step)
                     sent = time.perf_counter()
-            outcome = self.refresher.wait(one.version, self.poll_seconds)
+            outcome = self.refresher.wait(request.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started
         if outcome.state == READY:
             self.timing.refresh = outcome.seconds
             return outcome
-        self._sent.pop(one.version, None)
-        message = f"version {one.version} of step {one.step} failed {outcome.failures} times ({outcome.error})"
+        self._sent.pop(request.version, None)
+        message = f"version {request.version} of step {request.step} failed {outcome.failures} times ({outcome.error})"
         raise RuntimeError(f"knowledge base: {message}; the run can be resumed from its last checkpoint")
 
     def _open(self, version: int) -> None:
@@ -333,7 +333,7 @@ class SnapshotClient:
         return {
             "version": self.version,
             "next_version": self.next_version,
-            "pending": [list(one) for one in self.pending],
+            "pending": [list(request) for request in self.pending],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -168,8 +168,8 @@ class SearchableRows:
     def take(self, positions: Tensor) -> Tensor:
         """The rows at positions as float32 [*positions, D]; position -1 is any row."""
         flat = positions.clamp(min=0).flatten().to(self.rows.device)
-        taken = self.rows.index_select(0, flat).float()
-        return taken.to(positions.device).view(*positions.shape, -1)
+        rows = self.rows.index_select(0, flat).float()
+        return rows.to(positions.device).view(*positions.shape, -1)
 
     def top_k(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(scores, positions), both [B, min(k, N)]; -inf and any position if there is none.
@@ -235,11 +235,11 @@ class _ValueIndex:
         """Positions [B, E] of each wanted value [B], padded with -1; E is the largest number of one value."""
         first, last = self._ranks(wanted, np.less), self._ranks(wanted, np.less_equal)
         E = int((last - first).max(initial=0))
-        places = np.full((len(wanted), E), -1, dtype=np.int64)
+        positions = np.full((len(wanted), E), -1, dtype=np.int64)
         for offset in range(E):
             has = first + offset < last
-            places[has, offset] = self._position_of_rank(first[has] + offset)
-        return torch.from_numpy(places)
+            positions[has, offset] = self._position_of_rank(first[has] + offset)
+        return torch.from_numpy(positions)
 
     def _position_of_rank(self, ranks: NDArray[np.int64]) -> NDArray[Any]:
         return ranks if self.order is None else self.order[ranks]
@@ -282,12 +282,12 @@ class Searcher:
             keys = partial(row_keys, first=snapshot.rows.start)
             audio_parts = share(audio, keys(snapshot.audio, None))
             of_texts = zip(by_language, snapshot.text, masks, strict=True)
-            text_parts = [share(one, keys(rows, mask)) for one, rows, mask in of_texts]
+            text_parts = [share(shared, keys(rows, mask)) for shared, rows, mask in of_texts]
             self.fine_audio, self.fine_text = audio_parts, text_parts
             texts_at = [EntriesAt(rows) for rows in text_parts]
             self.entries = SharedEntries(snapshot.ids, EntriesAt(audio_parts), texts_at, snapshot.text_mask)
         self.coarse_audio = table(snapshot.coarse_audio, snapshot.coarse_audio_mask)
-        self.coarse_text = [table(*of) for of in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
+        self.coarse_text = [table(*part) for part in zip(snapshot.coarse_text, snapshot.coarse_mask, strict=True)]
         self._by_id, self._by_group = _ValueIndex(snapshot.ids), _ValueIndex(snapshot.groups)
 
     @torch.no_grad()
@@ -322,12 +322,12 @@ class Searcher:
 
     def _excluded(self, own_ids: Sequence[str] | None, groups: Tensor | None) -> Tensor | None:
         """Positions [B, E] that are excluded, padded with -1; None if none are."""
-        found = []
+        positions = []
         if self.spec.excluded != "nothing" and own_ids is not None:
-            found.append(self._by_id.positions_of(in_utf8(own_ids)))
+            positions.append(self._by_id.positions_of(in_utf8(own_ids)))
         if self.spec.excluded == "positives" and groups is not None:
-            found.append(self._by_group.positions_of(groups.cpu().numpy()))
-        return torch.cat(found, dim=1) if found else None
+            positions.append(self._by_group.positions_of(groups.cpu().numpy()))
+        return torch.cat(positions, dim=1) if positions else None
 
     def _positions(
         self, tables: Sequence[Rows], queries: Tensor, wanted: Tensor, own: Tensor | None, is_on: bool
@@ -339,8 +339,8 @@ class Searcher:
             return positions
         for number, table in enumerate(tables):
             # A single table is for the queries of every language; otherwise each language has its own.
-            asked = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
-            clip, query = asked.nonzero(as_tuple=True)
+            is_searched = wanted if len(tables) == 1 else wanted & (torch.arange(Q, device=wanted.device) == number)
+            clip, query = is_searched.nonzero(as_tuple=True)
             if len(clip) or table.is_shared:
                 own_of = None if own is None else own.to(clip.device)[clip]
                 positions[clip, query] = _without_own(table, queries[clip, query], k, own_of)
@@ -372,14 +372,14 @@ def draw_from_pool(positions: Positions, ids: Sequence[str], count: int, seed: i
     The k-th clip's draws depend on (seed, step, its id) alone; entries that are absent are drawn last.
     """
 
-    def drawn(found: Tensor, what: str) -> Tensor:
-        B, Q, pool = found.shape
+    def drawn(neighbours: Tensor, kind: str) -> Tensor:
+        B, Q, pool = neighbours.shape
         if pool <= count:
-            return found
-        bits = hashes(ids, seed, "negatives", what, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
+            return neighbours
+        bits = hashes(ids, seed, "negatives", kind, step)[:, None] + np.arange(Q * pool, dtype=np.uint64) * GOLDEN
         keys = torch.from_numpy((_mixed(bits) >> np.uint64(11)).astype(np.int64)).view(B, Q, pool)
-        order = keys.to(found.device).masked_fill(found < 0, 2**62).argsort(dim=2)
-        return found.gather(2, order[:, :, :count])
+        order = keys.to(neighbours.device).masked_fill(neighbours < 0, 2**62).argsort(dim=2)
+        return neighbours.gather(2, order[:, :, :count])
 
     of_audio, of_text = drawn(positions.fine_audio, "audio"), drawn(positions.fine_text, "text")
     return positions._replace(fine_audio=of_audio, fine_text=of_text)

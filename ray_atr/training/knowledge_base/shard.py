@@ -58,12 +58,12 @@ class BaseShard:
         if version not in self._begun:
             raise RuntimeError(f"part {self.part.number} of {self.part.of} was lost while version {version} was built")
         limit_threads(self._threads)
-        made = getattr(self._begun[version], step)(*arguments)
-        if not isinstance(made, Snapshot):
-            return made
+        result = getattr(self._begun[version], step)(*arguments)
+        if not isinstance(result, Snapshot):
+            return result
         # Read from the file from now on: a copy in memory would double the memory of a part.
         self._begun = {}
-        save_version(made, self.folder)
+        save_version(result, self.folder)
         return None
 
     def get(self, version: int) -> Snapshot:

@@ -51,7 +51,7 @@ class Exchange:
         # gloo cannot exchange tensors on a GPU.
         self.is_on_cpu = has_group() and dist.get_backend() == "gloo"
 
-    def asked(self, rank: int) -> list[int]:
+    def searchers_of(self, rank: int) -> list[int]:
         """The workers that search the parts for a worker; the workers of a part take turns."""
         teams = (BasePart(number, self.parts).workers(self.size) for number in range(self.parts))
         return [team[rank % len(team)] for team in teams]
@@ -67,13 +67,13 @@ class Exchange:
 
     def swapped(self, own: Tensor, to: dict[int, int], by: dict[int, int]) -> Tensor:
         """Send rows of `own` [n, ...], `to` (number of rows by rank), and return those received, `by` (the same)."""
-        here = own.device
+        device = own.device
         sent = (own.cpu() if self.is_on_cpu else own).contiguous()
         received = sent.new_empty(sum(by.values()), *sent.shape[1:])
         dist.all_to_all_single(
             received, sent, [by.get(r, 0) for r in range(self.size)], [to.get(r, 0) for r in range(self.size)]
         )
-        return received.to(here)
+        return received.to(device)
 
     def gathered(self, own: Tensor, lengths: Sequence[int]) -> Tensor:
         """The workers' rows concatenated in rank order; `lengths` are their numbers of rows."""
@@ -108,19 +108,19 @@ class ShardedRows:
         """(scores, positions), both [B, min(k, N)], of this worker's queries [B, D]; -inf and any position if there is none."""
         exchange, k = self.exchange, min(k, self.count)
         counts, widths = zip(*exchange.numbers(len(queries), k), strict=True)
-        asked, askers = exchange.asked(exchange.rank), exchange.askers()
+        searchers, askers = exchange.searchers_of(exchange.rank), exchange.askers()
         theirs = exchange.swapped(
-            queries.repeat(len(asked), 1), dict.fromkeys(asked, len(queries)), {r: counts[r] for r in askers}
+            queries.repeat(len(searchers), 1), dict.fromkeys(searchers, len(queries)), {r: counts[r] for r in askers}
         )
         scores, positions = [], []
-        for rank, some in zip(askers, theirs.split([counts[r] for r in askers]), strict=True):
-            best = self._search(some, widths[rank])
+        for rank, rank_queries in zip(askers, theirs.split([counts[r] for r in askers]), strict=True):
+            best = self._search(rank_queries, widths[rank])
             scores.append(best[0].flatten())
             positions.append(best[1].flatten())
         back = {r: counts[r] * widths[r] for r in askers}
-        own = dict.fromkeys(asked, len(queries) * k)
+        own = dict.fromkeys(searchers, len(queries) * k)
         of_parts = (exchange.swapped(torch.cat(every), back, own) for every in (scores, positions))
-        shape = (len(asked), len(queries), k)
+        shape = (len(searchers), len(queries), k)
         all_scores, all_positions = (values.view(shape).transpose(0, 1).flatten(1) for values in of_parts)
         best = best_first(all_scores, all_positions, k)
         return self.equal.in_order(*best) if self.equal.any_equal else best
@@ -130,8 +130,8 @@ class ShardedRows:
         scores = queries.new_full((len(queries), k), -torch.inf)
         positions = torch.zeros(len(queries), k, dtype=torch.int64, device=queries.device)
         if len(queries) and len(self.own.rows):
-            found, where = self.own.top_k(queries, k)
-            scores[:, : found.shape[1]], positions[:, : found.shape[1]] = found, where + self.first
+            values, where = self.own.top_k(queries, k)
+            scores[:, : values.shape[1]], positions[:, : values.shape[1]] = values, where + self.first
         return scores, positions
 
     def take(self, positions: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def in_utf8(ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.bytes_]:
 
 
 class Names(NamedTuple):
-    """Of all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool."""
+    """What identifies all entries of a base: ids [N] `in_utf8`, groups [N] int64, text_mask [L, N] bool."""
 
     ids: NDArray[np.bytes_]
     groups: NDArray[np.int64]
@@ -145,10 +145,10 @@ def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
     wanted, audio, text, cluster = part.rows(len(first)), [], [], []
     for piece in pieces:
         own = piece.rows
-        here = slice(max(wanted.start, own.start) - own.start, max(0, min(wanted.stop, own.stop) - own.start))
-        audio.append(piece.audio[here])
-        text.append(piece.text[:, here])
-        cluster.append(piece.cluster[here])
+        own_rows = slice(max(wanted.start, own.start) - own.start, max(0, min(wanted.stop, own.stop) - own.start))
+        audio.append(piece.audio[own_rows])
+        text.append(piece.text[:, own_rows])
+        cluster.append(piece.cluster[own_rows])
     return replace(
         first, audio=_joined(audio, 0), text=_joined(text, 1), cluster=_joined(cluster, 0), part=part
     )  # fmt: skip
@@ -225,8 +225,8 @@ def save_version(snapshot: Snapshot, folder: Path) -> None:
 def load_version(folder: Path, version: int, part: BasePart = WHOLE) -> Snapshot:
     """A version or a part of it, assembled from other parts if needed. ValueError if it is not in the folder."""
     if version not in versions_of_part(folder, part):
-        for one, count, parts in sorted(_versions_and_parts(folder), key=lambda entry: entry[1]):
-            if one == version and len(parts) == count:
+        for stored, count, parts in sorted(_versions_and_parts(folder), key=lambda entry: entry[1]):
+            if stored == version and len(parts) == count:
                 pieces = [load(version_folder(folder, version, BasePart(number, count))) for number in range(count)]
                 return part_of(pieces, part)
     return load(version_folder(folder, version, part))

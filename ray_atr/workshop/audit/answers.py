@@ -37,7 +37,7 @@ class ListeningSample(NamedTuple):
 
 
 def sample_of(posteriors: PairPosteriors, count: int, seed: int) -> ListeningSample:
-    """Which of the judged pairs to listen to. ValueError if they are too few for the strata."""
+    """Which of the audited pairs to listen to. ValueError if they are too few for the strata."""
     strata = strata_of(posteriors.p_value, posteriors.wrong_share)
     drawn = draw(strata, count, seed)
     return ListeningSample(drawn, strata[drawn], np.bincount(strata, minlength=STRATA))

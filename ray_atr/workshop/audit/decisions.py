@@ -42,7 +42,7 @@ class Applied:
     """The cleaned data set, and how many captions were dropped and fixed, and clips left without any.
 
     `unaligned`: further captions that are left out, without which caption j would not be one sentence in every language.
-    `unaudited`: languages of the split that the audit did not judge, whose captions stay as they are.
+    `unaudited`: languages of the split that were not audited, whose captions stay as they are.
     """
 
     manifest: Manifest

@@ -66,7 +66,7 @@ def same_bytes(digests: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield earlier, number
 
 
-def same_sound(fingerprints: NDArray[np.int8], at_least: float = SAME) -> Iterator[tuple[int, int]]:
+def same_sound(fingerprints: NDArray[np.int8]) -> Iterator[tuple[int, int]]:
     """Pairs (i, j), i < j, of clips [N, n] whose fingerprints agree. Time grows with N^2: about ten seconds for 50,000 clips."""
     lengths = np.sqrt(np.count_nonzero(fingerprints, axis=1).astype(np.float32))
     decoded = np.flatnonzero(lengths)
@@ -79,6 +79,6 @@ def same_sound(fingerprints: NDArray[np.int8], at_least: float = SAME) -> Iterat
     for start in range(0, len(decoded), ROWS):
         rows = block(start)
         for other in range(start, len(decoded), ROWS):
-            for i, j in (rows @ block(other).T >= at_least).nonzero().tolist():
+            for i, j in (rows @ block(other).T >= SAME).nonzero().tolist():
                 if start + i < other + j:
                     yield int(decoded[start + i]), int(decoded[other + j])
