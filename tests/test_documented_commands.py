@@ -78,6 +78,7 @@ def in_english(experiment: Experiment) -> Experiment:
 def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of each command replaced, after all checks that need no data."""
     work: dict[str, Callable[..., Any]] = {
+        "ray_atr.cli.experiment_options.ExperimentOptions.require_data": Mock(),
         "ray_atr.cli.running.open_run": understood,
         "ray_atr.cli.running._create": understood,
         "ray_atr.cli.running.estimate": understood,

@@ -369,12 +369,12 @@ def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(
 
 
 def test_an_estimate_tunes_nothing_and_counts_the_tuning(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[SweepPlan] = []
-    monkeypatch.setattr("ray_atr.cli.running.estimate", lambda _, plan, *rest, **__: plans.append(plan) or MagicMock())
+    estimated = MagicMock()
+    monkeypatch.setattr("ray_atr.cli.running.estimate", estimated)
     arguments = ["--methods", "small_loss", "--tune", "3", "--noise", "0.4", "--seeds", "0", "1", "--estimate"]
     main("sweep", "correspondence", arguments=arguments)
-    (plan,) = plans
-    assert [point["data.noise.ratio"] for point in plan.search.points] == [0.4, 0.4, 0.5, 0.5, 0.5]  # type: ignore[union-attr]
+    points = estimated.call_args.args[1].search.points
+    assert [point["data.noise.ratio"] for point in points] == [0.4, 0.4, 0.5, 0.5, 0.5]
     assert list(home.iterdir()) == []
 
 

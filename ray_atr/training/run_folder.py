@@ -271,8 +271,9 @@ class RunFolder:
     def open(path: str | Location) -> RunFolder:
         """Open an existing run folder. ValueError if it is none; StorageError if its storage cannot be reached."""
         folder = storage.locate(path)
-        if not storage.file_exists(folder / "sweep.json"):
-            raise ValueError(f"{folder}: not a run folder (sweep.json is missing)")
+        for name in ("sweep.json", "experiment.json"):
+            if not storage.file_exists(folder / name):
+                raise ValueError(f"{folder}: not a run folder ({name} is missing)")
         return RunFolder(folder)
 
     @property

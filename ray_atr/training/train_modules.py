@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from ray_atr.common.override import override
 from ray_atr.common.positives import caption_groups
 from ray_atr.common.settings import refuse
 from ray_atr.data.stream import evaluation_plan, steps_per_epoch, training_plan
@@ -26,6 +27,7 @@ from ray_atr.objectives.pairs.learned import LearnedParameters
 from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
 from ray_atr.training.checks import check_metric
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import check_finite, nothing_compared
 
@@ -114,6 +116,11 @@ def train(
         if not isinstance(module, nn.Module):
             raise refuse(name, module, "a module of torch (torch.nn.Module)")
     _check(objective, data, validation, patience)
+    # Within the bounds of the settings of the same names.
+    numbers = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
+    override(Experiment(), {"seed": seed, **{f"train.{name}": number for name, number in numbers.items()}})
+    if not clip_norm >= 0:
+        raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
         check_metric(select_by, "select_by", data.languages)
     model = _Model(audio, text, objective, _width(audio, data))
@@ -253,5 +260,7 @@ def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, pati
         raise refuse("data.languages", list(data.languages), "one language or more")
     if patience and validation is None:
         raise refuse("patience", patience, "0 without a validation set")
+    if validation is not None and not len(validation):
+        raise refuse("validation", "no clips", "one clip or more")
     if validation is not None and list(validation.languages) != list(data.languages):
         raise refuse("validation.languages", list(validation.languages), f"{list(data.languages)}, as in training")

@@ -77,7 +77,7 @@ def test_few_seeds_are_warned_of(run: Path) -> None:
 
 
 def test_points_are_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
-    space = {"objective": ["contrastive", "kcl", "m_ltm", "triplet"], "seed": [0, 1, 2]}
+    space: dict[str, list[Any]] = {"objective": ["contrastive", "kcl", "m_ltm", "triplet"], "seed": [0, 1, 2]}
     # Without seed 0 of the first, seed 2 of the second, and all but seed 0 of the last.
     run = write_run(tmp_path / "run", space, failed=(0, 5, 10, 11))
     for objective in space["objective"]:

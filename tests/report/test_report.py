@@ -357,6 +357,10 @@ def test_no_run_folder_and_no_trials_are_clear_mistakes(tmp_path):
     (empty / "trials").mkdir()
     with pytest.raises(ValueError, match="no trials yet"):
         write_report(empty)
+    run = write_run(tmp_path / "without", {"objective": ["contrastive"]})
+    (run / "experiment.json").unlink()
+    with pytest.raises(ValueError, match=r"without: not a run folder \(experiment.json is missing\)"):
+        read_runs([run])
 
 
 @pytest.mark.parametrize("heights", [[1.0, 1.1, 1.2], [0.0, 5.0, 5.0, 5.1], [3.0], [2.0, 1.0, 1.5, 9.0]])

@@ -140,6 +140,11 @@ def test_it_stops_early_and_leaves_the_best_weights() -> None:
     assert not torch.equal(audio.weight, states[-1])
 
 
+class NoNumbers(Numbers):
+    def __len__(self) -> int:
+        return 0
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -150,6 +155,12 @@ def test_it_stops_early_and_leaves_the_best_weights() -> None:
         ({"audio": lambda clips: clips}, "audio: got .*; allowed a module of torch"),
         ({"patience": 2}, "patience: got 2; allowed 0 without a validation set"),
         ({"batch_size": 9}, "train.batch_size: got 9; allowed at most 8"),
+        ({"batch_size": 1}, "train.batch_size: got 1; allowed"),
+        ({"epochs": 0}, "train.epochs: got 0; allowed"),
+        ({"epochs": 1.5}, "train.epochs: got 1.5; allowed"),
+        ({"validation": NoNumbers()}, "validation: got 'no clips'; allowed one clip or more"),
+        ({"clip_norm": -1.0}, "clip_norm: got -1.0; allowed"),
+        ({"seed": 1.5}, "seed: got 1.5; allowed"),
         (
             {"validation": Numbers(), "select_by": "text_to_audio/mean/recal_at_1"},
             "did you mean text_to_audio/mean/rec",
