@@ -387,7 +387,7 @@ def test_columns_of_tables_and_tensors_of_any_float_are_taken(tmp_path: Path) ->
     expected, texts = retriever.encode_audio([WAVEFORMS[0]] * 2, 16_000), ["a low tone", "a high tone"]
     for kind in (object, np.str_):
         torch.testing.assert_close(retriever.encode_audio(np.array([str(tmp_path / "a.wav")] * 2, kind)), expected)
-        assert torch.equal(retriever.encode_text(np.array(texts, kind)), retriever.encode_text(texts))  # type: ignore[arg-type]
+        assert torch.equal(retriever.encode_text(np.array(texts, kind)), retriever.encode_text(texts))
     rounded = retriever.encode_audio(torch.from_numpy(WAVEFORMS[0]).bfloat16().requires_grad_(), 16_000)
     torch.testing.assert_close(rounded, expected[:1], atol=0.02, rtol=0)
 
@@ -418,7 +418,7 @@ def test_vectors_in_16_bits_or_of_numpy_are_compared_in_32(metric: str) -> None:
     text, audio = retriever.encode_text(["a low tone", "a high tone"]), retriever.encode_audio(WAVEFORMS, 16_000)
     expected = retriever.similarity(text, audio.half().float())
     for given in (audio.half(), audio.half().numpy()):
-        found = retriever.similarity(text, given)  # type: ignore[arg-type]
+        found = retriever.similarity(text, given)
         assert found.dtype == torch.float32
         assert torch.equal(found, expected)
 

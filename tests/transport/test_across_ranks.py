@@ -93,7 +93,7 @@ def plan_of(name: str, outer: str, ranks: Ranks | None) -> tuple[Tensor, Tensor]
 
 def comparison_of(change: str, u: Tensor, v: Tensor) -> Comparison:
     generator = torch.Generator().manual_seed(4)
-    more: dict[str, Any] = {"clean_share": CleanShare(0.6, found=1.0)}
+    more: dict[str, Any] = {"clean_share": CleanShare(0.6, found_share=1.0)}
     if change == "positives":
         groups = torch.randint(0, N // 2, (N,), generator=generator)
         more["positives"] = groups[:, None] == groups

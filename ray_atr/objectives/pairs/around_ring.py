@@ -263,7 +263,7 @@ class SigmoidTiles(TileLoss):
         return slopes.mul_(counts)
 
 
-Tiles = TypeVar("Seen", bound=TileLoss)
+Tiles = TypeVar("Tiles", bound=TileLoss)
 
 
 def losses_around_ring(
