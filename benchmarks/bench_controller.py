@@ -67,7 +67,7 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
         opened[0], began = 0, time.process_time()
         queue = TrialQueue(run, plan, lambda point: None)
         prepared = time.process_time() - began
-        progress = ConsoleProgress(epochs, say=lambda line: None)
+        progress = ConsoleProgress(epochs, echo=lambda line: None)
         progress.sweep_started(trials, 0)
         recording = Recording([progress], CommonFailure())
         working: deque[tuple[Any, int]] = deque()

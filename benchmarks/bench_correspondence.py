@@ -84,7 +84,7 @@ class Took:
 
 def an_epoch(experiment: Experiment, home: Path, folder: Path) -> Callable[[Took], None]:
     """What trains one epoch more whenever it is called, from batches that are in memory, and says what it took."""
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     group, clock = WorkerGroup(), Clock()
     data = TrainingData(experiment, prepared, group)
     state = first_state(data, folder)

@@ -80,7 +80,7 @@ def in_fork(work: Callable[[], list[float]]) -> list[float]:
 
 def made_ready(experiment: Experiment, home: Path) -> list[float]:
     """Data, features and tokeniser are there."""
-    prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepare(experiment, home, use_ray=False, echo=lambda message: None)
     return []
 
 
@@ -99,7 +99,7 @@ def taken(name: str, home: Path) -> list[float]:
     experiment = override(RECIPES[recipe](), {**DATA, **changes})
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
-        prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+        prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
         train_trial(experiment, prepared, Path(folder), lambda row: None, use_ray_data=False)
         seconds = time.process_time() - began
         disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

@@ -66,7 +66,7 @@ def anew(prepared: Prepared, experiment: Experiment) -> Prepared:
 def trial(experiment: Experiment, home: Path, *, is_anew: bool = False) -> tuple[float, float]:
     """Seconds of a trial from its start to its tested best retriever, and its last epoch's loss."""
     started = time.perf_counter()
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     reports: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         inputs = anew(prepared, experiment) if is_anew else prepared
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     experiment = frozen(options.clips, options.epochs, options.size)
     with tempfile.TemporaryDirectory() as home:
         started = time.perf_counter()
-        prepare(experiment, Path(home), use_ray=False, say=lambda message: None)
+        prepare(experiment, Path(home), use_ray=False, echo=lambda message: None)
         print(f"data made, decoded and encoded once: {time.perf_counter() - started:.1f} s")
         # What the first trial of a process imports is nobody's cost.
         trial(experiment, Path(home))

@@ -53,7 +53,7 @@ def make_index(folder: Path, clips: int) -> str:
         "train.epochs": 1,
     }
     experiment = override(RECIPES["from_scratch"](), settings)
-    prepared = prepare(experiment, folder, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, folder, use_ray=False, echo=lambda message: None)
     train_trial(experiment, prepared, folder / "run", lambda metrics: None, use_ray_data=False)
     data = ensure_soundscapes(experiment.data.soundscapes, folder / "data")
     build_index(str(folder / "run" / BEST), str(data), str(folder / "index"))

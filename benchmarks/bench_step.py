@@ -84,7 +84,7 @@ class PlainLoop:
 def compare(name: str, home: Path, steps: int, batch: int, rounds: int) -> None:
     """CPU time of the same steps in both loops."""
     experiment = experiment_with(TOWERS[name], steps * batch, batch)
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     group = WorkerGroup()
     with tempfile.TemporaryDirectory() as folder:
         data = TrainingData(experiment, prepared, group)
@@ -135,7 +135,7 @@ def shares(home: Path, steps: int, batch: int) -> None:
     """Seconds by part of a whole run without Ray, as every run logs them (`seconds/...`)."""
     name = "a text tower of 6 layers"
     experiment = override(experiment_with(TOWERS[name], steps * batch, batch), {"train.epochs": 3})
-    prepared: Prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared: Prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         train_trial(experiment, prepared, Path(folder), rows.append, use_ray_data=False)

@@ -95,7 +95,7 @@ def seconds_without_ray(experiment: Experiment, prepared: Prepared, folder: Path
 
 def seconds_with_a_worker(experiment: Experiment, home: Path, name: str) -> float:
     run = RunFolder.create(home / "runs" / name, override(experiment, {"scaling.workers": 1}), {"name": "bench"})
-    sweep(run, [{}], home, say=lambda message: None)
+    sweep(run, [{}], home, echo=lambda message: None)
     rows = next(iter(run.trials())).epochs()
     return float(rows[-1]["time"] - rows[0]["time"])
 

@@ -86,7 +86,7 @@ def seconds_of_an_epoch(home: Path, options: Beside, *, is_beside: bool) -> floa
     sizes = {f"data.soundscapes.num_{split}": options.clips for split in ("train", "val")}
     changes = {"train.epochs": options.epochs, "scaling.workers": 1, "scaling.validate_beside": is_beside, **sizes}
     experiment = with_languages(override(RECIPES["from_scratch"](), {**changes, "tracking.mlflow": False}))
-    prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepare(experiment, home, use_ray=False, echo=lambda message: None)
     folder = home / f"run-{is_beside}"
     run_trial(experiment, folder, home, [], print)
     rows = load_checkpoint(folder / LAST)["progress"]["history"]
@@ -103,7 +103,7 @@ def seconds_of_an_epoch(home: Path, options: Beside, *, is_beside: bool) -> floa
 def of_an_epoch(home: Path) -> dict[str, Callable[[], object]]:
     """A validation as it is at the end of an epoch of small towers from scratch, by ranking."""
     experiment = with_languages(override(RECIPES["from_scratch"](), {"objective": "m_ltm"}))
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     features = open_features(prepared.features, experiment.data.validation_split)
 
     def validate(ranking: str) -> Callable[[], object]:

@@ -38,7 +38,7 @@ AUTO = {
 
 def training_data(experiment: Experiment, home: Path) -> TrainingData:
     """The training split with its wrong captions, as a run reads it."""
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     return TrainingData(with_languages(experiment), prepared, WorkerGroup())
 
 

@@ -166,7 +166,7 @@ def one_pack(
             options=PackOptions(method=method, seed=seed),
             settings=settings,
             split=split,
-            say=lambda message: None,
+            echo=lambda message: None,
         )
 
 

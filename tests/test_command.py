@@ -175,7 +175,7 @@ def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
     taken.planned.return_value = (None, None)
     taken._create.return_value = MagicMock()
-    run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, say=print)
+    run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, echo=print)
     assert taken._run.call_args.args[3].figures is figures
 
 

@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     retriever.save_pretrained(folder / "model")
     (folder / "archive").mkdir()
     soundfile.write(folder / "archive" / "sound.wav", sound, 16_000)
-    build_index(str(folder / "model"), str(folder / "archive"), str(folder / "index"), say=lambda line: None)
+    build_index(str(folder / "model"), str(folder / "archive"), str(folder / "index"), echo=lambda line: None)
     return {"retriever": retriever, "sound": sound, "folder": folder / "saved", "index": Index.open(folder / "index")}
 
 

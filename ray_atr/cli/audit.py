@@ -80,7 +80,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             cross_fit=command.cross_fit,
             encoding=command.encoding,
             progress=count,
-            say=lambda message: console.print(message, markup=False, highlight=False),
+            echo=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 

@@ -94,7 +94,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             encoding=command.encoding,
             out=command.out,
             progress=lambda name, done, total: count(f"encoding by {name}", done, total),
-            say=lambda message: console.print(message, markup=False, highlight=False),
+            echo=lambda message: console.print(message, markup=False, highlight=False),
         )
     print_evaluation(evaluated, console)
     if command.trec:
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str], program: str) -> None:
         from ray_atr.evaluation.mteb_scoring import score_tasks
 
         print_tasks(
-            score_tasks(evaluated, tasks, say=lambda message: print_plain(console, [message])), evaluated, console
+            score_tasks(evaluated, tasks, echo=lambda message: print_plain(console, [message])), evaluated, console
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import tyro
 
 from ray_atr.cli.parse import option, read_config
-from ray_atr.common.progress import Say, silent
+from ray_atr.common.progress import Echo, silent
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.training.recipes import RECIPES
 
@@ -83,7 +83,7 @@ class ExperimentOptions:
             read_manifest(source)
 
     @property
-    def write(self) -> Say:
+    def write(self) -> Echo:
         """The function that prints a line of progress."""
         return silent if self.quiet else print
 

@@ -34,8 +34,8 @@ def run(arguments: Sequence[str], program: str) -> None:
     command = parse(ExportCommand, arguments, program)
     from ray_atr.deploy.export.exporting import export
 
-    with heartbeat(f"export of {command.retriever} to {command.to}") as say:
-        report = export(command.retriever, command.to, command.out, command.comparison, say=say)
+    with heartbeat(f"export of {command.retriever} to {command.to}") as echo:
+        report = export(command.retriever, command.to, command.out, command.comparison, echo=echo)
     print(
         f"largest difference from encode_*: {report.difference:.2g}, over {report.clips} clips and {report.texts} texts"
     )

@@ -104,11 +104,11 @@ def _make(command: BuildIndex | UpdateIndex) -> None:
 
     console = Console()
 
-    def say(message: str) -> None:
+    def echo(message: str) -> None:
         console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
 
     with counting("", console, "sounds") as count:
-        common = {"encoding": command.encoding, "progress": count, "say": say}
+        common = {"encoding": command.encoding, "progress": count, "echo": echo}
         if isinstance(command, BuildIndex):
             changes = build_index(command.checkpoint, command.audio, command.out, part=command.part, **common)
             folder = command.out

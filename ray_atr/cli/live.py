@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ray_atr.cli.parse import DISPLAYED
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import counted
 from ray_atr.sweep.recording import ConsoleProgress, numbers_of
 from ray_atr.training.run_folder import TrialFolder
@@ -84,14 +84,14 @@ class LiveTable(ConsoleProgress):
 
 @contextmanager
 def shown_progress(
-    epochs_per_trial: int, say: Say, console: Console | None = None, *, is_quiet: bool = False
+    epochs_per_trial: int, echo: Echo, console: Console | None = None, *, is_quiet: bool = False
 ) -> Iterator[ConsoleProgress]:
-    """The progress display of a sweep: a table in a terminal; one line per epoch to `say` elsewhere, or with `is_quiet`."""
+    """The progress display of a sweep: a table in a terminal; one line per epoch to `echo` elsewhere, or with `is_quiet`."""
     console = console or Console()
     if is_quiet or not console.is_terminal:
-        yield ConsoleProgress(epochs_per_trial, say)
+        yield ConsoleProgress(epochs_per_trial, echo)
         return
-    table = LiveTable(epochs_per_trial, say)
+    table = LiveTable(epochs_per_trial, echo)
     DISPLAYED.set()
     try:
         # Other output goes above the table.

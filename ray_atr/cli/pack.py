@@ -47,7 +47,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     command, settings = parse_with_settings(PackCommand, arguments, program)
     from ray_atr.deploy.pack.making import make_pack
 
-    with heartbeat(f"a pack for {command.space} by {command.fit.method}") as say:
+    with heartbeat(f"a pack for {command.space} by {command.fit.method}") as echo:
         pack = make_pack(
             command.space,
             command.captions,
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             options=command.fit,
             settings=settings,
             split=command.split,
-            say=say,
+            echo=echo,
         )
     Console().print(_table(pack))
     size = f", projection.onnx {pack.projection_bytes / 1e6:.2f} MB" if pack.projection_bytes else ""

@@ -35,7 +35,7 @@ from tyro import constructors
 import ray_atr
 from ray_atr.common.digests import unsealed
 from ray_atr.common.override import as_typed, describe
-from ray_atr.common.progress import NamedProgress, Say
+from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
@@ -314,12 +314,12 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
 
 
 @contextlib.contextmanager
-def heartbeat(name: str, *, seconds: float = SECONDS, write: Say = print) -> Iterator[Say]:
-    """A `say` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
+def heartbeat(name: str, *, seconds: float = SECONDS, write: Echo = print) -> Iterator[Echo]:
+    """A `echo` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
     started = last = time.monotonic()
     lock, stop = threading.Lock(), threading.Event()
 
-    def say(message: str) -> None:
+    def echo(message: str) -> None:
         nonlocal last
         with lock:
             write(message)
@@ -329,13 +329,13 @@ def heartbeat(name: str, *, seconds: float = SECONDS, write: Say = print) -> Ite
         # A tenth early, so that a busy machine does not make the silence longer.
         while not stop.wait(seconds / 20):
             if not DISPLAYED.is_set() and time.monotonic() - last >= 0.9 * seconds:
-                say(f"... {minutes(time.monotonic() - started)} elapsed")
+                echo(f"... {minutes(time.monotonic() - started)} elapsed")
 
-    say(name)
+    echo(name)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
     thread.start()
     try:
-        yield say
+        yield echo
     finally:
         stop.set()
         thread.join()

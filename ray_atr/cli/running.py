@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
 from ray_atr.common.override import flatten, override
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
 from ray_atr.common.settings import counted, refuse, require_known
@@ -50,7 +50,7 @@ def run_plan(
     make_plan: MakePlan,
     varied: Varied,
     *,
-    say: Say,
+    echo: Echo,
 ) -> None:
     """Run a plan from the command line and end with its tables and the commands that continue it. Raises ValueError for
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
@@ -71,7 +71,7 @@ def run_plan(
     resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:
-        print(*estimate(experiment, plan, home(), say=say).lines(experiment), sep="\n")
+        print(*estimate(experiment, plan, home(), echo=echo).lines(experiment), sep="\n")
         return
     last = resumed.info if resumed is not None else {}
     how = replace(
@@ -82,7 +82,7 @@ def run_plan(
     )
     run = resumed or _create(name, experiment, plan, options, how, options.recipe_of(settings))
     with advising(f"resume it with {run.resuming}"), run.locked():
-        _run(run, experiment, plan, how, is_new=resumed is None, say=say)
+        _run(run, experiment, plan, how, is_new=resumed is None, echo=echo)
 
 
 def planned(
@@ -117,7 +117,9 @@ def planned(
     return experiment, plan
 
 
-def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, say: Say) -> None:
+def _run(
+    run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, echo: Echo
+) -> None:
     # What was added to a sweep, and the resources that it resumes with.
     now = {**describe_plan(plan), **kept_options(how)}
     if not is_new and {**run.info, **now} != run.info:
@@ -127,7 +129,7 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
-    listeners: list[SweepListener] = [FirstEpoch(say)]
+    listeners: list[SweepListener] = [FirstEpoch(echo)]
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
@@ -135,9 +137,9 @@ def _run(run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOpti
     started = time.monotonic()
     choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed}
     try:
-        with shown_progress(experiment.train.epochs, say, is_quiet=how.quiet) as progress:
+        with shown_progress(experiment.train.epochs, echo, is_quiet=how.quiet) as progress:
             listeners = [progress, *listeners]
-            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != NEVER, say=say, **choices)
+            result = sweep(run, plan, home(), listeners=listeners, use_ray=how.ray != NEVER, echo=echo, **choices)
     except RayStartError:
         if is_new:
             # Nothing has run, so the folder is removed for the next attempt.

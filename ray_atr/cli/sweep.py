@@ -50,21 +50,21 @@ def run(arguments: Sequence[str], program: str) -> None:
         raise refuse(program, arguments[0], allowed, nearest(arguments[0], names))
     options, settings = parse_with_settings(SearchOptions, arguments, program, COMMAND_OF)
     options.require_data(settings)
-    with heartbeat("starting", write=options.write) as say:
+    with heartbeat("starting", write=options.write) as echo:
         from ray_atr.cli.running import plan_search, run_plan, varied_by
 
         varied = varied_by(options)
-        run_plan("sweep", options, settings, partial(plan_search, options), varied, say=say)
+        run_plan("sweep", options, settings, partial(plan_search, options), varied, echo=echo)
 
 
 def compare(comparison: type[ComparisonSweep], arguments: Sequence[str], program: str) -> None:
     """Run a comparison's points; `--resume` alone continues with those of the run folder."""
     options, settings = parse_with_settings(comparison, arguments, program, COMMAND_OF)
     options.require_data(settings)
-    with heartbeat("starting", write=options.write) as say:
+    with heartbeat("starting", write=options.write) as echo:
         from ray_atr.cli.running import plan_points, run_plan, values_of
 
         options = options.before(settings)
         varied = values_of(options)
         name = f"sweep_{options.name}"
-        run_plan(name, options, settings, lambda _, resumed: plan_points(options, resumed), varied, say=say)
+        run_plan(name, options, settings, lambda _, resumed: plan_points(options, resumed), varied, echo=echo)

@@ -21,9 +21,9 @@ OPTIONS = TrainOptions
 def run(arguments: Sequence[str], program: str) -> None:
     options, settings = parse_with_settings(TrainOptions, arguments, program, COMMAND_OF)
     options.require_data(settings)
-    with heartbeat("starting", write=options.write) as say:
+    with heartbeat("starting", write=options.write) as echo:
         from ray_atr.cli.running import run_plan
         from ray_atr.sweep import FixedPoints, SweepPlan
 
         plan = SweepPlan(FixedPoints([{}]))
-        run_plan("train", options, settings, lambda *_: plan, {}, say=say)
+        run_plan("train", options, settings, lambda *_: plan, {}, echo=echo)

@@ -154,7 +154,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
                     listeners=[progress],
                     concurrency=options.concurrency,
                     use_ray=ray_of(options, None) != NEVER,
-                    say=options.write,
+                    echo=options.write,
                 )
             if result.num_left and result.common_failure is None:
                 raise KeyboardInterrupt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 """Takes a line to print."""
 CountProgress = Callable[[int, int], None]
 """Takes the number done and the total."""

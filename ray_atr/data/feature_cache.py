@@ -31,7 +31,7 @@ from ray_atr.common.caches import cache_key, lock_of, mark_used
 from ray_atr.common.digests import DIGESTS_FILE, digests_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import Say, silent
+from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
@@ -144,13 +144,13 @@ def ensure_features(
     *,
     in_windows: bool = False,
     use_ray: bool = True,
-    say: Say = silent,
+    echo: Echo = silent,
     store: str = "",
     streamed: str = "",
 ) -> Path:
     """The folder of cached features, computed now if it is missing. Interrupted work continues shard by shard.
     in_windows   features of every window of long clips; else clips are cut to one window.
-    say          gets lines about the progress.
+    echo         gets lines about the progress.
     store        folder or URL that holds the features instead of this node's disk, for all nodes.
     streamed     a split of which nothing is computed now: its features are computed from the shards when they are read.
 
@@ -171,7 +171,7 @@ def ensure_features(
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         if not is_complete(folder) and (stored is None or not fetch_folder(stored, folder)):
-            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, say)
+            _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, echo)
     return folder
 
 
@@ -238,7 +238,7 @@ class Work:
             yield ids, windows
 
 
-def _compute(work: Work, use_ray: bool, say: Say) -> None:
+def _compute(work: Work, use_ray: bool, echo: Echo) -> None:
     manifest, folder = work.manifest, work.here.folder
     files = [work.file(position) for position in range(len(manifest.shards))]
     place = folder if work.store is None else work.store
@@ -252,7 +252,7 @@ def _compute(work: Work, use_ray: bool, say: Say) -> None:
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
         kind = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
-        say(f"{kind} {done:,} of {counted(total, 'clip')}")
+        echo(f"{kind} {done:,} of {counted(total, 'clip')}")
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
         of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES, LANGUAGES, language_codes
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import Settings, refuse, setting, wing
 
 NUM_PARAPHRASES = 5
@@ -46,9 +46,9 @@ class SoundscapesSettings(Settings):
         return f"soundscapes-{self.seed}-{split}-{index:06d}"
 
 
-def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
+def ensure_soundscapes(settings: SoundscapesSettings, home: Path, echo: Echo = print) -> Path:
     """The folder in `home` with the data set of these settings; made if it does not exist."""
-    folder: Path = wing("workshop.soundscapes.clips").ensure_soundscapes(settings, home, say)
+    folder: Path = wing("workshop.soundscapes.clips").ensure_soundscapes(settings, home, echo)
     return folder
 
 

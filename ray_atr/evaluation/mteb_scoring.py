@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import refuse, require_extra, shortened
 from ray_atr.common.storage import Location, file_exists, locate, make_folder, write_text
 from ray_atr.data.caption_vectors import has_vectors
@@ -72,7 +72,7 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
     return tasks
 
 
-def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = print) -> list[TaskScore]:
+def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, echo: Echo = print) -> list[TaskScore]:
     """Let MTEB score the evaluation's first retriever; its results are `mteb/<task>.json` in the evaluation's folder.
 
     ValueError for a data set that cannot be fetched.
@@ -92,7 +92,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, say: Say = pr
     scores = []
     for task in tasks:
         name = task.metadata.name
-        say(f"MTEB: {name}")
+        echo(f"MTEB: {name}")
         has_bars = not are_progress_bars_disabled()
         disable_progress_bars()
         try:

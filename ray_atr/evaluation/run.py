@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import xxhash
 
-from ray_atr.common.progress import NamedProgress, Say, silent
+from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.runtime import code_name, code_version, home
 from ray_atr.common.settings import refuse, wing
 from ray_atr.common.storage import (
@@ -78,7 +78,7 @@ def evaluate(
     encoding: Encoding | None = None,
     out: str | Location | None = None,
     progress: NamedProgress = silent,
-    say: Say = print,
+    echo: Echo = print,
 ) -> Evaluated:
     """Evaluate a checkpoint, or the mean of several that differ in their seed, and compare it with a baseline.
 
@@ -88,7 +88,7 @@ def evaluate(
     encoding      where the clips are encoded and in which batches; None: by Ray's workers. `Encoding(ray="never")` stays in
                   this process.
     out           a new folder or URL for the page and the scores; None: `runs/evaluate-<time>`.
-    progress, say  called with what progresses, and with lines of text.
+    progress, echo  called with what progresses, and with lines of text.
 
     Returns the folder and the page; the metrics are in `.page.metrics`. Raises ValueError for bad input before anything is
     encoded or written.
@@ -107,7 +107,7 @@ def evaluate(
     others = [] if earlier else [find_checkpoint(path, "baseline") for path in baseline]
     check_seeds(others, "baseline")
     folder = _new_folder(out)
-    manifest = read_manifest(data_folder(options.data, opened[0], say))
+    manifest = read_manifest(data_folder(options.data, opened[0], echo))
     options = dataclasses.replace(options, split=options.split or own_split(manifest, opened[0]))
     eval_split = read_eval_split(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
@@ -126,7 +126,7 @@ def evaluate(
     embedded, first = model(opened[0])
     runs = [first, *(model(checkpoint)[1] for checkpoint in opened[1:])]
     compared_with: list[Samples] = stored or [model(checkpoint)[1].samples for checkpoint in others]
-    say("intervals and pictures")
+    echo("intervals and pictures")
     names = _joint([checkpoint.name for checkpoint in opened])
     page = compose_page(
         _title(names, opened[0], eval_split),
@@ -149,7 +149,7 @@ def evaluate(
     )
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
-    cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], say))
+    cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], echo))
     # In this process, also if the encoders were in others.
     source = EncodingSource.from_retriever(
         opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
@@ -164,7 +164,7 @@ def evaluate(
             for number, run in enumerate(runs):
                 np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
             if options.mlflow:
-                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, say))
+                run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, echo))
     return Evaluated(folder, page, run_id, opened[0], eval_split, embedded)
 
 
@@ -175,7 +175,7 @@ def own_split(manifest: Manifest, checkpoint: Checkpoint) -> str:
     return data.validation_split if has_validation_alone else data.test_split
 
 
-def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
+def data_folder(data: str, checkpoint: Checkpoint, echo: Echo) -> str:
     """The given data set, else that of the training; soundscapes are made if missing. ValueError if neither is known."""
     trained = checkpoint.experiment.data if checkpoint.experiment is not None else None
     if not data and trained is None:
@@ -185,7 +185,7 @@ def data_folder(data: str, checkpoint: Checkpoint, say: Say) -> str:
     if source != "soundscapes":
         return source
     settings = trained.soundscapes if trained is not None and trained.source == "soundscapes" else SoundscapesSettings()
-    return str(ensure_soundscapes(settings, home() / "data", say=say))
+    return str(ensure_soundscapes(settings, home() / "data", echo=echo))
 
 
 def _new_folder(out: str | Location | None) -> Location:
@@ -324,7 +324,7 @@ def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
 
 @contextmanager
 def tracked_evaluation(
-    folder: Location, files: Path, page: Page, experiment: Experiment | None, say: Say
+    folder: Location, files: Path, page: Page, experiment: Experiment | None, echo: Echo
 ) -> Iterator[str | None]:
     """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow is not reached.
 
@@ -351,7 +351,7 @@ def tracked_evaluation(
         log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
         client.log_artifacts(run_id, str(files), "evaluation")
     except (MlflowException, OSError) as error:
-        say(f"MLflow at {store}: {brief(error)}; results are in {folder}")
+        echo(f"MLflow at {store}: {brief(error)}; results are in {folder}")
         yield None
         return
     status = "FAILED"

@@ -20,7 +20,7 @@ from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.sweep.search import History, Observation, SweepPlan
 from ray_atr.sweep.space import Point
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Say
+from ray_atr.training.inputs import Echo
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import RUNNING, trial_name
 from ray_atr.training.step import NonFiniteError
@@ -97,7 +97,7 @@ class Estimate:
         return lines + [f"  would fail: {words}" for words in self.failed]
 
 
-def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print) -> Estimate:
+def estimate(base: Experiment, plan: SweepPlan, home: Path, *, echo: Echo = print) -> Estimate:
     """Prepare the data of a plan, then measure its kinds of trials. Only the prepared data stay on disk.
 
     ValueError if every kind that was measured fails.
@@ -108,7 +108,7 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     experiments = [override(base, overridden) for overridden in overrides] or [base]
     if base.scaling.gpus_per_worker == 0:
         torch.set_num_threads(max(1, int(base.scaling.cpus_per_worker)))
-    prepare_all(experiments, home, say, use_ray=False)
+    prepare_all(experiments, home, echo, use_ray=False)
     kinds: dict[str, list[int]] = {}
     for place, experiment in enumerate(experiments):
         kinds.setdefault(kind_of(experiment), []).append(place)
@@ -119,7 +119,7 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, say: Say = print)
     for key in (list(kinds)[number * len(kinds) // most] for number in range(most)):
         place = kinds[key][0]
         name = trial_name(overrides[place]) if overrides[place] else objective_label(flatten(base))
-        say(f"measuring {name}")
+        echo(f"measuring {name}")
         folder = Path(tempfile.mkdtemp(prefix="ray_atr-estimate-"))
         try:
             costs[key] = measure_trial(experiments[place], home, folder)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import counted
 from ray_atr.sweep.race import FEWEST_CLIPS, run_race
 from ray_atr.sweep.recording import SweepListener
@@ -80,9 +80,9 @@ class Racing(SweepListener):
     """Compares the points of a sweep whenever a trial finishes, and drops those that cannot be the best."""
 
     def __init__(
-        self, run: RunFolder, plan: SweepPlan, queue: TrialQueue, say: Say, listeners: Sequence[SweepListener] = ()
+        self, run: RunFolder, plan: SweepPlan, queue: TrialQueue, echo: Echo, listeners: Sequence[SweepListener] = ()
     ) -> None:
-        self.run, self.queue, self.say, self.listeners = run, queue, say, listeners
+        self.run, self.queue, self.echo, self.listeners = run, queue, echo, listeners
         # Reference points are in no race.
         raced = [trial for trial in queue.trials if not plan.is_reference(trial.describe()["overrides"])]
         self.groups = rival_groups(run, raced, plan.space)
@@ -161,7 +161,7 @@ class Racing(SweepListener):
         sizes = [len(of_seed) for entrant in group for of_seed in entrant.scores.values()]
         if sizes and min(sizes) < FEWEST_CLIPS and not self._has_said_few:
             self._has_said_few = True
-            self.say(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
+            self.echo(f"race: no point is dropped by {min(sizes)} validation clips; it takes {FEWEST_CLIPS} or more")
 
     def _drop(self, entrant: Entrant, evidence: RaceEvidence) -> None:
         trials = {trial.trial_id: trial for trial in entrant.trials.values()}
@@ -172,7 +172,7 @@ class Racing(SweepListener):
             if DROPPED not in trial.describe():
                 trial.update(**{DROPPED: asdict(evidence)})
         if entrant.evidence is None:
-            self.say(f"race: {entrant.name} is dropped: {in_words(evidence)}")
+            self.echo(f"race: {entrant.name} is dropped: {in_words(evidence)}")
         entrant.evidence = evidence
         self.dropped.update(trials)
         for trial in self.queue.take_waiting(self.dropped):

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import counted
 from ray_atr.common.table import minutes
 from ray_atr.metrics.epoch_report import EpochReport
@@ -140,7 +140,7 @@ class ConsoleProgress(SweepListener):
     """Prints a line for each epoch: trial, epoch, recall, elapsed and remaining time."""
 
     epochs_per_trial: int
-    say: Say = print
+    echo: Echo = print
     num_trials: int | None = None
     num_ended_before: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -173,7 +173,7 @@ class ConsoleProgress(SweepListener):
             )
         )
         epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
-        self.say("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
+        self.echo("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
 
     def clock(self) -> str:
         """The elapsed time, and the remaining time if it can be estimated."""
@@ -195,15 +195,15 @@ class ConsoleProgress(SweepListener):
         self.marks.pop(trial.trial_id, None)
         result = trial.result()
         early = f", ended by train.patience after epoch {self._spared(trial)}" if result["out_of_patience"] else ""
-        self.say(f"{self._head(trial)}  finished{early}, best epoch {result['best_epoch']}")
+        self.echo(f"{self._head(trial)}  finished{early}, best epoch {result['best_epoch']}")
 
     def trial_stopped(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
-        self.say(f"{self._head(trial)}  stopped early, after {counted(self._spared(trial), 'epoch')}")
+        self.echo(f"{self._head(trial)}  stopped early, after {counted(self._spared(trial), 'epoch')}")
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)
-        self.say(f"{self._head(trial)}  FAILED: {error}")
+        self.echo(f"{self._head(trial)}  FAILED: {error}")
 
     def _spared(self, trial: TrialFolder) -> int:
         """Count the remaining epochs of a trial that was ended as done; returns the epochs that it trained."""
@@ -246,8 +246,8 @@ def numbers_of(metrics: Mapping[str, Any]) -> tuple[str, str, str]:
 class FirstEpoch(SweepListener):
     """Prints once the parts of the time until the first epoch ended: imports, Ray, data and features, start, epoch."""
 
-    def __init__(self, say: Say = print) -> None:
-        self.say, self.is_said = say, False
+    def __init__(self, echo: Echo = print) -> None:
+        self.echo, self.is_said = echo, False
         self.parts = {"imports": time.time() - psutil.Process().create_time()}
         self.starts: dict[str, float] = {}
 
@@ -267,4 +267,4 @@ class FirstEpoch(SweepListener):
         passed = time.monotonic() - begun
         parts = {**self.parts, "start of the trial": max(passed - epoch, 0.0), "epoch": min(epoch, passed)}
         named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
-        self.say(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")
+        self.echo(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")

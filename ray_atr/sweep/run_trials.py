@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.common.override import override, with_absolute_paths
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import file_exists
@@ -71,7 +71,7 @@ def sweep(
     concurrency: int | None = None,
     retry_failed: bool = False,
     use_ray: bool = True,
-    say: Say = print,
+    echo: Echo = print,
 ) -> SweepResult:
     """Run the points of a plan (or of a list of overrides) that have no result yet, on Ray Tune.
 
@@ -90,22 +90,22 @@ def sweep(
     queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
-        say(f"{done} of {len(queue.trials)} trials are in {run.path} already")
+        echo(f"{done} of {len(queue.trials)} trials are in {run.path} already")
     for listener in listeners:
         listener.sweep_started(queue.num_trials, done)
     racing = None
     if plan.scheduler == RACE:
-        racing = Racing(run, plan, queue, say, listeners)
+        racing = Racing(run, plan, queue, echo, listeners)
         racing.look()
         listeners = [*listeners, racing]
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = None
     if not queue.is_done:
-        experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, say=say)
+        experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
         if use_ray:
-            say(_announcement(queue, slots))
+            echo(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
-            # Tune pickles its scheduler, which must hold no more of the race than this: `say` and listeners may have locks.
+            # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
             is_dropped = None if racing is None else racing.dropped.__contains__
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
             with frozen_garbage():
@@ -121,7 +121,7 @@ def sweep(
         if further and given_plan.spends_spared:
             # Failed trials have been retried already, with `retry_failed`.
             run.update_info(**{SEEDS_GRANTED: [*granted, *further]})
-            say(message)
+            echo(message)
             hours = None if deadline is None else max((deadline - time.monotonic()) / 3600, 1e-9)
             return sweep(
                 run,
@@ -130,11 +130,11 @@ def sweep(
                 listeners=given_listeners,
                 concurrency=concurrency,
                 use_ray=use_ray,
-                say=say,
+                echo=echo,
             )
         if further:
             seeds = " ".join(map(str, [*racing.seeds, *further]))
-            say(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
+            echo(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
     return _result(queue, failure, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
 
 
@@ -145,7 +145,7 @@ def _make_ready(
     concurrency: int | None,
     *,
     use_ray: bool,
-    say: Say,
+    echo: Echo,
 ) -> tuple[list[Experiment], int]:
     """(the experiments known before the first trial starts, how many trials run at once). Starts Ray, decides the scaling and
     prepares the data.
@@ -154,15 +154,15 @@ def _make_ready(
     if use_ray:
         start_ray()
         seconds["Ray"] = time.monotonic() - before
-    base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, say=say)
+    base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, echo=echo)
     experiments, before = _experiments(base, queue.plan, queue), time.monotonic()
     for experiment in experiments:
         # Again, since the number of workers is decided only now.
         check_base_shards(experiment)
     slots = concurrent_trials(experiments, concurrency) if use_ray else 1
-    record_data(run, prepare_all(experiments, home, say, use_ray=use_ray))
+    record_data(run, prepare_all(experiments, home, echo, use_ray=use_ray))
     for warning in refresh_warnings(experiments):
-        say(warning)
+        echo(warning)
     seconds["data and features"] = time.monotonic() - before
     for listener in listeners:
         listener.inputs_ready(seconds)
@@ -222,13 +222,13 @@ def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[E
     return [override(base, point) for point in points] or [base]
 
 
-def prepare_all(experiments: Sequence[Experiment], home: Path, say: Say, *, use_ray: bool) -> list[Prepared]:
+def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:
     """Prepare the inputs of all experiments; once for experiments with the same inputs."""
     prepared: dict[Any, Prepared] = {}
     for experiment in experiments:
         key = preparation_key(experiment)
         if key not in prepared:
-            prepared[key] = prepare(experiment, home, use_ray=use_ray, say=say)
+            prepared[key] = prepare(experiment, home, use_ray=use_ray, echo=echo)
     return list(prepared.values())
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_atr.common.override import flatten, override
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate
@@ -147,7 +147,7 @@ def decide_scaling(
     concurrency: int | None,
     *,
     use_ray: bool,
-    say: Say,
+    echo: Echo,
 ) -> Experiment:
     """The run's experiment with the values of its `auto` settings, which are announced and written to the run folder.
 
@@ -173,5 +173,5 @@ def decide_scaling(
     experiment = override(base, decision.settings)
     run.update_experiment(experiment)
     run.update_info(scaling={"settings": decision.settings, "reason": decision.reason})
-    say(decision.line(experiment))
+    echo(decision.line(experiment))
     return experiment

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
 from ray_atr.common.jobs import Resources
-from ray_atr.common.progress import Say, silent
+from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
@@ -59,7 +59,7 @@ class Prepared:
 
     def features_of(self, experiment: Experiment, data: str) -> Path:
         """The features of another data set, of the same kind as these."""
-        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, say=silent)
+        tower = _frozen_tower("audio", experiment, self.tokenizer, self.home, use_ray=False, echo=silent)
         return _features(experiment, tower, data, is_encoded=self.is_audio_encoded)
 
     def on_this_node(self, experiment: Experiment) -> Prepared:
@@ -67,7 +67,7 @@ class Prepared:
         folders = [self.features, *([] if self.captions is None else [self.captions])]
         if all(map(is_complete, folders)) and (self.tokenizer is None or _is_complete_tokenizer(self.tokenizer)):
             return self
-        return prepare(experiment, self.home, use_ray=False, say=silent)
+        return prepare(experiment, self.home, use_ray=False, echo=silent)
 
     @property
     def frozen_weights(self) -> dict[str, Path]:
@@ -131,36 +131,36 @@ def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings
     return replace(experiment.data, noise=Noise()), experiment.model
 
 
-def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, say: Say = print) -> Prepared:
-    """The data set, its cached features and the tokeniser of an experiment, made if missing; `say` gets lines about it.
+def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: Echo = print) -> Prepared:
+    """The data set, its cached features and the tokeniser of an experiment, made if missing; `echo` gets lines about it.
 
     Raises ValueError, naming the setting, if the data set is missing or lacks a language or split.
     """
     experiment = with_languages(experiment)
     check_experiment(experiment)
     if experiment.data.source == "soundscapes":
-        folder = str(ensure_soundscapes(experiment.data.soundscapes, home / "data", say=say))
+        folder = str(ensure_soundscapes(experiment.data.soundscapes, home / "data", echo=echo))
     else:
         folder = str(locate(experiment.data.source, keeps_links=True))
     manifest = read_manifest(folder)
     tokenizer = _tokenizer(experiment, manifest, home)
     if experiment.train.learning_rate == "auto":
         rate, reason = automatic_rate(experiment.model)
-        say(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
+        echo(f"train.learning_rate: {rate:g}, chosen by auto because {reason}")
     for kind, reason in experiment.model.encoded_each_batch.items():
-        say(f"the frozen {kind} tower encodes every batch again: {reason}")
+        echo(f"the frozen {kind} tower encodes every batch again: {reason}")
     if cut := _audio_cut(experiment, manifest):
-        say(cut)
+        echo(cut)
     for line in _smaller_base(experiment, manifest):
-        say(line)
+        echo(line)
     is_audio_encoded = experiment.model.encodes_once("audio")
-    audio, text = (_frozen_tower(kind, experiment, tokenizer, home, use_ray, say) for kind in ("audio", "text"))
+    audio, text = (_frozen_tower(kind, experiment, tokenizer, home, use_ray, echo) for kind in ("audio", "text"))
     features = _features(experiment, audio, folder, is_encoded=is_audio_encoded)
     captions = None
     if experiment.model.encodes_once("text"):
         captions = ensure_text_vectors(text, folder, experiment.data.languages)
     if experiment.data.order == IN_SHARDS:
-        say(_epoch_in_shards(experiment, open_features(features, experiment.data.train_split)))
+        echo(_epoch_in_shards(experiment, open_features(features, experiment.data.train_split)))
     return Prepared(
         data=folder,
         data_hash=manifest.hash,
@@ -208,7 +208,7 @@ def _audio_cut(experiment: Experiment, manifest: Manifest) -> str:
 
 
 def _frozen_tower(
-    kind: str, experiment: Experiment, tokenizer: Path | None, home: Path, use_ray: bool, say: Say
+    kind: str, experiment: Experiment, tokenizer: Path | None, home: Path, use_ray: bool, echo: Echo
 ) -> FrozenTower:
     scaling = experiment.scaling
     encoder = Resources(
@@ -218,7 +218,7 @@ def _frozen_tower(
         setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
     )
     store, model, seed = scaling.feature_store, experiment.model, experiment.seed
-    return FrozenTower(kind, model, seed, tokenizer, home, store, encoder, use_ray, say)
+    return FrozenTower(kind, model, seed, tokenizer, home, store, encoder, use_ray, echo)
 
 
 def _features(experiment: Experiment, tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:
@@ -232,7 +232,7 @@ def _features(experiment: Experiment, tower: FrozenTower, data: str, *, is_encod
         cache_folder(tower.home, "features"),
         in_windows=model.pools_windows,
         use_ray=tower.use_ray,
-        say=tower.say,
+        echo=tower.echo,
         store=tower.store,
         streamed=settings.train_split if settings.order == IN_SHARDS else "",
     )

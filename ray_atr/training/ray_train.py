@@ -193,7 +193,7 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     is_joined = has_group()
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
-        prepared = prepare(experiment, Path(config["home"]), use_ray=False, say=silent)
+        prepared = prepare(experiment, Path(config["home"]), use_ray=False, echo=silent)
         group, make_refresher = worker_group(experiment), actor_refresher if ray.is_initialized() else None
         with on_this_node(folder) as (local, sync):
             train_trial(

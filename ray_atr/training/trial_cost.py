@@ -108,7 +108,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         # So that the first epoch is validated.
         experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
         clock = Clock()
-        prepared = prepare(experiment, home, use_ray=False, say=silent)
+        prepared = prepare(experiment, home, use_ray=False, echo=silent)
         shares = tuple(share_sizes(experiment.train.batch_size, 1))
         group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
         data = TrainingData(experiment, prepared, group)

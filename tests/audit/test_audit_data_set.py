@@ -495,7 +495,7 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
     import_vectors(VectorImport(**files, table=str(tmp_path / "pairs.csv")), tmp_path / "data")
     said: list[str] = []
     ten = CrossFit(folds=10, mispairs=2000)
-    audit = audit_data_set(str(tmp_path / "data"), None, tmp_path / "audit", cross_fit=ten, say=said.append)
+    audit = audit_data_set(str(tmp_path / "data"), None, tmp_path / "audit", cross_fit=ten, echo=said.append)
     assert said == ["not audited: captions in fra (3 clips); 20 clips or more are needed (--cross-fit.folds)"]
     facts = read_facts(audit)
     assert facts["languages"] == ["deu", "eng"]
@@ -578,7 +578,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         retriever.save_pretrained(tmp_path / "copy")
         said.clear()
         with pytest.raises(KeyboardInterrupt):
-            audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, say=said.append)
+            audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, echo=said.append)
         assert bool(said) == bool(expected)
         assert expected in "".join(said)
     assert reads == ["train"] * 3

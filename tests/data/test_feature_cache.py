@@ -71,7 +71,7 @@ def test_interrupted_work_is_taken_up_shard_by_shard(
     done = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     monkeypatch.setattr(Work, "do", do)
     said: list[str] = []
-    assert ensure_features(data, FRONT_END, tmp_path, use_ray=False, say=said.append) == folder
+    assert ensure_features(data, FRONT_END, tmp_path, use_ray=False, echo=said.append) == folder
     assert said == ["log-mel features 9 of 11 clips", "log-mel features 11 of 11 clips"]
     assert {name: (folder / name).stat().st_mtime_ns for name in done} == done
     with pytest.raises(ValueError, match="no split 'tset'; it has train, val, test"):

@@ -215,5 +215,5 @@ def test_an_epochs_size_is_said(data: Path, tmp_path: Path) -> None:
     from ray_atr.training.inputs import prepare
 
     said: list[str] = []
-    prepare(tiny(data, **IN_SHARDS), tmp_path, use_ray=False, say=said.append)
+    prepare(tiny(data, **IN_SHARDS), tmp_path, use_ray=False, echo=said.append)
     assert any("an epoch is 4 steps, 32 of 50 clips" in line for line in said)

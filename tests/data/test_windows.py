@@ -339,12 +339,12 @@ def test_what_is_not_heard_is_said_at_the_start(tmp_path: Path) -> None:
     data = make_set(tmp_path / "set")
     said: list[str] = []
     settings = {"data__languages": "eng", "model__audio__clip_seconds": "1.0", "train__batch_size": 4}
-    prepare(tiny(data, model__windows="cut", **settings), tmp_path, use_ray=False, say=said.append)
+    prepare(tiny(data, model__windows="cut", **settings), tmp_path, use_ray=False, echo=said.append)
     assert any(
         line.startswith("12 clips are longer than 1 s and cut: 50.0% of the audio is not heard") for line in said
     )
     said.clear()
-    prepare(tiny(data, **settings), tmp_path, use_ray=False, say=said.append)
+    prepare(tiny(data, **settings), tmp_path, use_ray=False, echo=said.append)
     assert not any("not heard" in line for line in said)
     features = open_features(prepared_for(tiny(data, **settings), tmp_path).features, "train")
     assert features.num_windows.max() == 3

@@ -40,7 +40,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     never = Encoding(ray="never")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray_atr.evaluation.report.evaluation_content._pictures", lambda *arguments: {})
-        return evaluate([str(home / "R")], options, encoding=never, out=home / "E", say=lambda _: None)
+        return evaluate([str(home / "R")], options, encoding=never, out=home / "E", echo=lambda _: None)
 
 
 def header(card: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path, metri
         data = evaluated.eval_split.manifest.folder
         options = EvaluationOptions(data=data, draws=20, mlflow=False, figures=False, ranking=ranking)
         never = Encoding(ray="never")
-        evaluated = evaluate([tmp_path / "R"], options, encoding=never, out=tmp_path / "E", say=lambda _: None)
+        evaluated = evaluate([tmp_path / "R"], options, encoding=never, out=tmp_path / "E", echo=lambda _: None)
     files = {file.name: file for file in write_trec(evaluated, tmp_path)}
     assert set(files) == {"run-eng.trec", "qrels-eng.trec", "run-fra.trec", "qrels-fra.trec"}
     for language in ("eng", "fra"):

@@ -164,7 +164,7 @@ def test_the_command_and_the_targets_name_the_same_formats():
 )
 def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, settings):
     folder = made(audio, text, **settings)
-    found = export(folder, target, tmp_path / "out", asked=asked_of(folder), say=lambda _: None)
+    found = export(folder, target, tmp_path / "out", asked=asked_of(folder), echo=lambda _: None)
     require_same_and_whole(found)
 
 
@@ -225,7 +225,7 @@ def test_an_export_reads_plain_words_as_the_retriever_does(made, tmp_path, targe
     vectors = Retriever.from_pretrained(folder).encode_text(texts, languages)
     torch.testing.assert_close(vectors[0], vectors[1], atol=1e-6, rtol=0)
     assert (vectors[0] - vectors[2]).abs().max() > 1e-4
-    found = export(folder, target, tmp_path / "out", asked=asked, say=lambda _: None)
+    found = export(folder, target, tmp_path / "out", asked=asked, echo=lambda _: None)
     require_same_and_whole(found)
 
 
@@ -234,7 +234,7 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     """A clip of two and a half windows, as the loader pools them; the same clip in a batch; the smaller text graph."""
     folder = made("small_cnn", "wide_transformer", projection="mlp")
     options = ExportOptions(int8_text=True)
-    found = export(folder, "onnx", tmp_path / "out", options, asked=asked_of(folder, (0.5, 25.0)), say=lambda _: None)
+    found = export(folder, "onnx", tmp_path / "out", options, asked=asked_of(folder, (0.5, 25.0)), echo=lambda _: None)
     # Weights are nearly all of the file, as of any tower that one would make smaller.
     assert (found.folder / "text.int8.onnx").stat().st_size < 0.35 * (found.folder / "text.onnx").stat().st_size
     import onnx
@@ -272,7 +272,7 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
 def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, target, audio, text, settings, message):
     with pytest.raises(ValueError, match=message):
         export(
-            made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), say=lambda _: None
+            made(audio, text, **settings), target, tmp_path / "out", asked=ExportInputs([], [], []), echo=lambda _: None
         )
     assert not (tmp_path / "out").exists()
 
@@ -281,7 +281,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, 
     monkeypatch.setattr("os.access", lambda *_, **__: False)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         # Without a run there are no clips to compare it on, which is told later.
-        export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", say=lambda _: None)
+        export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", echo=lambda _: None)
 
 
 def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
@@ -291,7 +291,7 @@ def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
     ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
     monkeypatch.setattr(exporting, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
     with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 1e-05"):
-        export(folder, "clap", tmp_path / "out", asked=asked, say=lambda _: None)
+        export(folder, "clap", tmp_path / "out", asked=asked, echo=lambda _: None)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -50,7 +50,7 @@ def test_an_index_of_a_model_of_late_interaction_says_that_it_compares_vectors(p
     save_retriever(tmp_path / "late", interaction="late")
     for model, is_late in ((tmp_path / "late", True), (place / "model", False)):
         said: list[str] = []
-        build_index(str(model), str(place / "audio"), str(tmp_path / f"index {is_late}"), say=said.append)
+        build_index(str(model), str(place / "audio"), str(tmp_path / f"index {is_late}"), echo=said.append)
         assert any("evaluate --ranking cosine" in one for one in said) == is_late
         assert ("pooled vectors" in Index.open(tmp_path / f"index {is_late}").warning_of(None)) == is_late
 
@@ -269,7 +269,7 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     (audio / "away.wav").symlink_to(tmp_path / "not mounted" / "a.wav")
     (audio / "readme.txt").write_text("no audio")
     said: list[str] = []
-    options = {"say": said.append}
+    options = {"echo": said.append}
     changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
     assert set(changes.broken) == {*broken, "away.wav"}
     assert changes.broken["away.wav"] == "No such file or directory"

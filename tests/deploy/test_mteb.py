@@ -37,13 +37,13 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     words = ["a low tone, number 1234567890", "un son grave, numéro 1234567890"] * 9
     build_retriever(settings, tokenizer=train_tokenizer(words, 300), seed=0).save_pretrained(home / "R")
     options = EvaluationOptions(data=str(data), **OPTIONS)
-    return evaluate([str(home / "R")], options, encoding=Encoding(ray="never"), out=home / "E", say=lambda _: None)
+    return evaluate([str(home / "R")], options, encoding=Encoding(ray="never"), out=home / "E", echo=lambda _: None)
 
 
 def test_recall_of_a_local_data_set_is_ours(evaluated):
     data = str(evaluated.eval_split.manifest.folder)
     tasks = find_tasks([data], EvaluationOptions(**OPTIONS), evaluated.checkpoint)
-    scores = score_tasks(evaluated, tasks, say=lambda _: None)
+    scores = score_tasks(evaluated, tasks, echo=lambda _: None)
     assert [(one.task, one.subset) for one in scores] == [
         (f"Tones{direction}Retrieval", language) for direction in ("T2A", "A2T") for language in ("eng", "fra")
     ]

@@ -72,7 +72,7 @@ def packed(inputs: Path, out: Path, method: str = "both", **options: object) -> 
         space_text=str(inputs / "english.npy"),
         options=PackOptions(method=method, **options),
         settings=None if method == "both" else QUICK,
-        say=lambda message: None,
+        echo=lambda message: None,
     )
 
 
@@ -244,7 +244,7 @@ def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, 
         build_index(str(pack.folder), str(tmp_path / "audio"), str(tmp_path / "index"))
     assert not (tmp_path / "index").exists()
     with pytest.raises(ValueError, match=r"--to mlflow: got 'model\.audio vectors.*'; allowed an encoder of audio"):
-        export(pack.folder, "mlflow", tmp_path / "export", say=lambda _: None)
+        export(pack.folder, "mlflow", tmp_path / "export", echo=lambda _: None)
 
 
 def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
         tmp_path / "other",
         options=PackOptions(method="audio", onnx=False, seed=3),
         settings=QUICK,
-        say=lambda message: None,
+        echo=lambda message: None,
     )
     assert not torch.equal(
         Retriever.from_pretrained(made.folder).encode_text(["a low tone"]), own.encode_text(["a low tone"])
@@ -292,7 +292,7 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
         tmp_path / "pack",
         options=PackOptions(method="audio", onnx=False),
         settings={"train.epochs": "1", "train.batch_size": "4"},
-        say=lambda message: None,
+        echo=lambda message: None,
     )
 
     def asked() -> Index:

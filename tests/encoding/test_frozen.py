@@ -33,7 +33,7 @@ FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen
 
 
 def prepared_for(experiment: Experiment, home: Path, said: list[str] | None = None) -> Prepared:
-    return prepare(experiment, home, use_ray=False, say=(said if said is not None else []).append)
+    return prepare(experiment, home, use_ray=False, echo=(said if said is not None else []).append)
 
 
 def not_encoded(prepared: Prepared, experiment: Experiment) -> Prepared:
@@ -289,7 +289,7 @@ def test_encoders_on_ray_write_the_same_vectors(published: Experiment, home: Pat
     (tmp_path / "tones").symlink_to(home / "tones")
     shutil.copytree(home / "data" / "cache" / "features", tmp_path / "data" / "cache" / "features")
     # Of a size that has room once: one process a tower.
-    there = prepare(override(published, {"scaling.cpus_per_worker": 2}), tmp_path, say=lambda message: None)
+    there = prepare(override(published, {"scaling.cpus_per_worker": 2}), tmp_path, echo=lambda message: None)
     for mine, theirs in zip(folders(here), folders(there), strict=True):
         assert mine.name == theirs.name
         for file in mine.glob("*.[an][rp]*"):

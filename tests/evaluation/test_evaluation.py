@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 HERE = Encoding(ray="never", batch_size=3)
 CLASSES = ("dog", "cat", "rain", "siren")
-quiet = {"encoding": HERE, "say": lambda message: None}
+quiet = {"encoding": HERE, "echo": lambda message: None}
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
 def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     said: list[str] = []
-    got = evaluate([world["runs"] / "seed0"], options(mlflow=True), encoding=HERE, say=said.append)
+    got = evaluate([world["runs"] / "seed0"], options(mlflow=True), encoding=HERE, echo=said.append)
     assert got.mlflow_run is None
     assert (got.folder / "evaluation.html").is_file()
     assert any("MLflow at http://127.0.0.1:9" in line for line in said)

@@ -199,7 +199,7 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database:
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
             options = EvaluationOptions(data=str(data), draws=3, figures=False)
             encoding, out = Encoding(ray="never"), folder / "runs" / "out"
-            evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, say=lambda text: None)
+            evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, echo=lambda text: None)
 
     def prepare(folder: Path) -> Callable[[], object]:
         shutil.copytree(database, folder / "runs")

@@ -84,7 +84,7 @@ def trained(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
         check_experiment(experiment)
         # Whether there is room for workers and encoders is Ray's to say.
         if not list(changes)[-1].startswith("scaling."):
-            prepared = prepare(experiment, folder / "home", use_ray=False, say=lambda message: None)
+            prepared = prepare(experiment, folder / "home", use_ray=False, echo=lambda message: None)
             with tempfile.TemporaryDirectory(dir=folder) as run:
                 train_trial(experiment, prepared, Path(run), rows.append, use_ray_data=False)
     except Exception as error:  # noqa: BLE001
@@ -102,7 +102,7 @@ def test_a_setting_at_its_ends_trains_or_is_named(tmp_path: Path, sections: tupl
     others = ({"objective": "ask"}, {"objective": "m_ltm_pot", "objective.correspondence": "small_loss"})
     for warm in ({}, *(others if ALL_POINTS else ())):
         experiment = override(base, warm)
-        prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=lambda message: None)
+        prepared = prepare(experiment, tmp_path / "home", use_ray=False, echo=lambda message: None)
         with tempfile.TemporaryDirectory() as run:
             train_trial(experiment, prepared, Path(run), lambda row: None, use_ray_data=False)
     bad, works = [], {"": True}

@@ -154,7 +154,7 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
             {},
             lambda *_: SweepPlan(FixedPoints([{}])),
             {},
-            say=print,
+            echo=print,
         )
 
 

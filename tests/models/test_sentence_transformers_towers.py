@@ -95,7 +95,7 @@ def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
     }
     for objective in ("kcl", "contrastive", "triplet"):
         experiment = override(small(data, objective=objective), models)
-        prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda _: None)
+        prepared = prepare(experiment, tmp_path, use_ray=False, echo=lambda _: None)
         assert prepared.is_audio_encoded
         assert prepared.captions is not None
         if objective == "kcl":

@@ -130,7 +130,7 @@ def test_a_recipe_is_fit_with_tiny_towers(name: str, home: Path) -> None:
 @pytest.mark.parametrize("name", in_training())
 def test_a_recipe_trains_a_step_with_tiny_towers(name: str, home: Path, tmp_path: Path) -> None:
     experiment = small(RECIPES[name], home)
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     reports: list[dict[str, Any]] = []
     train_trial(experiment, prepared, tmp_path, reports.append, use_ray_data=False)
     assert reports[0]["step"] == 1

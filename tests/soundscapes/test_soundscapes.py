@@ -84,14 +84,14 @@ class TestClips:
 
     def test_the_set_is_made_once_and_found_again(self, tmp_path: Path) -> None:
         said: list[str] = []
-        folder = ensure_soundscapes(SMALL, tmp_path, say=said.append)
+        folder = ensure_soundscapes(SMALL, tmp_path, echo=said.append)
         manifest = read_manifest(folder)
         assert {split: manifest.num_rows_of(split) for split in SPLITS} == {"train": 6, "val": 4, "test": 3}
         assert said == ["synthetic clips 13 of 13"]
-        assert ensure_soundscapes(SMALL, tmp_path, say=said.append) == folder
+        assert ensure_soundscapes(SMALL, tmp_path, echo=said.append) == folder
         assert len(said) == 1
         assert (
-            ensure_soundscapes(SoundscapesSettings(num_train=7, num_val=4, num_test=3), tmp_path, say=said.append)
+            ensure_soundscapes(SoundscapesSettings(num_train=7, num_val=4, num_test=3), tmp_path, echo=said.append)
             != folder
         )
 

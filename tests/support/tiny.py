@@ -92,7 +92,7 @@ def tiny(data: Path, **changes: Any) -> Experiment:
 
 def prepared_for(experiment: Experiment, home: Path) -> Prepared:
     """The experiment's inputs, made in this process without a word."""
-    return prepare(experiment, home, use_ray=False, say=lambda message: None)
+    return prepare(experiment, home, use_ray=False, echo=lambda message: None)
 
 
 def new_run(home: Path, name: str, info: Mapping[str, Any] | None = None, **changes: Any) -> RunFolder:

@@ -52,7 +52,7 @@ def test_trials_that_cost_the_same_are_measured_once(
         for noise in (0.0, 0.4)
         for seed in (0, 1)
     ]
-    found = estimate(base, SweepPlan(FixedPoints(points)), home, say=lambda line: None)
+    found = estimate(base, SweepPlan(FixedPoints(points)), home, echo=lambda line: None)
     assert measured == [("contrastive", 0.0), ("sigmoid", 0.0)]
     assert found.failed == ["triplet noise=0 seed=0: no such thing"]
     # Two steps an epoch, three epochs; a triplet trial costs what the first measured kind does.
@@ -64,7 +64,7 @@ def test_trials_that_cost_the_same_are_measured_once(
     assert "would fail: triplet noise=0 seed=0: no such thing" in said
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], base)
     search = SEARCHES["optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),), 0)
-    found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, say=lambda line: None)
+    found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, echo=lambda line: None)
     assert found.num_trials == 200
     assert found.spent.cpu == pytest.approx(200 * 6)
 
@@ -74,7 +74,7 @@ def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path:
     plan = SweepPlan(FixedPoints([{"seed": 0}]))
     before = {path for path in home.rglob("*") if "cache" not in path.parts}
     said: list[str] = []
-    found = estimate(base, plan, home, say=said.append)
+    found = estimate(base, plan, home, echo=said.append)
     (cost,) = found.costs
     assert 1 <= cost.steps_measured <= cost.steps_per_epoch == 6
     assert set(cost.parts) == {"start", "step", "epoch's begin", "epoch's end", "validation", "checkpoint", "end"}
@@ -103,7 +103,7 @@ def test_a_resumed_sweep_is_not_estimated(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", tiny(tmp_path), {"name": "train"})
     options = SweepOptions(estimate=True, resume=str(run.path))
     with pytest.raises(ValueError, match=r"--estimate: got .*allowed nothing with --resume"):
-        run_plan("train", options, {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, say=print)
+        run_plan("train", options, {}, lambda *_: SweepPlan(FixedPoints([{}])), {}, echo=print)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_a_setting_of_the_data_may_be_searched_in_a_range(home: Path) -> None:
     experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
     space = Space.parse(["data.noise.ratio=uniform(0.1,0.5)", "data.noise.kind=choice(pair,shift)"], experiment)
     run = RunFolder.create(home / "run", experiment, {"name": "test", "varied": list(space.dimensions), "seeds": [0]})
-    result = sweep(run, SweepPlan(RandomSearch(space), (0,), 2), home, use_ray=False, say=lambda message: None)
+    result = sweep(run, SweepPlan(RandomSearch(space), (0,), 2), home, use_ray=False, echo=lambda message: None)
     assert (len(result.finished), result.failed) == (2, [])
     ratios = [trial.describe()["overrides"]["data.noise.ratio"] for trial in run.trials()]
     assert all(0.1 <= ratio <= 0.5 for ratio in ratios)
@@ -33,7 +33,7 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     plan = SweepPlan(SEARCHES["optuna"](space, goals), (0, 1), 3, goals=goals)
     # As Tune ends after Ctrl-C between two trials.
     monkeypatch.setattr("ray_atr.sweep.run_trials._run_in_process", lambda queue, *_: finish(queue.next()))
-    result = sweep(run, plan, home, use_ray=False, say=lambda message: None)
+    result = sweep(run, plan, home, use_ray=False, echo=lambda message: None)
     assert (len(result.finished), len(result.unfinished), result.num_unproposed, result.num_left) == (1, 1, 4, 5)
 
 
@@ -61,7 +61,7 @@ def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
     for name, result in stand_ins.items():
         monkeypatch.setattr(f"ray_atr.sweep.run_trials.{name}", lambda *_, result=result, **__: result)
     monkeypatch.setattr("ray_atr.sweep.run_trials.run_with_tune", run_with_tune)
-    sweep(run, [{"seed": seed} for seed in range(3)], home, say=lambda message: None)
+    sweep(run, [{"seed": seed} for seed in range(3)], home, echo=lambda message: None)
     assert searched() == 3
 
 
@@ -74,5 +74,5 @@ def test_the_points_of_a_list_are_all_to_do_when_time_is_over(home: Path) -> Non
     experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
     run = RunFolder.create(home / "late", experiment, {"name": "test", "varied": ["data.noise.ratio"]})
     points = [{"data.noise.ratio": ratio, "seed": 0} for ratio in (0.0, 0.2, 0.4)]
-    result = sweep(run, SweepPlan(FixedPoints(points), hours=1e-9), home, use_ray=False, say=lambda message: None)
+    result = sweep(run, SweepPlan(FixedPoints(points), hours=1e-9), home, use_ray=False, echo=lambda message: None)
     assert (result.finished, result.num_left, result.is_out_of_time) == ([], 3, True)

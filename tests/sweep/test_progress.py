@@ -127,7 +127,7 @@ def test_a_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(0.005)
 
     monkeypatch.setattr(parse, "time", SimpleNamespace(monotonic=monotonic))
-    with heartbeat("starting", seconds=0.4, write=said.append) as say:
+    with heartbeat("starting", seconds=0.4, write=said.append) as echo:
         assert said == ["starting"]
         looked()
         clock[0] = 0.35
@@ -138,14 +138,14 @@ def test_a_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         looked()
         assert len(said) == 2
         assert said[1].startswith("... 0:0")
-        say("an epoch")
+        echo("an epoch")
         clock[0] = 0.7
         looked()
         assert said[2:] == ["an epoch"]
         clock[0] = 1.2
         looked()
         assert len(said) == 4
-        say("another")
+        echo("another")
     clock[0] = 10.0
     assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
     assert said[4:] == ["another"]

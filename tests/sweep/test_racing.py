@@ -75,7 +75,7 @@ def plan_of(*seeds: int, rates: tuple[float, ...] = tuple(STRENGTH), **choices: 
 
 
 def quietly(run: RunFolder, plan: SweepPlan, **options: Any) -> Any:
-    return sweep(run, plan, run.path, use_ray=False, **{"say": lambda message: None, **options})
+    return sweep(run, plan, run.path, use_ray=False, **{"echo": lambda message: None, **options})
 
 
 def evidence_of(run: RunFolder) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def evidence_of(run: RunFolder) -> dict[str, Any]:
 
 def test_a_point_that_is_far_behind_gets_no_second_seed(run: RunFolder, trained: list[str]) -> None:
     lines: list[str] = []
-    result = quietly(run, plan_of(0, 1, 2), say=lines.append)
+    result = quietly(run, plan_of(0, 1, 2), echo=lines.append)
     assert trained == [
         *("lr=0.1 seed=0", "lr=0.01 seed=0", "lr=0.001 seed=0"),
         *("lr=0.1 seed=1", "lr=0.01 seed=1", "lr=0.1 seed=2", "lr=0.01 seed=2"),
@@ -176,7 +176,7 @@ def test_spared_trials_go_to_the_points_that_are_left(run: RunFolder, trained: l
     if after is not None:
         with pytest.raises(InterruptError):
             quietly(run, plan, listeners=[Interrupting(trained, after)])
-    result = quietly(run, plan, say=lines.append)
+    result = quietly(run, plan, echo=lines.append)
     # As many as were planned, and none of the point that was dropped.
     assert len(trained) == len(result.finished) == 9
     assert trained[-4:] == ["lr=0.1 seed=2", "lr=0.01 seed=2", "lr=0.1 seed=3", "lr=0.01 seed=3"]

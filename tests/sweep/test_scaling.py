@@ -142,7 +142,7 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     experiment = tiny(make_data(tmp_path / "tones"), train__epochs=1, **AUTO)
     run = RunFolder.create(str(tmp_path / "run"), experiment, {"name": "train"})
     said: list[str] = []
-    sweep(run, [{}], tmp_path, use_ray=False, say=said.append)
+    sweep(run, [{}], tmp_path, use_ray=False, echo=said.append)
     line = "scaling: a trial is trained by its own process, without Ray Data (auto: one node without GPUs; Ray is not used)"
     assert line in said
     kept = json.loads((tmp_path / "run" / "sweep.json").read_text())["scaling"]
@@ -151,7 +151,7 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     assert run.experiment.scaling.workers == 0
     # A second trial, started elsewhere: what `auto` was is no setting of the user's.
     said.clear()
-    sweep(RunFolder.open(run.path), [{}, {"seed": 1}], tmp_path, use_ray=False, say=said.append)
+    sweep(RunFolder.open(run.path), [{}, {"seed": 1}], tmp_path, use_ray=False, echo=said.append)
     assert line in said
 
 
@@ -161,7 +161,7 @@ def test_parts_of_a_base_that_no_worker_is_left_for_are_refused_before_any_work(
     points = [{}, {"objective": "ask", "scaling.base_shards": 2}]
     said: list[str] = []
     with pytest.raises(ValueError, match=r"scaling\.base_shards: got 2; allowed at most scaling\.workers \(0\)"):
-        sweep(run, points, tmp_path, use_ray=False, say=said.append)
+        sweep(run, points, tmp_path, use_ray=False, echo=said.append)
     # The last that is said is what it was decided on; no features were made.
     assert [line.partition(":")[0] for line in said] == ["scaling"]
     assert not list(tmp_path.glob("features*"))

@@ -52,7 +52,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     def plan(num_points: int) -> SweepPlan:
         return SweepPlan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
 
-    result = sweep(run, plan(6), home, listeners=[ConsoleProgress(4, say=lines.append)], concurrency=1, say=quiet)
+    result = sweep(run, plan(6), home, listeners=[ConsoleProgress(4, echo=lines.append)], concurrency=1, echo=quiet)
     assert result.stopped
     assert result.finished
     assert len(result.stopped) + len(result.finished) == 6
@@ -63,7 +63,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
         assert trial.describe()["status"] == STOPPED
         assert len(trial.epochs()) < 4
     before = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
-    more = sweep(run, plan(7), home, listeners=[ConsoleProgress(4, say=lines.append)], use_ray=False, say=quiet)
+    more = sweep(run, plan(7), home, listeners=[ConsoleProgress(4, echo=lines.append)], use_ray=False, echo=quiet)
     assert lines[-1].startswith("[ 7/7] ")
     assert len(more.stopped) + len(more.finished) == 7
     after = {trial.trial_id: (trial.folder / "metrics.jsonl").stat().st_mtime_ns for trial in run.trials()}
@@ -83,15 +83,15 @@ def test_a_race_on_ray_starts_no_further_seed_of_a_dropped_point(home: Path, mon
     points = [{"train.learning_rate": rate, "seed": seed} for rate in (1e-7, 0.01) for seed in (0, 1, 2)]
     plan = SweepPlan(FixedPoints(points), scheduler="race")
     # What a command says goes through a lock, which Tune could not pickle.
-    with heartbeat("starting", write=lines.append) as say:
-        result = sweep(run, plan, home, concurrency=1, say=say)
+    with heartbeat("starting", write=lines.append) as echo:
+        result = sweep(run, plan, home, concurrency=1, echo=echo)
     assert (len(result.finished), len(result.stopped), result.num_left) == (4, 2, 0)
     of_stopped = [run.trial(trial_id) for trial_id in result.stopped]
     assert {trial.describe()["name"] for trial in of_stopped} == {"lr=1e-07 seed=1", "lr=1e-07 seed=2"}
     assert all(len(trial.epochs()) < 3 for trial in of_stopped)
     assert any(line.startswith("race: lr=1e-07 is dropped") for line in lines)
     assert any("no point is dropped by 8 validation clips" in line for line in lines)
-    assert sweep(run, plan, home, concurrency=1, say=quiet).num_left == 0
+    assert sweep(run, plan, home, concurrency=1, echo=quiet).num_left == 0
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -106,26 +106,26 @@ def test_a_second_sweep_decodes_no_audio(home: Path, tmp_path: Path) -> None:
 
     experiment = tiny(data, scaling__workers=0, scaling__ray_data=False, train__epochs=1, data__test_split="test")
     run = RunFolder.create(tmp_path / "first", experiment, {"name": "test"})
-    assert sweep(run, [{"seed": 0}], home=tmp_path, use_ray=False, say=said.append).finished
+    assert sweep(run, [{"seed": 0}], home=tmp_path, use_ray=False, echo=said.append).finished
     assert clips_decoded() == 40
     # Without the shards there is nothing that could be decoded.
     for shard in data.rglob("*.parquet"):
         shard.unlink()
     again = RunFolder.create(tmp_path / "second", experiment, {"name": "test"})
     points = [{"objective": "triplet", "seed": 1}, {"data.noise.ratio": 0.4, "seed": 0}]
-    assert len(sweep(again, points, home=tmp_path, concurrency=1, say=said.append).finished) == 2
+    assert len(sweep(again, points, home=tmp_path, concurrency=1, echo=said.append).finished) == 2
     assert clips_decoded() == 0
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_other_data_under_the_same_name_is_refused_on_resume(home: Path) -> None:
     run = in_process(home, "other-data", train__epochs=1)
-    sweep(run, [{"seed": 0}], home, use_ray=False, say=quiet)
+    sweep(run, [{"seed": 0}], home, use_ray=False, echo=quiet)
     info = run.info
     assert info["data"]["name"] == "tones"
     (run.path / "sweep.json").write_text(json.dumps({**info, "data": {"name": "tones", "hash": "0" * 64}}))
     with pytest.raises(ValueError, match="run on other data: tones has the hash 0000"):
-        sweep(run, [{"seed": 1}], home, say=quiet)
+        sweep(run, [{"seed": 1}], home, echo=quiet)
     assert [trial.describe()["status"] for trial in run.trials()] == [FINISHED, "pending"]
 
 
@@ -141,7 +141,7 @@ def test_out_of_time_leaves_trials_to_go_on_with(home: Path) -> None:
             hours=6 / 3600,
         ),
         home,
-        say=quiet,
+        echo=quiet,
     )
     assert result.is_out_of_time
     assert len(result.unfinished) == 2
@@ -160,12 +160,12 @@ def test_trials_readers_and_knowledge_bases_share_two_cores(home: Path) -> None:
     ask = {"objective.knowledge": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_lag": 2}
     run = in_process(home, "ask", scaling__ray_data=True, train__epochs=2, **ask)
     points = [{"seed": 0}, {"seed": 1}]
-    result = sweep(run, points, home, concurrency=2, say=quiet)
+    result = sweep(run, points, home, concurrency=2, echo=quiet)
     assert len(result.finished) == 2
     for trial in run.trials():
         outcome = read_json(trial.folder / "result.json")
         assert 0 <= outcome["test"]["text_to_audio/fra/recall_at_1"] <= 1
-    assert sweep(run, points, home, say=quiet).finished == result.finished
+    assert sweep(run, points, home, echo=quiet).finished == result.finished
     bases = [load(trial.folder / "knowledge" / "v000002") for trial in run.trials()]
     assert not np.allclose(bases[0].audio, bases[1].audio)
     for trial in run.trials():
@@ -210,7 +210,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(home: Path, tmp_path: Path)
     begun = [trial.trial_id for trial in run.trials()]
     space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
     goals = (Goal(run.experiment.evaluation.select_by),)
-    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 3, goals=goals), home, use_ray=False, say=quiet)
+    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 3, goals=goals), home, use_ray=False, echo=quiet)
     assert len(result.finished) == 3
     assert set(begun) <= set(result.finished)
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())

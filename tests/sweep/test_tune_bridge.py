@@ -100,9 +100,9 @@ def test_a_trial_whose_nodes_come_and_go_is_led_from_the_head(workers: int | str
 
 
 def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:
-    """The heartbeat's `say` holds a lock, and Tune pickles its callbacks before the first trial."""
-    with heartbeat("starting", write=lambda message: None) as say:
-        recording = Recording([ConsoleProgress(1, say=say)], CommonFailure())
+    """The heartbeat's `echo` holds a lock, and Tune pickles its callbacks before the first trial."""
+    with heartbeat("starting", write=lambda message: None) as echo:
+        recording = Recording([ConsoleProgress(1, echo=echo)], CommonFailure())
         assert pickle.loads(cloudpickle.dumps(recording)).listeners == ()
 
 

@@ -30,7 +30,7 @@ def epochs_of(data: Path, folder: Path, **settings: Any) -> list[dict[str, Any]]
     """Each epoch's metrics of a run of two epochs."""
     experiment = tiny(data, train__epochs=2, **settings)
     reports: list[dict[str, Any]] = []
-    prepared = prepare(experiment, data.parent, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, data.parent, use_ray=False, echo=lambda message: None)
     train_trial(experiment, prepared, folder, reports.append, use_ray_data=False)
     return [report for report in reports if "is_final" not in report]
 

@@ -112,12 +112,12 @@ def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path) -> None:
     asked = {"objective.knowledge.prototypes": 1_000_000, "objective.knowledge.neighbours": 500}
     experiment = override(tiny(home / "tones"), {"objective.knowledge": "ask", **asked})
     said: list[str] = []
-    prepare(experiment, home, use_ray=False, say=said.append)
+    prepare(experiment, home, use_ray=False, echo=said.append)
     assert [line for line in said if "knowledge" in line] == [
         "objective.knowledge.prototypes: 1,000,000 asked for, 24 taken: the base has 24 clips",
         "objective.knowledge.neighbours: 500 asked for, 23 taken: the base has 24 clips",
     ]
     fits = override(experiment, {"objective.knowledge.prototypes": 24, "objective.knowledge.neighbours": 23})
     said.clear()
-    prepare(fits, home, use_ray=False, say=said.append)
+    prepare(fits, home, use_ray=False, echo=said.append)
     assert not [line for line in said if "knowledge" in line]

@@ -27,7 +27,7 @@ ASK = {
 @pytest.mark.usefixtures("ray_session")
 def test_several_encoders_give_the_entries_of_one_bit_for_bit(home: Path) -> None:
     experiment = tiny(home / "tones", **ASK, **{"objective.knowledge.text_entries": "each"})
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     weights = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=3).state_dict()
     one = SourceEncoder(experiment, prepared, block=10)
     assert -(-24 // one.block) == 3

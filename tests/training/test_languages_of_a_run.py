@@ -77,7 +77,7 @@ def test_a_set_in_any_language_is_imported_checked_trained_and_evaluated(
         options,
         encoding=Encoding(ray="never"),
         out=tmp_path / "out",
-        say=lambda message: None,
+        echo=lambda message: None,
     ).page
     assert {name.split("/")[1] for name in page.metrics if name.startswith("text_to_audio/")} >= set(codes)
 

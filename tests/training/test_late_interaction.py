@@ -181,7 +181,7 @@ def test_an_evaluation_ranks_as_training_does(tmp_path: Path) -> None:
     reports: list[dict[str, Any]] = []
     train_trial(experiment, prepared_for(experiment, tmp_path), trial, reports.append, use_ray_data=False)
     encoding, asked = Encoding(ray="never", batch_size=3), EvaluationOptions(draws=5, mlflow=False, figures=False)
-    quiet: dict[str, Any] = {"encoding": encoding, "say": lambda message: None}
+    quiet: dict[str, Any] = {"encoding": encoding, "echo": lambda message: None}
     found = evaluate([trial], asked, out=tmp_path / "own", **quiet).page
     names = [name for name in found.metrics if name.task in ("text_to_audio", "audio_to_text", "embedding")]
     assert len(names) > 50

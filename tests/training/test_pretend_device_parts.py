@@ -232,7 +232,7 @@ def saved(home: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("name", ["pooled", "late"])
 def test_an_evaluation_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path: Path, name: str) -> None:
     options = EvaluationOptions(data=str(home / "tones"), split="test", draws=200, mlflow=False, figures=False)
-    quiet: dict[str, Any] = {"encoding": HERE, "say": lambda message: None}
+    quiet: dict[str, Any] = {"encoding": HERE, "echo": lambda message: None}
     expected = evaluate([str(saved[name])], options, out=tmp_path / "cpu", **quiet)
     with pretend_device():
         found = evaluate([str(saved[name])], options, out=tmp_path / "gpu", **quiet)
@@ -245,7 +245,7 @@ def test_an_audit_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path
     def posteriors(out: Path) -> dict[tuple[str, ...], float]:
         folder = audit_data_set(
             str(home / "tones"), str(saved["pooled"]), out, AuditOptions(split="train"), encoding=HERE,
-            cross_fit=CrossFit(folds=4), say=lambda message: None,
+            cross_fit=CrossFit(folds=4), echo=lambda message: None,
         )  # fmt: skip
         with (folder / TABLE_FILE).open(newline="") as file:
             rows = list(csv.DictReader(file))

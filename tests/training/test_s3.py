@@ -68,7 +68,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
 ) -> None:
     make_data("s3://bucket/data/tones")
     experiment = tiny("s3://bucket/data/tones", train__keep_trajectory=True, **MEASURED)
-    prepared = prepare(experiment, tmp_path, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, tmp_path, use_ray=False, echo=lambda message: None)
     assert (prepared.data, prepared.features.parent) == (
         "s3://bucket/data/tones",
         tmp_path / "data" / "cache" / "features",
@@ -109,7 +109,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
         EvaluationOptions(draws=20, mlflow=False, figures=False),
         encoding=Encoding(ray="never"),
         out="s3://bucket/evaluations/x",
-        say=lambda message: None,
+        echo=lambda message: None,
     )
     assert str(evaluated.folder / "evaluation.html") == "s3://bucket/evaluations/x/evaluation.html"
     ours = json.loads((evaluated.folder / "evaluation.json").read_text())["metrics"]
@@ -120,7 +120,7 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
         baseline=["s3://bucket/evaluations/x"],
         encoding=Encoding(ray="never"),
         out=tmp_path / "again",
-        say=lambda message: None,
+        echo=lambda message: None,
     )
     assert {difference.value for difference in again.page.comparison.values()} == {0.0}
 

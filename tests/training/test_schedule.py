@@ -128,7 +128,7 @@ def test_auto_is_printed_and_stored_as_a_number(tmp_path: Path) -> None:
         make_data(tmp_path / "tones", num_train=8, num_val=4, num_test=4), train__learning_rate="auto", train__epochs=1
     )
     said: list[str] = []
-    prepare(experiment, tmp_path, use_ray=False, say=said.append)
+    prepare(experiment, tmp_path, use_ray=False, echo=said.append)
     assert "train.learning_rate: 0.001, chosen by auto because no pretrained tower is trained" in said
     train_trial(experiment, prepared_for(experiment, tmp_path), tmp_path / "run", lambda row: None, use_ray_data=False)
     state = load_checkpoint(tmp_path / "run" / LAST)

@@ -49,7 +49,7 @@ def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(
     listener = Listener()
     on_interrupt = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(logging.getLogger("ray.tune.execution.tune_controller"), "handlers", [caplog.handler])
-    result = sweep(run, points, home, listeners=[listener], concurrency=1, say=lambda message: None)
+    result = sweep(run, points, home, listeners=[listener], concurrency=1, echo=lambda message: None)
     assert signal.getsignal(signal.SIGINT) is on_interrupt
     assert sorted(result.finished) == sorted(make_trial_id(point) for point in POINTS)
     for trial_id in result.finished:
@@ -66,9 +66,9 @@ def test_trials_are_recorded_and_not_repeated_and_a_failed_one_only_when_asked(
     # Tune would add forty lines of Ray's insides.
     assert not caplog.records
     again = Listener()
-    assert sweep(run, points, home, listeners=[again], say=lambda message: None).finished == result.finished
+    assert sweep(run, points, home, listeners=[again], echo=lambda message: None).finished == result.finished
     assert again.events == []
-    sweep(run, points, home, listeners=[again], retry_failed=True, use_ray=False, say=lambda message: None)
+    sweep(run, points, home, listeners=[again], retry_failed=True, use_ray=False, echo=lambda message: None)
     assert [event for event, _ in again.events] == ["started", "failed"]
 
 
@@ -84,26 +84,26 @@ def test_a_sweep_whose_first_trials_all_fail_for_one_reason_stops(home: Path) ->
 
     points = [{"seed": seed} for seed in range(6)]
     try:
-        result = sweep(run, points, home, concurrency=1, say=lose_the_data)
+        result = sweep(run, points, home, concurrency=1, echo=lose_the_data)
     finally:
         (home / "lost").rename(data)
     assert "no data set" in str(result.common_failure)
     assert (len(result.failed), len(result.unfinished)) == (3, 3)
-    mended = sweep(run, points, home, retry_failed=True, use_ray=False, say=lambda message: None)
+    mended = sweep(run, points, home, retry_failed=True, use_ray=False, echo=lambda message: None)
     assert (len(mended.finished), mended.common_failure) == (6, None)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_an_unfinished_trial_goes_on_from_its_checkpoint(home: Path) -> None:
     run = run_of_two_epochs(home, "resumed", scaling__workers=0, scaling__ray_data=False)
-    sweep(run, [{"seed": 0}], home, use_ray=False, say=lambda message: None)
+    sweep(run, [{"seed": 0}], home, use_ray=False, echo=lambda message: None)
     trial = next(iter(run.trials()))
     expected = load_checkpoint(trial.folder / "last")["model"]
     rows = trial.epochs()
     # As a kill between the last epoch and the result leaves it.
     (trial.folder / "result.json").unlink()
     listener = Listener()
-    sweep(run, [{"seed": 0}], home, listeners=[listener], say=lambda message: None)
+    sweep(run, [{"seed": 0}], home, listeners=[listener], echo=lambda message: None)
     assert trial.is_finished
     assert trial.epochs() == rows
     found = load_checkpoint(trial.folder / "last")["model"]
@@ -121,7 +121,7 @@ def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
                 run.path.rename(home / "gone")
 
     with pytest.raises(StorageError, match=r"vanishing/trials/.*: the storage cannot be used \(No such file"):
-        sweep(run, POINTS, home, listeners=[Vanish()], concurrency=1, say=lambda message: None)
+        sweep(run, POINTS, home, listeners=[Vanish()], concurrency=1, echo=lambda message: None)
     with pytest.raises(ValueError, match="not a run folder"):
         RunFolder.open(run.path)
 
@@ -145,4 +145,4 @@ def test_storage_that_vanishes_ends_the_sweep_by_name(home: Path) -> None:
 def test_what_cannot_run_is_refused_before_anything_starts(home: Path, change: dict[str, Any], words: str) -> None:
     run = run_of_two_epochs(home, "refused-" + next(iter(change)), scaling__workers=0)
     with pytest.raises(ValueError, match=words):
-        sweep(run, [change], home, say=lambda message: None)
+        sweep(run, [change], home, echo=lambda message: None)

@@ -51,7 +51,7 @@ def data(home: Path) -> Path:
 
 def gradient(experiment: Experiment, home: Path) -> tuple[dict[str, float], Tensor]:
     """(scalars, all gradients as one vector) of the first step, from one seed of dropout."""
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     features = open_features(prepared.features, "train")
     captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, experiment.seed)
     retriever = build_retriever(

@@ -48,7 +48,7 @@ def one_step(home: Path, folder: Path, **changes: Any) -> tuple[Weights, Weights
         model__text__num_layers=2,
     )
     experiment = override(experiment, {path.replace("__", "."): value for path, value in changes.items()})
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     before = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=experiment.seed).state_dict()
     reports: list[dict[str, Any]] = []
     train_trial(experiment, prepared, folder, reports.append, use_ray_data=False)

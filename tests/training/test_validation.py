@@ -27,7 +27,7 @@ from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 
 def start(experiment: Experiment, home: Path, split: str) -> tuple[Retriever, FeatureSet]:
-    prepared = prepare(experiment, home, use_ray=False, say=lambda message: None)
+    prepared = prepare(experiment, home, use_ray=False, echo=lambda message: None)
     retriever = build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
     return retriever, open_features(prepared.features, split)
 
@@ -58,7 +58,7 @@ def test_a_validation_ranks_by_what_was_learnt_unless_told_otherwise(tmp_path: P
     experiment = tiny(make_data(tmp_path / "data"), objective="m_ltm")
     _, features = start(experiment, tmp_path, "val")
     learned = build_retriever(
-        experiment.model, tokenizer=prepare(experiment, tmp_path, use_ray=False, say=lambda message: None).load_tokenizer(),
+        experiment.model, tokenizer=prepare(experiment, tmp_path, use_ray=False, echo=lambda message: None).load_tokenizer(),
         seed=0, ranking=experiment.ranking, learned=experiment.learned,
     )  # fmt: skip
     assert learned.learned.metric is not None

@@ -151,7 +151,7 @@ def test_a_failing_trial_is_recorded_without_ray(home: Path) -> None:
     )
     run = RunFolder.create(home / "runs" / "failing-here", experiment, {"name": "test"})
     points = [{"train.learning_rate": 1e30, "seed": 0}, {"seed": 1}]
-    result = sweep(run, points, home, use_ray=False, say=lambda message: None)
+    result = sweep(run, points, home, use_ray=False, echo=lambda message: None)
     assert (len(result.finished), len(result.failed)) == (1, 1)
     assert "NaN or infinite" in run.trial(result.failed[0]).describe()["error"]
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from ray_atr.common.atomic import disk_errors, readable_as_its_folder
 from ray_atr.common.digests import seal_folder
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, require_new
@@ -85,7 +85,7 @@ def export(
     options: ExportOptions | None = None,
     *,
     asked: ExportInputs | None = None,
-    say: Say = print,
+    echo: Echo = print,
 ) -> Exported:
     """Export a saved retriever to a format, compare it with the retriever, and write it only if they agree.
 
@@ -102,14 +102,14 @@ def export(
     retriever = plain(Retriever.from_pretrained(str(opened.folder)))
     TARGETS[target].require(retriever)
     if asked is None:
-        say("clips and captions of the comparison")
+        echo("clips and captions of the comparison")
         asked = _asked(opened, retriever, options)
     with disk_errors(folder), atomic_folder(folder, is_synced=True) as aside:
-        say(f"writing {target}")
+        echo(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
             if retriever.settings.interaction == "late":
-                say(ONLY_VECTORS)
+                echo(ONLY_VECTORS)
             # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
@@ -117,7 +117,7 @@ def export(
         (aside / FACTS).write_text(
             json.dumps({**_facts(retriever, target), **facts}, indent=1) + "\n", encoding="utf-8"
         )
-        say("loading it in a process without ray_atr")
+        echo("loading it in a process without ray_atr")
         ours = (
             retriever.encode_audio(asked.waveforms).numpy(),
             retriever.encode_text(asked.texts, asked.languages).numpy(),

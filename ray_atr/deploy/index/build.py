@@ -20,7 +20,7 @@ import torch
 from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.digests import digest_of
 from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
-from ray_atr.common.progress import NamedProgress, Say, silent
+from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.data.schema import caption_rows, captions_by_language
@@ -133,7 +133,7 @@ def bring_up_to_date(
     exact_rows: int = EXACT_ROWS,
     part_seconds: float = PART_SECONDS,
     progress: NamedProgress = silent,
-    say: Say = silent,
+    echo: Echo = silent,
 ) -> Changes:
     """Make the index in a folder that of the archive's present state. Until the end the folder holds the older index, or none.
 
@@ -146,7 +146,7 @@ def bring_up_to_date(
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
     if retriever.settings.interaction == "late":
-        say(ONLY_VECTORS)
+        echo(ONLY_VECTORS)
     with _made(folder), hold(folder, "the index"):
         remove_leftovers_below(folder)
         before = layout.read_index_manifest(folder) if file_exists(folder / layout.INDEX_FILE) else None
@@ -158,13 +158,13 @@ def bring_up_to_date(
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
         taken_up = parts.read()
         if taken_up:
-            say(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
+            echo(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
         earlier.update({one.sound.path: one for one in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
         try:
-            for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, say):
+            for result in _encode(retriever, archive, earlier, order, reused, str(checkpoint), encoding, echo):
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
@@ -175,7 +175,7 @@ def bring_up_to_date(
             raise
         everything = [reused.get(sound.path) or done[sound.path] for sound in order]
         broken = {one.sound.path: one.error for one in everything if one.error}
-        _tell(broken, say)
+        _tell(broken, echo)
         paths = {sound.path for sound in order}
         removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
         if not order:
@@ -187,7 +187,7 @@ def bring_up_to_date(
             if manifest != before:
                 layout.write_index_manifest(folder, manifest)
         else:
-            say("writing the index")
+            echo("writing the index")
             manifest = layout.write_state(
                 folder,
                 *tables,
@@ -226,7 +226,7 @@ def _encode(
     reused: dict[str, EncodedSound],
     checkpoint: str,
     encoding: IndexEncoding,
-    say: Say,
+    echo: Echo,
 ) -> Iterator[EncodedSound]:
     """The encoded new sounds; adds all sounds to `order`, and those that need no encoding to `reused`."""
 
@@ -239,7 +239,7 @@ def _encode(
         for sound in archive.sounds():
             entry = sound.without_data()
             if not is_unicode(sound.path):
-                say(f"left out: {sound.path!r}: a name that is not UTF-8")
+                echo(f"left out: {sound.path!r}: a name that is not UTF-8")
                 continue
             order.append(entry)
             older = earlier.get(sound.path)
@@ -343,11 +343,11 @@ def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
     return files, windows, np.concatenate(rows)
 
 
-def _tell(broken: Mapping[str, str], say: Say) -> None:
+def _tell(broken: Mapping[str, str], echo: Echo) -> None:
     for path, reason in list(broken.items())[:SHOWN]:
-        say(f"left out: {path}: {reason}")
+        echo(f"left out: {path}: {reason}")
     if len(broken) > SHOWN:
-        say(f"left out: {len(broken) - SHOWN:,} more")
+        echo(f"left out: {len(broken) - SHOWN:,} more")
 
 
 class _Parts:

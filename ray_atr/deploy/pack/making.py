@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ray_atr.common.digests import digest_of, seal_folder
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.override import override
-from ray_atr.common.progress import Say, silent
+from ray_atr.common.progress import Echo, silent
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_vectors import clip_width
@@ -89,7 +89,7 @@ def make_pack(
     options: PackOptions | None = None,
     settings: Mapping[str, str] | None = None,
     split: str = "test",
-    say: Say = print,
+    echo: Echo = print,
 ) -> Pack:
     """Train a pack and write it atomically to a new folder.
 
@@ -112,7 +112,7 @@ def make_pack(
             raise ValueError(f"{error}; --no-onnx makes the pack without projection.onnx") from None
     foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
     _check(foreign, options.method, split)
-    say("encoding the captions")
+    echo("encoding the captions")
     side = encode_table(text, foreign.pairs, of_text)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
@@ -120,7 +120,7 @@ def make_pack(
         manifest = _write_data(home / "data", *training_rows(foreign, side.vectors, options.method))
         experiment = _experiment(manifest, options, of_training)
         fit = _fit if options.method == "both" else _train
-        retriever = fit(experiment, home, say, foreign, side)
+        retriever = fit(experiment, home, echo, foreign, side)
         seconds = time.monotonic() - started
         # `m2m` learns no language itself: its text tower may have learned any.
         retriever.languages = () if options.method == "m2m" else tuple(foreign.languages)
@@ -217,25 +217,25 @@ def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str,
     return override(experiment, settings)
 
 
-def _fit(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
+def _fit(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
     """The retriever whose texts are fitted to their target vectors, from the encoder's vectors and the words."""
     rows, wanted = target_vectors(space)
     captions = [space.pairs[row].caption for row in rows]
     words = frequent_words(captions, most_words(side.vectors.shape[1], space.audio.shape[1]))
-    say(f"fitting {len(rows):,} captions and {len(words):,} words")
+    echo(f"fitting {len(rows):,} captions and {len(words):,} words")
     tower = WithWords(side.tower, words)
     return _packed(experiment.model, tower, side.settings, fit_projection(tower, side.vectors[rows], captions, wanted))
 
 
-def _train(experiment: Experiment, home: Path, say: Say, space: ForeignSpace, side: TextSide) -> Retriever:
+def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, side: TextSide) -> Retriever:
     """The retriever of the best validation epoch, by the usual training."""
     chosen_by = experiment.evaluation.select_by
 
     def report(row: Mapping[str, Any]) -> None:
         if chosen_by in row and "epoch" in row and "train/loss" in row:
-            say(f"epoch {row['epoch']} of {experiment.train.epochs}: {chosen_by} {100 * row[chosen_by]:.1f}")
+            echo(f"epoch {row['epoch']} of {experiment.train.epochs}: {chosen_by} {100 * row[chosen_by]:.1f}")
 
-    prepared = prepare(experiment, home / "home", use_ray=False, say=silent)
+    prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)
     return _packed(trained.settings, side.tower, side.settings, trained.text_projection)

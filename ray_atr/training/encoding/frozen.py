@@ -21,7 +21,7 @@ import torch
 from ray_atr.common.caches import cache_folder, cache_key, lock_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
@@ -61,7 +61,7 @@ class FrozenTower:
     encoder: Resources
     """what each encoding process gets"""
     use_ray: bool
-    say: Say
+    echo: Echo
 
     @property
     def settings(self) -> AudioSettings | TextSettings:
@@ -102,7 +102,7 @@ class FrozenTower:
 def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
     """The data set's features on the node of a job's process; cached for all jobs of the process."""
     root = cache_folder(home, "features")
-    return ensure_features(data, front_end, root, in_windows=in_windows, use_ray=False, say=print, store=store)
+    return ensure_features(data, front_end, root, in_windows=in_windows, use_ray=False, echo=print, store=store)
 
 
 def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
@@ -111,8 +111,10 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
     front_end, in_windows = model.audio.front_end, model.pools_windows
 
     def encode(folder: Path, built: Any) -> dict[str, Any]:
-        root, use_ray, say = cache_folder(tower.home, "features"), tower.use_ray, tower.say
-        features = ensure_features(data, front_end, root, in_windows=in_windows, use_ray=use_ray, say=say, store=store)
+        root, use_ray, echo = cache_folder(tower.home, "features"), tower.use_ray, tower.echo
+        features = ensure_features(
+            data, front_end, root, in_windows=in_windows, use_ray=use_ray, echo=echo, store=store
+        )
         frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
         splits = read_json(features / MANIFEST_FILE)["splits"]
         jobs: list[ClipJob] = []
@@ -232,13 +234,13 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     total = sum(job.size for job in jobs)
     done = total - sum(job.size for job in waiting)
     # Other processes build the tower again: its weights may be too large to send.
-    make_built = dataclasses.replace(tower, say=print).build if tower.use_ray else lambda: built
+    make_built = dataclasses.replace(tower, echo=print).build if tower.use_ray else lambda: built
     target, kind = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
     encoder = partial(_encoder, make_built, target)
     for number, content in run_jobs(waiting, encoder, ray=tower.encoder if tower.use_ray else None):
         target.receive(waiting[number].file, content)
         done += waiting[number].size
-        tower.say(f"frozen {tower.kind} tower: {done:,} of {total:,} {kind} encoded")
+        tower.echo(f"frozen {tower.kind} tower: {done:,} of {total:,} {kind} encoded")
 
 
 def _encoder(make_tower: Callable[[], Any], target: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:

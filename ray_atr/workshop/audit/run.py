@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
 from ray_atr.common.language_codes import normalise
-from ray_atr.common.progress import NamedProgress, Say, silent
+from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_digests import caption_digests
@@ -58,7 +58,7 @@ def audit_data_set(
     cross_fit: CrossFit | None = None,
     encoding: Encoding | None = None,
     progress: NamedProgress = silent,
-    say: Say = print,
+    echo: Echo = print,
 ) -> Path:
     """Judge every (clip, caption, language) of a split by vectors of a saved retriever, and write the audit to `out`.
 
@@ -74,13 +74,13 @@ def audit_data_set(
     if opened is None and not are_vectors:
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     rows, captions = captions_of_split(manifest, options.split, options.languages)
-    captions = in_common_languages(captions, cross_fit.folds, say)
+    captions = in_common_languages(captions, cross_fit.folds, echo)
     clip_ids = [row.clip_id for row in rows]
     if opened is None:
         audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
     else:
         if which := clips_in_words(opened.share_trained_on(manifest, rows)):
-            say(
+            echo(
                 f"warning: {opened.folder} was trained on {which} and takes their captions for right, so fewer wrong ones are "
                 "found"
             )
@@ -145,7 +145,7 @@ def captions_of_split(
     return clips, captions
 
 
-def in_common_languages(captions: Sequence[Caption], folds: int, say: Say) -> list[Caption]:
+def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> list[Caption]:
     """The captions in languages of two clips a fold or more; the others are named.
 
     Too few teach a regression nothing, and then they all seem wrong. ValueError if each of several languages has too few.
@@ -160,7 +160,7 @@ def in_common_languages(captions: Sequence[Caption], folds: int, say: Say) -> li
     if not few or len(clips) == 1:
         return list(captions)
     counts = ", ".join(f"{language} ({counted(clips[language], 'clip')})" for language in sorted(few))
-    say(f"not audited: captions in {counts}; {2 * folds} clips or more are needed (--cross-fit.folds)")
+    echo(f"not audited: captions in {counts}; {2 * folds} clips or more are needed (--cross-fit.folds)")
     return [one for one in captions if one.language not in few]
 
 

@@ -17,7 +17,7 @@ import soundfile
 
 from ray_atr.common.caches import cache_key, lock_of
 from ray_atr.common.language_codes import normalise
-from ray_atr.common.progress import Say
+from ray_atr.common.progress import Echo
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import MANIFEST_FILE, write_clips
@@ -115,7 +115,7 @@ def generate(settings: SoundscapesSettings, num_threads: int | None = None) -> I
             yield from pool.map(lambda place: clip(place[0], place[1], settings), places[start : start + _CLIPS_AHEAD])
 
 
-def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = print) -> Path:
+def ensure_soundscapes(settings: SoundscapesSettings, home: Path, echo: Echo = print) -> Path:
     """The folder in `home` that holds the data set of these settings, made if it is not there yet.
 
     Its name is a hash of the settings and of the code that makes the clips. Safe to call from several processes.
@@ -124,18 +124,18 @@ def ensure_soundscapes(settings: SoundscapesSettings, home: Path, say: Say = pri
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         if not (folder / MANIFEST_FILE).is_file():
-            clips = _told(generate(settings), settings, say)
+            clips = _echoed(generate(settings), settings, echo)
             write_clips(folder, clips, name="soundscapes", licence="CC0-1.0 (synthetic)")
     return folder
 
 
-def _told(clips: Iterator[Clip], settings: SoundscapesSettings, say: Say) -> Iterator[Clip]:
+def _echoed(clips: Iterator[Clip], settings: SoundscapesSettings, echo: Echo) -> Iterator[Clip]:
     """The clips, with a word on progress now and then."""
     total = sum(settings.num_clips(split) for split in SPLITS)
     for done, made in enumerate(clips, start=1):
         yield made
         if done % 500 == 0 or done == total:
-            say(f"synthetic clips {done:,} of {total:,}")
+            echo(f"synthetic clips {done:,} of {total:,}")
 
 
 def _content_hash(settings: SoundscapesSettings) -> str:

@@ -162,7 +162,7 @@ def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, st
     import_vectors(VectorImport(**files), tmp_path / "data")
     experiment = on_vectors(tmp_path / "data", objective__scheme="kcl")
     said: list[str] = []
-    prepared = prepare(experiment, tmp_path / "home", use_ray=False, say=said.append)
+    prepared = prepare(experiment, tmp_path / "home", use_ray=False, echo=said.append)
     assert said[-1] == f"vectors: {CLIPS} of {CLIPS} clips"
     reported: list[dict[str, Any]] = []
     train_trial(experiment, prepared, tmp_path / "run", reported.append, use_ray_data=False)
@@ -189,7 +189,7 @@ def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(files: dict[s
     retriever.save_pretrained(tmp_path / "saved")
     options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False, figures=False)
     found = evaluate(
-        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
+        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", echo=lambda message: None
     )
     page = Path(str(found.folder), "evaluation.html").read_text()
     assert "What queries find" in page
@@ -214,7 +214,7 @@ def test_a_head_that_knows_its_captions_alone_is_not_asked_prompts(
     build_retriever(on_vectors(tmp_path / "data").model, seed=0).save_pretrained(tmp_path / "saved")
     options = EvaluationOptions(data=str(tmp_path / "data"), draws=5, mlflow=False, figures=False)
     found = evaluate(
-        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", say=lambda message: None
+        [tmp_path / "saved"], options, encoding=Encoding(ray="never"), out=tmp_path / "out", echo=lambda message: None
     )
     notes = [note for note in found.page.notes if note.startswith("No classification by text prompts in eng: ")]
     assert "text_to_audio/eng/recall_at_1" in found.page.metrics
@@ -248,10 +248,10 @@ def test_what_is_no_vector_of_the_width_is_refused(files: dict[str, str], tmp_pa
     with pytest.raises(
         ValueError, match=r"clip 0: got .*shape \[12\]'; allowed a vector of 13 numbers \(model.audio.width\)"
     ):
-        prepare(wide, tmp_path / "home", use_ray=False, say=lambda message: None)
+        prepare(wide, tmp_path / "home", use_ray=False, echo=lambda message: None)
     heard = override(on_vectors(tmp_path / "data"), {"model.audio": "small_cnn"})
     with pytest.raises(ValueError, match="clip 0: got 'a vector'"):
-        prepare(heard, tmp_path / "home", use_ray=False, say=lambda message: None)
+        prepare(heard, tmp_path / "home", use_ray=False, echo=lambda message: None)
 
 
 def test_parquet_columns_and_safetensors_are_the_same_set(files: dict[str, str], tmp_path: Path) -> None:
