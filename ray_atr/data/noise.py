@@ -27,6 +27,7 @@ from ray_atr.common.positives import folded
 from ray_atr.common.sampling import Integers
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import write_bytes
+from ray_atr.data.schema import part_of
 from ray_atr.data.vector_clip import array_bytes, read_array
 
 NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
@@ -120,11 +121,6 @@ def assign_captions(
         raise refuse("noise.parts", noise.parts, f"unset with noise.kind={noise.kind}, which takes consecutive clips")
     is_named = np.isin([part_of(clip_id) for clip_id in clip_ids], noise.parts)[:, None, None]
     return CaptionAssignment(*(np.where(is_named, *both) for both in zip(noisy, assigned, strict=True)))
-
-
-def part_of(clip_id: str) -> str:
-    """The part of a joined data set that a clip belongs to."""
-    return clip_id.partition("/")[0]
 
 
 def _unchanged(N: int, J: int, K: int) -> CaptionAssignment:

@@ -54,6 +54,11 @@ class Clip:
     translated: Sequence[str] = ()
 
 
+def part_of(clip_id: str) -> str:
+    """The part of a joined data set that a clip belongs to."""
+    return clip_id.partition("/")[0]
+
+
 def check_clip(clip: Clip) -> Clip:
     """The clip with normalised captions (NFC, single blanks). Raises ValueError naming the clip and the field."""
     at = f"clip {clip.clip_id!r}"

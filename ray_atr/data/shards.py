@@ -36,7 +36,6 @@ from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.language_codes import english_first
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.transfer import put_folder
-from ray_atr.data.noise import part_of
 from ray_atr.data.schema import (
     SCHEMA,
     SPLITS,
@@ -45,6 +44,7 @@ from ray_atr.data.schema import (
     check_clip,
     check_schema,
     file_schema,
+    part_of,
     to_batch,
     with_audio_bytes,
 )

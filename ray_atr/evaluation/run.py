@@ -145,7 +145,7 @@ def evaluate(
         figures=options.figures,
         named=named,
         notes=eval_split.notes,
-        warnings=_warnings(opened[0], eval_split),
+        warnings=_warnings(opened, eval_split),
     )
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
@@ -306,12 +306,15 @@ def _facts(
     return facts
 
 
-def _warnings(checkpoint: Checkpoint, eval_split: EvalSplit) -> list[str]:
-    """Warnings about earlier uses of the split, for training or selection."""
+def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[str]:
+    """Warnings about earlier uses of the split by any of the seeds, for training or selection."""
+    checkpoint = checkpoints[0]
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
     notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
-    if which := clips_in_words(checkpoint.share_trained_on(eval_split.manifest, eval_split.rows)):
+    if which := clips_in_words(
+        max(seed.share_trained_on(eval_split.manifest, eval_split.rows) for seed in checkpoints)
+    ):
         notes.append(f"{which.capitalize()} were trained on.")
     if checkpoint.experiment is None:
         return notes

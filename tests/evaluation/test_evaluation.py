@@ -536,6 +536,13 @@ def test_a_split_that_was_used_in_training_is_said_to_be(
         page = evaluate([world["loose"]], options(data=str(place), split=split), out=tmp_path / out, **quiet).page
         assert warned in page.warnings
     assert reads == ["train", "test"]
+    # By the second of two seeds.
+    fresh = Retriever.from_pretrained(world["loose"])
+    fresh.trained_captions = CaptionSample()
+    fresh.save_pretrained(tmp_path / "fresh")
+    seeds = [tmp_path / "fresh", world["loose"]]
+    page = evaluate(seeds, options(data=str(world["data"]), split="train"), out=tmp_path / "of two", **quiet).page
+    assert trained in page.warnings
 
 
 def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, Path], tmp_path: Path) -> None:

@@ -24,8 +24,7 @@ from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
-from ray_atr.data.noise import part_of
-from ray_atr.data.schema import SPLITS, captions_by_language
+from ray_atr.data.schema import SPLITS, captions_by_language, part_of
 from ray_atr.data.shards import (
     ClipCounts,
     Manifest,
