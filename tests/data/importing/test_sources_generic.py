@@ -341,6 +341,28 @@ def test_a_file_of_any_name_is_of_the_split_of_its_folder(tmp_path: Path) -> Non
     }
 
 
+def test_class_labels_are_their_names(tmp_path: Path) -> None:
+    """The features are as `datasets` 5.2 writes them. The number -1 stands for no class."""
+    of_class = {"names": ["dog", "rain"], "_type": "ClassLabel"}
+    features = {
+        "label": of_class,
+        "tags": {"feature": of_class, "_type": "List"},
+        "id": {"dtype": "int64", "_type": "Value"},
+    }
+    columns: dict[str, list[object]] = {"id": [0, 1], "label": [1, -1], "tags": [[0, 1], []], "text": ["x", "y"]}
+    table = audio_table(["x.wav", "y.wav"], **columns).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pa.ipc.new_stream(tmp_path / "data-00000-of-00001.arrow", table.schema) as stream:
+        stream.write_table(table)
+    for column, labels in {"label": [("rain",), ()], "tags": [("dog", "rain"), ()], "id": [("0",), ("1",)]}.items():
+        entries = entries_of(HuggingFace(source=str(tmp_path), label_column=column))
+        assert [entry.labels for entry in entries] == labels * 2, column
+    source = HuggingFace(source=str(tmp_path), caption_columns=("eng=label", "fra=text"))
+    assert [entry.captions.get("eng") for entry in entries_of(source)] == [("rain",), None] * 2
+
+
 def test_the_number_zero_is_an_id(tmp_path: Path) -> None:
     table = audio_table(["x.wav", "y.wav", "z.wav"], id=[0, 1, None], caption=["one", "two", "three"])
     (tmp_path / "set").mkdir()

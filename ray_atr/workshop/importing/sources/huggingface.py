@@ -8,6 +8,7 @@ The library `datasets` is not used: it copies Parquet files to a cache of its ow
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -152,18 +153,38 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
         try:
             if path.endswith(".parquet"):
                 parquet = pq.ParquetFile(opened)
-                column, others = choose(file, parquet.schema_arrow)
-                for group in range(parquet.num_row_groups):
-                    for row, values in enumerate(_rows_of_group(parquet, group, column, others)):
-                        yield group, row, values, column
+                schema = parquet.schema_arrow
+                column, others = choose(file, schema)
+                groups = (_rows_of_group(parquet, group, column, others) for group in range(parquet.num_row_groups))
             else:
                 reader = pa.ipc.open_stream(opened)
-                column, others = choose(file, reader.schema)
-                for group, batch in enumerate(reader):
-                    for row, values in enumerate(_values(batch.select([column, *others]), column)):
-                        yield group, row, values, column
+                schema = reader.schema
+                column, others = choose(file, schema)
+                groups = (_values(batch.select([column, *others]), column) for batch in reader)
+            names = _class_names(schema)
+            for group, rows in enumerate(groups):
+                for row, values in enumerate(rows):
+                    named = {name: _in_names(values[name], names[name]) for name in names.keys() & values.keys()}
+                    yield group, row, values | named, column
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
+
+
+def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """The names of the classes by column of class labels, of which rows have the numbers, as `datasets` writes them."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        kinds = {name: kind.get("feature", kind) for name, kind in features.items() if isinstance(kind, dict)}
+        return {name: kind["names"] for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+
+
+def _in_names(value: Any, names: list[str]) -> Any:
+    """A class number, or a list of them, as names; None for -1, which stands for no class."""
+    if isinstance(value, list):
+        return [name for one in value if (name := _in_names(one, names)) is not None]
+    return None if value == -1 else names[value] if value in range(len(names)) else value
 
 
 def _rows_of_group(parquet: pq.ParquetFile, group: int, column: str, others: list[str]) -> Iterator[dict[str, Any]]:
