@@ -46,7 +46,6 @@ from ray_atr.training.ray_train import base_shards
 from ray_atr.training.refresh_cost import epochs_per_refresh
 from tests.support.processes import run_processes
 from tests.support.tiny import make_data, prepared_for, tiny
-from tests.support.whole_product import IS_WHOLE
 
 N, D, L = 2 * UNIT + 500, 8, 2
 """Three units: in two parts one is twice the other, in four the first is empty."""
@@ -326,6 +325,13 @@ def test_four_workers_find_in_two_to_four_parts_what_each_finds_in_the_whole(tmp
 
 
 TRAINED: dict[str, dict[str, Any]] = {
+    "ance": {
+        "objective": "ance",
+        "objective__knowledge__pool": 8,
+        "objective__knowledge__negatives": 3,
+        "objective__correspondence": "leave_one_out",
+        "train__epochs": 2,
+    },
     "write_through": {
         "objective": "ask",
         "train__epochs": 2,
@@ -344,15 +350,6 @@ TRAINED: dict[str, dict[str, Any]] = {
         "objective__correspondence__warmup_epochs": 1,
     },
 }
-if IS_WHOLE:
-    # What it asks of a base in parts is asked in `SEARCHES`.
-    TRAINED["ance"] = {
-        "objective": "ance",
-        "objective__knowledge__pool": 8,
-        "objective__knowledge__negatives": 3,
-        "objective__correspondence": "leave_one_out",
-        "train__epochs": 2,
-    }
 
 
 class InParts(BackgroundRefresher):
