@@ -172,6 +172,12 @@ def require_writable(folder: Location) -> None:
         raise PermissionError(13, "cannot be written", str(folder))
 
 
+def require_replaceable(folder: Location) -> None:
+    """PermissionError or NotADirectoryError unless `atomic_folder` can make or replace a local folder: it renames another one."""
+    for needed in (folder, folder.parent):
+        require_writable(needed)
+
+
 def require_new(place: str | Location, path: str) -> Path:
     """The local folder at a place, for `atomic_folder` to make, checked before the work. ValueError, naming `path`, unless it
     is new or empty; PermissionError or NotADirectoryError if it cannot be made.
@@ -179,8 +185,7 @@ def require_new(place: str | Location, path: str) -> Path:
     folder = locate(place)
     if not is_local(folder) or names_in(folder):
         raise refuse(path, str(place), "a new or empty folder of this machine")
-    for needed in (folder, folder.parent):
-        require_writable(needed)
+    require_replaceable(folder)
     return folder
 
 

@@ -33,6 +33,7 @@ from ray_atr.common.locations import (
     remove_all,
     rename,
     require_new,
+    require_replaceable,
     require_writable,
     safe_name,
 )

@@ -26,7 +26,7 @@ from ray_atr.common.storage import (
     file_exists,
     locate,
     read_json,
-    require_writable,
+    require_replaceable,
 )
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.shards import Manifest, read_manifest
@@ -195,8 +195,7 @@ def _new_folder(out: str | Location | None) -> Location:
     is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
     if names and not is_half:
         raise refuse("out", str(folder), "a new or empty folder")
-    for needed in (folder, folder.parent):
-        require_writable(needed)
+    require_replaceable(folder)
     return folder
 
 

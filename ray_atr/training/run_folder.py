@@ -97,6 +97,11 @@ METRIC = "objective.pair.metric"
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
 
 
+def includes_metric(label: str, settings: Mapping[str, Any]) -> bool:
+    """Whether an objective's name in reports ends with the metric of its pair loss (`m_ltm_euclidean`)."""
+    return label.endswith(f"_{settings.get(METRIC)}")
+
+
 def trial_name(overrides: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> str:
     """A readable name of the trial: `m_ltm noise=0.4 seed=1`, `kcl+pot mass=0.7 noise=0.4 seed=1`.
 
@@ -107,7 +112,7 @@ def trial_name(overrides: Mapping[str, Any], settings: Mapping[str, Any] | None 
     named = set(CHOICES)
     if settings is not None and any(path.startswith("objective") for path in overrides):
         words = [objective_label(settings, overrides)]
-        if words[0].endswith(f"_{overrides.get(METRIC)}"):
+        if includes_metric(words[0], overrides):
             named.add(METRIC)
     for path in sorted(overrides, key=lambda path: path == "seed"):
         if path in named:

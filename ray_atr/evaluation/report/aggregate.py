@@ -10,7 +10,7 @@ import pandas as pd
 from ray_atr.common.table import MISSING, written
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_name
 from ray_atr.objectives import PRESETS
-from ray_atr.training.run_folder import METRIC
+from ray_atr.training.run_folder import METRIC, includes_metric
 
 NUM_SEEDS = "num_seeds"
 
@@ -62,8 +62,7 @@ def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective:
     a setting that the point has not is left out.
     """
     words = [str(row[OBJECTIVE])] if names_objective else []
-    # `m_ltm_euclidean` says the metric.
-    named = {OBJECTIVE, *([METRIC] if any(word.endswith(f"_{row.get(METRIC)}") for word in words) else [])}
+    named = {OBJECTIVE, METRIC} if words and includes_metric(words[0], row) else {OBJECTIVE}
     values = [(short_name(path), written(row[path])) for path in paths if path not in named]
     return " ".join(words + [f"{name}={value}" for name, value in values if value != MISSING or not words])
 
