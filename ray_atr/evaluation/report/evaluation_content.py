@@ -366,9 +366,10 @@ class CaptionScores:
         return functional.normalize(clips.float(), dim=1) if self.metric is None else audio_rows(clips, self.metric)
 
     def _whole_plan(self, language: str) -> torch.Tensor:
-        own, by = _rows(self.embedded.text[language], np.flatnonzero(self.captions.present[language])), self.embedded
-        plan = by.ranking.plan
-        return plan_scores(own, by.audio, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=by.metric).cpu()
+        embedded, plan = self.embedded, self.embedded.ranking.plan
+        texts = _rows(embedded.text[language], np.flatnonzero(self.captions.present[language]))
+        scores = plan_scores(texts, embedded.audio, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=embedded.metric)
+        return scores.cpu()
 
 
 def _rows(values: Array, rows: np.ndarray) -> torch.Tensor:
