@@ -196,7 +196,8 @@ class TrainingData:
     @cached_property
     def clean_share(self) -> float:
         """Share of true pairs among those that it trains on."""
-        return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)
+        trained, per_epoch = self.experiment.trained_languages, self.experiment.data.captions_per_epoch
+        return self.captions.clean_share(trained, per_epoch, self.clip_weights)
 
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
         """(epoch, its batches), from step `first_step` of epoch `first` to the last epoch.
