@@ -67,5 +67,4 @@ def test_its_gradients_are_zeros_and_no_pair_of_it_is_judged(home: Path, tmp_pat
             assert all(p.grad is not None for p in state.retriever.parameters() if p.requires_grad)
             assert result.scalars == {"loss": 0.0}
     assert {has_text for has_text, _ in found} == {False, True}
-    estimator.flush()
     assert int((~estimator.epoch_probabilities.isnan()).sum()) == 2

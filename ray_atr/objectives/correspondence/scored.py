@@ -69,7 +69,7 @@ class MixtureEstimator(Estimator):
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
         """Record the pairs' scores for the next epoch; the estimate is that of the epoch's start."""
-        self.write_later(self.scores, index, self.score(comparison, index).float())
+        self.write(self.scores, index, self.score(comparison, index).float())
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:
