@@ -93,6 +93,9 @@ def training_step(
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
                 text_here = share.text(columns)
+                if not text_here.requires_grad:
+                    # A share without texts: in the backward pass its worker exchanges with the others all the same.
+                    text_here.requires_grad_()
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
