@@ -83,13 +83,17 @@ def trained_share(rank: int, size: int, folder: Path, home: Path) -> tuple[list[
     shared = [batch for batch in batches if int(batch.global_batch.mask[:, 0].sum()) >= 2]
     train_trial(chosen, prepared, folder / "run", lambda row: None, group, use_ray_data=False)
     weights = load_checkpoint(folder / "run" / "last")["model"]
-    return [int(batch.mask[:, 0].sum()) for batch in shared], torch.cat([w.flatten() for w in weights.values()]).tolist()
+    return [int(batch.mask[:, 0].sum()) for batch in shared], torch.cat(
+        [w.flatten() for w in weights.values()]
+    ).tolist()
 
 
 def test_a_worker_without_texts_takes_part_in_a_shared_plan(home: Path, tmp_path: Path) -> None:
     """It would else leave the exchange of gradients to the others, and its next one would be another than theirs."""
     clips = [
-        tone_clip(split, index, {"fra": [f"un son, numéro {index}"], **({"eng": [f"tone {index}"]} if index % 2 else {})})
+        tone_clip(
+            split, index, {"fra": [f"un son, numéro {index}"], **({"eng": [f"tone {index}"]} if index % 2 else {})}
+        )
         for split, count in (("train", 24), ("val", 4))
         for index in range(count)
     ]
