@@ -210,7 +210,8 @@ def estimate_clean_shares(
     is_asked: NDArray[np.bool_] | None = None,
 ) -> None:
     """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, of those that are
-    asked, [N]."""
+    asked, [N].
+    """
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     order = order if is_asked is None else order[is_asked[order]]
     rows = np.sort(order[:SAMPLE])

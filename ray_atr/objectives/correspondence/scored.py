@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
@@ -24,9 +23,9 @@ from ray_atr.objectives.correspondence.correspondence import (
     PairIndex,
     TrainingPairs,
 )
+from ray_atr.objectives.correspondence.ridge import Floats
 from ray_atr.objectives.pairs import Comparison
 
-Floats = NDArray[np.float64]
 Weights = tuple[float, float, float]
 
 STEPS = 50
