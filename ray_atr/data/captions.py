@@ -53,16 +53,22 @@ class TrainingCaptions:
         self.has_caption = self.assigned.slot < self.num_captions[self.assigned.owner, np.arange(len(self.languages))]
         """Which captions exist, [N, J, K]."""
 
-    def clean_share(self, trained: Sequence[str], per_epoch: str = "one") -> float:
+    def clean_share(
+        self, trained: Sequence[str], per_epoch: str = "one", clip_weights: NDArray[np.float64] | None = None
+    ) -> float:
         """Share of true pairs among the training pairs in the trained languages.
 
-        With `per_epoch` `one` (one caption of a clip in an epoch) every clip counts once, with `each` every pair.
+        With `per_epoch` `one` (one caption of a clip in an epoch) every clip counts once, with `each` every pair; times its
+        weight [N] where an epoch has clips more often than others.
         """
         is_used = self.has_caption & np.isin(self.languages, list(trained))
         true, used = ((flags & is_used).sum(axis=(1, 2)) for flags in (self.truth, is_used))
+        weights = (used > 0) * (np.ones(len(used)) if clip_weights is None else clip_weights)
+        if not weights.any():
+            return 0.0
         if per_epoch == "each":
-            return float(true.sum() / max(used.sum(), 1))
-        return float((true[used > 0] / used[used > 0]).mean()) if used.any() else 0.0
+            return float(true @ weights / (used @ weights))
+        return float(np.average(true / np.maximum(used, 1), weights=weights))
 
     @cached_property
     def truth(self) -> NDArray[np.bool_]:

@@ -116,7 +116,7 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, echo: Echo = 
 
 def require_vectors(retriever: Retriever, folder: Location) -> None:
     """ValueError for a retriever that has no vectors of clips and of any text."""
-    if retriever.settings.interaction == "late":
+    if retriever.settings.is_late:
         raise refuse("--mteb", str(folder), "a retriever of model.interaction global, which has one vector a clip")
     if "vectors" in (retriever.settings.audio.name, retriever.settings.text.name):
         raise refuse("--mteb", str(folder), "a retriever with encoders of its own, not of vectors made elsewhere")

@@ -211,7 +211,7 @@ def _embed(
     metric, ranking = retriever.learned_metric, options.ranking_of(retriever)
     knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
-    is_late = retriever.settings.interaction == "late" and options.ranking == "own"
+    is_late = retriever.settings.is_late and options.ranking == "own"
     # Freed: the encoders have their own copies.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}

@@ -114,9 +114,14 @@ class ModelSettings(Settings):
     )
 
     @property
+    def is_late(self) -> bool:
+        """Whether audio frames are compared with text tokens."""
+        return self.interaction == "late"
+
+    @property
     def pools_windows(self) -> bool:
         """Whether a long clip is encoded in windows over all of it."""
-        return self.windows != "cut" and self.interaction != "late"
+        return self.windows != "cut" and not self.is_late
 
     @property
     def training_windows(self) -> int:
@@ -129,7 +134,7 @@ class ModelSettings(Settings):
     def encoded_each_batch(self) -> dict[str, str]:
         """The frozen towers (audio, text) whose pooled vectors cannot be cached, and the reason."""
         frozen = [kind for kind in ("audio", "text") if getattr(self, kind).adapt.is_frozen]
-        if self.interaction == "late":
+        if self.is_late:
             return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
         if self.augment.is_active and "audio" in frozen:
             return {"audio": "model.augment changes its input in every epoch"}
@@ -337,7 +342,7 @@ class Retriever(nn.Module):
         return self._embedded(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def _embedded(self, encoded: Encoded, projection: nn.Module) -> Tensor:
-        if self.settings.interaction == "late":
+        if self.settings.is_late:
             return _projected_tokens(encoded, projection).pooled
         return _unit(projection(encoded.pooled))
 
@@ -608,7 +613,7 @@ class Retriever(nn.Module):
             pools_windows=self.settings.pools_windows,
             distance=self.distance,
             vector_width=self.vector_width,
-            is_late=self.settings.interaction == "late",
+            is_late=self.settings.is_late,
             **known,
         )
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.sampling import IN_SHARDS, num_weighted, weighted
-from ray_atr.common.settings import refuse
 from ray_atr.data.captions import CaptionBatch, TrainingCaptions
 from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.stream import (
@@ -132,17 +131,10 @@ def _sample_name(clip_id: str, slot: int) -> str:
 
 
 def part_weights(features: FeatureSet, entries: Sequence[str]) -> np.ndarray | None:
-    """The weight of each part of a joined data set, in the order of `features.parts`; None if all are 1. ValueError for
-    weights of other parts.
-    """
-    weights = parse_weights(entries)
-    for part in weights:
-        if part not in features.parts:
-            has = ", ".join(features.parts) or "none: it was not joined from several"
-            raise refuse("data.weights", part, f"the parts of the data set's {features.split}: {has}")
-    if all(weight == 1 for weight in weights.values()):
-        return None
-    return np.array([weights.get(part, 1.0) for part in features.parts])
+    """The weight of each part of a joined data set, in the order of `features.parts`; None if all are 1."""
+    of_parts = parse_weights(entries)
+    weights = np.array([of_parts.get(part, 1.0) for part in features.parts])
+    return None if (weights == 1).all() else weights
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -196,7 +188,8 @@ class TrainingData:
     @cached_property
     def clean_share(self) -> float:
         """Share of true pairs among those that it trains on."""
-        return self.captions.clean_share(self.experiment.trained_languages, self.experiment.data.captions_per_epoch)
+        trained, per_epoch = self.experiment.trained_languages, self.experiment.data.captions_per_epoch
+        return self.captions.clean_share(trained, per_epoch, self.clip_weights)
 
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
         """(epoch, its batches), from step `first_step` of epoch `first` to the last epoch.

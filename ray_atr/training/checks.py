@@ -287,7 +287,7 @@ def check_chunks(objective: Objective, language_chunk: int) -> None:
 
 def check_interaction(experiment: Experiment) -> None:
     """ValueError for late interaction with settings that need one embedding for each clip."""
-    if experiment.model.interaction == "global":
+    if not experiment.model.is_late:
         return
     knowledge, train = experiment.objective.knowledge, experiment.train
     if knowledge.name not in ("none", "ask"):
@@ -352,14 +352,10 @@ def is_searched_in_parts(knowledge: Knowledge, entries: int) -> bool:
     return knowledge.index in SEARCHED_IN_PARTS or (knowledge.index == "auto" and entries <= knowledge.exact_up_to)
 
 
-def measured_names(languages: Sequence[str], trained: Collection[str] | None = None) -> list[Metric]:
-    """The metrics of a validation in these languages, as `evaluate_languages` returns them."""
-    return list(_measured_names(tuple(languages), None if trained is None else frozenset(trained)))
-
-
+# Cached, as each trial of a sweep is checked; eight languages take a hundredth of a second.
 @lru_cache
-def _measured_names(languages: tuple[str, ...], trained: frozenset[str] | None) -> tuple[Metric, ...]:
-    """Cached, as each trial of a sweep is checked; eight languages take a hundredth of a second."""
+def measured_names(languages: tuple[str, ...], trained: frozenset[str] | None = None) -> tuple[Metric, ...]:
+    """The metrics of a validation in these languages, as `evaluate_languages` returns them."""
     vectors = torch.eye(4)
     metrics = evaluate_languages(vectors, dict.fromkeys(languages, vectors), torch.arange(4), trained=trained)
     return tuple(sorted(metrics))
@@ -367,7 +363,7 @@ def _measured_names(languages: tuple[str, ...], trained: frozenset[str] | None) 
 
 def check_metric(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
     """ValueError for a metric that a validation in these languages lacks, with the nearest one and the parts of all names."""
-    names = measured_names(languages, trained)
+    names = measured_names(tuple(languages), None if trained is None else frozenset(trained))
     if metric not in names:
         # The parts of the names: all names are too many for an error.
         by_language = [name for name in names if name.language == TRAINED]

@@ -159,16 +159,17 @@ def read_first(
     is_share_read = shares is not None and not shares.is_known
     if not is_share_read and not isinstance(estimator, LeaveOneOutEstimator):
         return
+    is_asked = None if clip_weights is None else asked_clips(captions, clip_weights)
     # The first worker reads for all.
     reads = what_is_read(experiment, captions) if group.is_first else ""
     if shares is not None and is_share_read:
         with retriever.evaluating(), retriever.equal_calls():
             if group.is_first:
-                estimate_clean_shares(shares, retriever, captions, experiment, reads, clip_weights)
+                estimate_clean_shares(shares, retriever, captions, experiment, reads, is_asked)
         # The first one's, so that no worker rounds to another share.
         shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
     if isinstance(estimator, LeaveOneOutEstimator):
-        read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads)
+        read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads, is_asked)
 
 
 def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
@@ -193,6 +194,12 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     return reads
 
 
+def asked_clips(captions: TrainingCaptions, clip_weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The clips by which the share of true pairs may be estimated, bool [N]: each with a chance in proportion to its weight."""
+    drawn = sampling.uniform(captions.features.clip_ids, captions.seed, "clean share weights")
+    return np.asarray(drawn < clip_weights / clip_weights.max())
+
+
 @torch.no_grad()
 def estimate_clean_shares(
     shares: CleanShares,
@@ -200,16 +207,13 @@ def estimate_clean_shares(
     captions: TrainingCaptions,
     experiment: Experiment,
     reads: str,
-    clip_weights: NDArray[np.float64] | None = None,
+    is_asked: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips. A clip is in the sample
-    with a chance in proportion to its weight, [N].
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, of those that are
+    asked, [N].
     """
-    ids = captions.features.clip_ids
-    order = sampling.permutation(ids, experiment.seed, "clean share")
-    if clip_weights is not None:
-        chance = clip_weights / clip_weights.max()
-        order = order[(sampling.uniform(ids, experiment.seed, "clean share weights") < chance)[order]]
+    order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
+    order = order if is_asked is None else order[is_asked[order]]
     rows = np.sort(order[:SAMPLE])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 
@@ -222,12 +226,14 @@ def read_pairs(
     trained: Sequence[str],
     group: WorkerGroup,
     reads: str,
+    is_asked: NDArray[np.bool_] | None = None,
 ) -> None:
     """Give the estimator all clips and captions as vectors: the towers' outputs, statistics of recordings and words, or both.
     The first worker does it, so that no worker rounds to another probability.
     """
     with retriever.evaluating(), retriever.equal_calls():
-        estimated = estimator.estimate_from(*_readings(reads, retriever, captions, trained)) if group.is_first else {}
+        readings = _readings(reads, retriever, captions, trained) if group.is_first else []
+        estimated = estimator.estimate_from(*readings, is_asked=is_asked) if readings else {}
     estimator.take(group.gather_objects(estimated)[0])
     is_kept = estimated["random_share"] < LEAST_RANDOM if estimated else torch.zeros(0)
     if confused := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:

@@ -389,7 +389,7 @@ class Experiment(Settings):
     def gathers(self) -> str:
         """The setting because of which each worker gathers all embeddings of a batch; empty if none does."""
         usual, chosen = self.objective.pair.shared_from, self.scaling.losses_shared_from
-        if self.objective.gathers or self.model.interaction == "late":
+        if self.objective.gathers or self.model.is_late:
             return self.objective.gathers or "model.interaction=late"
         shared_from = usual if chosen is None else chosen
         if shared_from == 0:

@@ -59,10 +59,6 @@ class WorkerGroup:
         """Within the context, the workers share losses of many pairs."""
         return self.ranks.share(at_least=self.share_losses_from, memory=self.loss_bytes)
 
-    def shared_from(self, usual: int) -> int:
-        """Number of pairs from which a loss with the default `usual` is shared; 0: never."""
-        return usual if self.share_losses_from is None else usual and self.share_losses_from
-
     def gather(self, tensor: Tensor) -> Tensor:
         """The workers' `[b, ...]` tensors of their shares, stacked in rank order to `[B, ...]`, with gradient."""
         if self.size == 1:

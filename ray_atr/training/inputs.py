@@ -27,7 +27,7 @@ from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
-from ray_atr.models.text import read_tokenizer, save_tokenizer, train_tokenizer
+from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import check_experiment
@@ -246,7 +246,11 @@ def _tokenizer(experiment: Experiment, manifest: Manifest, home: Path) -> Path |
     if experiment.train.start_from is not None:
         # The saved embeddings are of the saved tokeniser's tokens.
         with fetched(saved_retriever(experiment.train.start_from, "train.start_from")) as copy:
-            saved = (Path(copy) / "text" / "tokenizer.json").read_bytes()
+            file = Path(copy) / "text" / TOKENIZER_FILE
+            if not file.is_file():
+                allowed = f"a retriever with the same towers; it has no tokeniser of {text.name}"
+                raise refuse("train.start_from", experiment.train.start_from, allowed)
+            saved = file.read_bytes()
         return _cached_tokenizer(home, saved, lambda: saved)
     content = json.dumps([manifest.hash, data.languages, data.train_split, text.trained_vocabulary])
 

@@ -66,7 +66,7 @@ def training_step(
     """
     check_chunks(objective, language_chunk)
     clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
-    kind = LateShare if retriever.settings.interaction == "late" else Share
+    kind = LateShare if retriever.settings.is_late else Share
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
     if not bool(needed.any()):
@@ -93,6 +93,9 @@ def training_step(
             columns = torch.isin(torch.arange(needed.shape[1]), torch.tensor(languages))
             with clock("forward"):
                 text_here = share.text(columns)
+                if not text_here.requires_grad:
+                    # A share without texts: in the backward pass its worker exchanges with the others all the same.
+                    text_here.requires_grad_()
                 retrieved = None
                 if memory is not None:
                     retrieved = memory.retrieve(share.worker_batch(audio_here, text_here), group.gather)
@@ -143,9 +146,10 @@ def goes_around(retriever: Retriever, objective: Objective, B: int, group: Worke
 
     A single worker computes in the same way, so that the result does not depend on the number of workers.
     """
-    if objective.gathers or retriever.settings.interaction == "late":
+    if objective.gathers or retriever.settings.is_late:
         return False
-    return 0 < group.shared_from(objective.pair.shared_from) <= B and group.size <= B
+    usual, chosen = objective.pair.shared_from, group.share_losses_from
+    return 0 < (usual if chosen is None else chosen) <= B and group.size <= B
 
 
 def in_order(retriever: Retriever, *, texts_last: bool) -> list[nn.Parameter]:

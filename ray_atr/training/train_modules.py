@@ -123,7 +123,7 @@ def train(
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
         check_metric(select_by, "select_by", data.languages)
-    model = _Model(audio, text, objective, _width(audio, data))
+    model = _Model(audio, text, objective, _example(audio, data))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
     ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
@@ -150,12 +150,12 @@ def train(
 
 
 class _Model(nn.Module):
-    """The two modules, and the parameters that the objective learns."""
+    """The two modules, and the parameters that the objective learns, on the device of the embeddings (`example` [n, D])."""
 
-    def __init__(self, audio: nn.Module, text: nn.Module, objective: Objective, D: int) -> None:
+    def __init__(self, audio: nn.Module, text: nn.Module, objective: Objective, example: Tensor) -> None:
         super().__init__()
-        self.audio, self.text, self.objective = audio, text, objective
-        self.learned = LearnedParameters(objective.pair.learns(), D)
+        self.audio, self.text, self.objective, self.device = audio, text, objective, example.device
+        self.learned = LearnedParameters(objective.pair.learns(), example.shape[1]).to(self.device)
 
     def step(
         self, optimizer: Optimizer, data: ClipSet, rows: NDArray[np.int64], seed: int, epoch: int, clip_norm: float
@@ -170,9 +170,8 @@ class _Model(nn.Module):
         if not bool(needed.any()):
             scalars = nothing_compared(self).scalars
         else:
-            embeddings = Embeddings(
-                self.audio(clips), self._texts(captions, needed), needed, _positives(captions, available)
-            )
+            masks = needed.to(self.device), _positives(captions, available).to(self.device)
+            embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), *masks)
             terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
             check_finite("loss", terms.loss, names, alone, terms.scalars)
             terms.loss.backward()
@@ -233,14 +232,14 @@ def _positives(captions: Captions, available: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _width(audio: nn.Module, data: ClipSet) -> int:
-    """The width D of the embeddings, by embedding two clips."""
+def _example(audio: nn.Module, data: ClipSet) -> Tensor:
+    """The embeddings of two clips, [2, D]."""
     was_training = audio.training
-    embedded = audio.eval()(data.batch(np.arange(min(2, len(data))))[0])
+    embedded: Tensor = audio.eval()(data.batch(np.arange(min(2, len(data))))[0])
     audio.train(was_training)
     if embedded.ndim != 2:
         raise refuse("audio", f"a module that gives {list(embedded.shape)}", "one that gives [B, D]")
-    return int(embedded.shape[1])
+    return embedded
 
 
 def _check(objective: Objective, data: ClipSet, validation: ClipSet | None, patience: int) -> None:

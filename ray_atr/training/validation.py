@@ -125,7 +125,7 @@ def evaluate_split(
     with retriever.evaluating():
         audio = embed_clips(retriever, features, settings.batch_size, group)
         text = {language: embed_captions(texts, captions, language, audio.shape[1], group) for language in spoken}
-        if experiment.model.interaction == "late":
+        if experiment.model.is_late:
             retrievals = retrieve_by_tokens(retriever, texts, features, captions, settings.batch_size, group)
             if keep is not None:
                 keep(retrievals)

@@ -226,10 +226,14 @@ def test_a_base_made_anew_has_what_was_ready_and_forgets_what_a_resumed_run_does
     assert again.versions() == [1, 2]
 
 
-def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_path):
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("lag", "refreshes"), [(3, (2, 7)), (7, tuple(range(1, 9)))])
+def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_path, lag, refreshes):
+    """With a lag of many refreshes too: more versions wait to be searched than are kept in any case."""
+
     def run(folder, stop=None):
         """Versions' contents step by step; stopped and resumed at `stop`, after a checkpoint."""
-        client = SnapshotClient(base_of(folder), SPEC, 3)
+        client = SnapshotClient(base_of(folder), SPEC, lag)
         client.refresh(0, weights(0), lag=0)
         seen = []
         for step in range(12):
@@ -239,9 +243,9 @@ def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_p
                 # What happens after the checkpoint is lost with the process.
                 client.refresh(step, weights(99), lag=0)
                 client.before_step(step)
-                client = SnapshotClient(base_of(folder), SPEC, 3)
+                client = SnapshotClient(base_of(folder), SPEC, lag)
                 client.load_state_dict(state)
-            if step in (2, 7):
+            if step in refreshes:
                 client.refresh(step, weights(step))
             client.before_step(step)
             seen.append((client.version, client.searcher.snapshot.audio[0].tolist()))

@@ -425,15 +425,12 @@ def test_a_pair_without_negatives_is_not_taken_for_the_best(name: str, same: boo
     )
     estimator.begin_epoch(0)
     estimator.for_batch(without, 0 * without)(alone)
-    estimator.flush()
     assert bool(estimator.tables[table][without, 0, 0].isnan().all())
     estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
-    estimator.flush()
     known = estimator.tables[table][rows, 0, 0].clone()
     assert not bool(known.isnan().any())
     estimator.begin_epoch(1)
     weight = estimator.for_batch(without, 0 * without)(alone).sample_weight
-    estimator.flush()
     torch.testing.assert_close(estimator.tables[table][rows, 0, 0], known, rtol=0, atol=0)
     assert bool(weight.isfinite().all())
     if name == "self_refining":
@@ -456,7 +453,6 @@ def test_clips_with_the_same_caption_do_not_speak_for_each_other(name: str, worl
         estimator = method(name, warmup_epochs=1).estimator(world.pairs())
         estimator.begin_epoch(0)
         estimator.for_batch(rows, 0 * rows)(case)
-        estimator.flush()
         judged.append(estimator.tables["scores" if name == "small_loss" else "clean_probabilities"][1, 0, 0])
     torch.testing.assert_close(judged[0], judged[1], rtol=0, atol=1e-6)
 
@@ -509,7 +505,6 @@ def test_neighbours_is_the_overlap_of_two_neighbourhoods_of_a_snapshot(world: Wo
     estimator.begin_epoch(0)
     rows = torch.tensor([0, 5, 40])
     estimator.for_batch(rows, 0 * rows)(world.comparison(rows, 0 * rows))
-    estimator.flush()
     for row in rows.tolist():
         sides = []
         for query, anchors in ((world.audio[row], snapshot.audio), (world.text[row, 0, 0], snapshot.text[0])):
@@ -550,7 +545,6 @@ def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) 
     rows = torch.arange(5)
     for slot, language in itertools.product(range(J), range(K)):
         estimator.for_batch(rows, 0 * rows + slot)(world.comparison(rows, 0 * rows + slot, language))
-    estimator.flush()
     for row in range(5):
         # The last caption has met all others.
         captions = world.text[row].reshape(J * K, D)

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.knowledge import Ance, Moco, Nnclr
-from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
-from ray_atr.objectives.pairs import Triplet
+from ray_atr.objectives.knowledge.knowledge import Retrieved, SnapshotSettings
+from ray_atr.objectives.pairs import Comparison, Triplet
 from ray_atr.objectives.schemes import Cacl, English, Kcl, MlClap
 from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.queue import Identity, Queue
@@ -58,6 +58,48 @@ def test_moco_is_its_papers_loss():
         expected += 0.5 * nce(text[i, 0], audio_keys[i], list(queue.audio)) / B
     terms = Objective(knowledge=Moco())(Embeddings(audio=audio, text=text), retrieved=found)
     assert float(terms.loss) == pytest.approx(expected, rel=1e-9)
+
+
+def soft_targets(comparison):
+    """The comparison with targets [B, B], and sample weights as a correspondence that rematches pairs gives them."""
+    targets = torch.softmax(3 * unit(B, B, seed=9), dim=1)
+    return dataclasses.replace(comparison, targets=targets, sample_weight=torch.linspace(0.2, 1, B).double())
+
+
+def with_soft_targets(loss_of):
+    """The loss of `soft_targets`, by loops, where `loss_of(i, j)` are those of row i and of column i with partner j."""
+    comparison, expected = soft_targets(Comparison(unit(B, D), unit(B, D))), 0.0
+    for i in range(B):
+        weight = float(comparison.sample_weight[i])
+        of_column = comparison.targets[:, i] * comparison.sample_weight
+        for j in range(B):
+            row, column = loss_of(i, j)
+            expected += 0.5 * weight * float(comparison.targets[i, j]) * row / B
+            expected += 0.5 * weight * float(of_column[j] / of_column.sum()) * column / B
+    return expected
+
+
+def test_soft_targets_are_the_partners_of_moco_and_ance():
+    audio, text, queue = unit(B, D, seed=1), unit(B, 1, D, seed=2), filled_queue()
+    audio_keys, text_keys = unit(B, D, seed=3), unit(B, K, D, seed=4)
+    english = [queue.text[n, 0] for n in range(Q) if n != 3]
+    expected = with_soft_targets(
+        lambda i, j: (nce(audio[i], text_keys[j, 0], english), nce(text[i, 0], audio_keys[j], list(queue.audio)))
+    )
+    embeddings, found = Embeddings(audio=audio, text=text), queue.keys(BATCH, audio_keys, text_keys)
+    terms = Objective(knowledge=Moco())(embeddings, retrieved=found, weigh_pairs=soft_targets)
+    assert float(terms.loss) == pytest.approx(expected, rel=1e-9)
+
+    knowledge, snapshot = Ance(pool=4, negatives=4), snapshot_of()
+    searcher = Searcher(snapshot, knowledge.search_spec)
+    positions = searcher.search(audio, text, None, [f"c{i}" for i in range(B)])
+    near = Retrieved(fine=_double(searcher.look_up(positions).fine))
+    texts, clips = near.fine.by_audio.text[:, 0], near.fine.by_text.audio[:, 0]
+    expected = with_soft_targets(
+        lambda i, j: (nce(audio[i], text[j, 0], list(texts[i])), nce(text[i, 0], audio[j], list(clips[i])))
+    )
+    terms = Objective(knowledge=knowledge)(embeddings, retrieved=near, weigh_pairs=soft_targets)
+    assert float(terms.loss) == pytest.approx(expected, rel=1e-6)
 
 
 def test_nnclr_is_its_papers_loss():

@@ -264,7 +264,6 @@ def test_neighbours_orders_pairs_better_than_bicros_ratio_of_one_anchor() -> Non
     estimator.tables["clean_probabilities"][wrong] = 0.0
     for _ in range(2):
         estimator.for_batch(rows, 0 * rows)(Comparison(u=u, v=v, v_language=0 * rows))
-    estimator.flush()
     ours = estimator.tables["scores"].flatten()
     theirs = torch.tensor(bicro_labels(u, v, list(range(40))))
     judged = torch.arange(40, 120)

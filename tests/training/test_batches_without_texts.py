@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ray_atr.data.shards import write_clips
 from ray_atr.objectives.correspondence import Estimator
 from ray_atr.training.batch import TrainingData
+from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import first_state
 from ray_atr.training.step import training_step
+from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny, tone_clip
 
 
@@ -67,5 +70,35 @@ def test_its_gradients_are_zeros_and_no_pair_of_it_is_judged(home: Path, tmp_pat
             assert all(p.grad is not None for p in state.retriever.parameters() if p.requires_grad)
             assert result.scalars == {"loss": 0.0}
     assert {has_text for has_text, _ in found} == {False, True}
-    estimator.flush()
     assert int((~estimator.epoch_probabilities.isnan()).sum()) == 2
+
+
+def trained_share(rank: int, size: int, folder: Path, home: Path) -> tuple[list[int], list[float]]:
+    """The number of texts of this worker's share, of those batches of which two or more texts are compared; and the weights."""
+    changes = {"objective": "m_ltm", "objective.scheme": "english", "scaling.share_losses_from": 1}
+    chosen = tiny(home / "halves", **{**changes, "train.batch_size": 4, "train.epochs": 1})
+    group, prepared = WorkerGroup(rank, size, shares=(4 // size,) * size), prepared_for(chosen, home)
+    data = TrainingData(chosen, prepared, group)
+    _, batches = next(data.epochs(0, 0, use_ray=False))
+    shared = [batch for batch in batches if int(batch.global_batch.mask[:, 0].sum()) >= 2]
+    train_trial(chosen, prepared, folder / "run", lambda row: None, group, use_ray_data=False)
+    weights = load_checkpoint(folder / "run" / "last")["model"]
+    return [int(batch.mask[:, 0].sum()) for batch in shared], torch.cat(
+        [w.flatten() for w in weights.values()]
+    ).tolist()
+
+
+def test_a_worker_without_texts_takes_part_in_a_shared_plan(home: Path, tmp_path: Path) -> None:
+    """It would else leave the exchange of gradients to the others, and its next one would be another than theirs."""
+    clips = [
+        tone_clip(
+            split, index, {"fra": [f"un son, numéro {index}"], **({"eng": [f"tone {index}"]} if index % 2 else {})}
+        )
+        for split, count in (("train", 24), ("val", 4))
+        for index in range(count)
+    ]
+    write_clips(home / "halves", clips, name="halves", licence="none")
+    ((_, expected),) = run_processes(trained_share, 1, tmp_path / "one", home)
+    (first, found), (second, _) = run_processes(trained_share, 2, tmp_path / "two", home)
+    assert any(min(texts) == 0 for texts in zip(first, second, strict=True))
+    assert found == pytest.approx(expected, abs=1e-4)

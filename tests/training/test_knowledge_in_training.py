@@ -22,6 +22,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, SnapshotSettings
 from ray_atr.training import checkpoint, setup
 from ray_atr.training.base_encoding import SourceEncoder
+from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.drift import prototype_collapse
 from ray_atr.training.epoch_end import DriftProbe
@@ -29,11 +30,12 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.knowledge_base.building import build
-from ray_atr.training.knowledge_base.memory import SnapshotMemory, make_memory
+from ray_atr.training.knowledge_base.memory import MomentumMemory, SnapshotMemory, make_memory
 from ray_atr.training.knowledge_base.parts import BasePart
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries
 from ray_atr.training.loop import train_trial
+from ray_atr.training.setup import first_state
 from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 KNOWLEDGE = "objective.knowledge"
@@ -115,6 +117,21 @@ def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
     monkeypatch.setattr(SourceEncoder, "encode_part", slowly)
     _, slow = run(home, tmp_path / "slow", **late)
     assert equal(quick, slow)
+
+
+def test_momentum_encoders_keep_the_statistics_of_batch_norms_and_drop_nothing_out_of_frozen_towers(
+    home: Path, tmp_path: Path
+) -> None:
+    towers = {"model.audio": "resnet38", "model.audio.width_divisor": 16, "model.text.adapt.is_frozen": True}
+    experiment = tiny(home / "tones", objective="moco", **towers)
+    data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup(shares=(8,)))
+    state = first_state(data, tmp_path)
+    state.retriever.train()
+    memory = state.memory
+    assert isinstance(memory, MomentumMemory)
+    modes = [[module.training for module in model.modules()] for model in (state.retriever, memory.follower.module)]
+    assert modes[0] == modes[1]
+    assert not all(modes[0])
 
 
 def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same(home: Path, tmp_path: Path) -> None:

@@ -248,6 +248,31 @@ def test_of_parts_that_an_epoch_has_more_often_more_clips_are_asked(
     assert 6 <= len(half) - 16 <= 18
 
 
+def test_leave_one_out_asks_the_clips_that_are_trained_for_their_share(
+    home: Path, joined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+    spied(monkeypatch, leave_one_out, "true_share", lambda found, read, *given: asked.append([len(read[0].audio)]))
+    for weights in ((), ("tones=0",), ("others=0",)):
+        changes = {"objective__correspondence": "leave_one_out", "data__languages": "eng", "train__batch_size": 4}
+        experiment = tiny(joined, data__weights=weights, **changes)
+        data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup())
+        begin_epoch(first_state(data, tmp_path), data, 0)
+    assert asked == [[40], [16], [24]]
+
+
+@pytest.mark.parametrize("per_epoch", ["one", "each"])
+def test_the_share_of_true_pairs_is_that_of_the_clips_that_an_epoch_has(
+    home: Path, joined: Path, per_epoch: str
+) -> None:
+    noise = {"data__noise__ratio": 0.5, "data__noise__parts": ("others",), "data__captions_per_epoch": per_epoch}
+    for weights, expected in (((), 0.825), (("tones=0",), 0.5625), (("others=0",), 1.0), (("others=2",), 0.75)):
+        experiment = tiny(joined, data__weights=weights, data__languages="eng", train__batch_size=4, **noise)
+        data = TrainingData(experiment, prepared_for(experiment, home), WorkerGroup())
+        # Seven of the sixteen others have another's caption.
+        assert data.clean_share == pytest.approx(expected)
+
+
 def test_an_audit_tells_no_share_of_parts_that_are_weighed(joined: Path, tmp_path: Path) -> None:
     file = tmp_path / "audit.json"
     audited = {"data_hash": read_manifest(str(joined)).hash, "split": "train"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from ray_atr.common.ranks import Ranks
 from ray_atr.data.features import open_features
@@ -20,11 +22,13 @@ from ray_atr.evaluation.run import evaluate
 from ray_atr.models.audio import SmallCnnTower
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.vectors import TextVectorsTower
+from ray_atr.objectives import preset
 from ray_atr.objectives.pairs.ring import Ring
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
+from ray_atr.training.train_modules import train
 from ray_atr.workshop.audit.options import AuditOptions, CrossFit
 from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
 from tests.support.agreement import computing_in_float64
@@ -266,3 +270,28 @@ def test_an_audit_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path
     assert found.keys() == expected.keys()
     for pair, wrong in expected.items():
         assert found[pair] == pytest.approx(wrong, abs=0.02)
+
+
+class TonesThere:
+    """Twelve clips as rows of the identity on the device, half of them with a caption in a second language."""
+
+    languages = ("eng", "fra")
+
+    def __len__(self) -> int:
+        return 12
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, list[list[str | None]]]:
+        return torch.eye(12)[rows].to("cuda"), [[f"tone {row}", f"son {row}" if row % 2 else None] for row in rows]
+
+
+class ToneNames(torch.nn.Embedding):
+    def forward(self, texts: list[str]) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(torch.tensor([int(text.split()[1]) for text in texts], device=self.weight.device))
+
+
+@pytest.mark.parametrize("name", ["contrastive", "m_ltm", "cacl", "kcl"])
+def test_modules_of_ones_own_train_where_they_are(name: str) -> None:
+    with pretend_device():
+        audio, text = torch.nn.Linear(12, 4).to("cuda"), ToneNames(12, 4).to("cuda")
+        trained = train(audio, text, preset(name), TonesThere(), validation=TonesThere(), epochs=2, batch_size=4)
+    assert math.isfinite(trained.history[-1]["train/loss"])

@@ -19,6 +19,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
+from tests.support.tiny_checkpoints import clap
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -70,6 +71,12 @@ def test_a_retriever_with_other_towers_is_refused(
     experiment = tiny(home / "tones", train__start_from=str(home / "first" / BEST), train__epochs=1, **changes)
     with pytest.raises(ValueError, match=message):
         run(experiment, home, tmp_path)
+
+
+def test_a_published_retriever_without_the_towers_tokeniser_is_refused(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones", train__start_from=str(clap(tmp_path / "clap")))
+    with pytest.raises(ValueError, match=r"train\.start_from: got .*it has no tokeniser of small_transformer"):
+        prepared_for(experiment, home)
 
 
 def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Path) -> None:

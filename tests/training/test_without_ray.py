@@ -159,7 +159,7 @@ def test_a_failing_trial_is_recorded_without_ray(home: Path) -> None:
 def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
     experiment = tiny(home / "tones")
     languages, trained = experiment.data.languages, experiment.trained_languages
-    names = measured_names(languages, trained)
+    names = measured_names(languages, frozenset(trained))
     assert {
         "text_to_audio/fra/recall_at_1",
         "audio_to_text/mean/recall_at_10",

@@ -108,7 +108,7 @@ def export(
         echo(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
-            if retriever.settings.interaction == "late":
+            if retriever.settings.is_late:
                 echo(ONLY_VECTORS)
             # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}

@@ -145,7 +145,7 @@ def bring_up_to_date(
     # With Ray, the GPUs are for its processes.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
-    if retriever.settings.interaction == "late":
+    if retriever.settings.is_late:
         echo(ONLY_VECTORS)
     with _made(folder), hold(folder, "the index"):
         remove_leftovers_below(folder)

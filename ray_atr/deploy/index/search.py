@@ -273,7 +273,7 @@ class Search(ABC):
         warnings = (
             "" if code is None else retriever.warning_of_languages([code]),
             "" if calibration is None else calibration.warning,
-            ONLY_VECTORS if retriever.settings.interaction == "late" else "",
+            ONLY_VECTORS if retriever.settings.is_late else "",
         )
         return "; ".join(filter(None, warnings))
 

@@ -103,7 +103,6 @@ class Estimator:
     def __init__(self, pairs: TrainingPairs, settings: Correspondence) -> None:
         self.pairs, self.settings, self.device, self.epoch = pairs, settings, torch.device(pairs.device), 0
         self.tables: dict[str, Tensor] = {}
-        self._pending_writes: list[tuple[Tensor, PairIndex, Tensor]] = []
         self.epoch_probabilities = self.table("epoch_probabilities", torch.nan)
         """Each pair's clean probability, as last estimated in this epoch; NaN if it was not in a batch."""
         self.ranking_scores = self.table("ranking_scores", torch.nan)
@@ -117,20 +116,12 @@ class Estimator:
         self.tables[name] = torch.full(shape, value, device=self.device)
         return self.tables[name]
 
-    def write_later(self, table: Tensor, index: PairIndex, values: Tensor) -> None:
-        """Write `table[index] = values` before the table is next read whole: many writes in a row cost little. NaN is not
-        written.
-        """
-        self._pending_writes.append((table, index, values))
-
-    def flush(self) -> None:
-        """Make the writes of `write_later`."""
-        for table, index, values in self._pending_writes:
-            table[index] = torch.where(values.isnan(), table[index], values)
-        self._pending_writes.clear()
+    @staticmethod
+    def write(table: Tensor, index: PairIndex, values: Tensor) -> None:
+        """`table[index] = values`, but for values that are NaN."""
+        table[index] = torch.where(values.isnan(), table[index], values)
 
     def begin_epoch(self, epoch: int) -> None:
-        self.flush()
         self.epoch = epoch
         self.epoch_probabilities.fill_(torch.nan)
         self.ranking_scores.fill_(torch.nan)
@@ -165,7 +156,7 @@ class Estimator:
                 share_of_weight = min(1.0, share / max(float(estimate.sample_weight.mean()), share, 1e-6))
                 comparison = dataclasses.replace(comparison, clean_share=CleanShare(share_of_weight, found_share))
             clean_probability = estimate.clean_probability(comparison)
-            self.write_later(self.epoch_probabilities, index, clean_probability)
+            self.write(self.epoch_probabilities, index, clean_probability)
             if estimate.sample_weight is not None:
                 weighed[comparison.row_numbers, index.languages] = clean_probability.to(weighed.dtype)
             return dataclasses.replace(comparison, **estimate._asdict())
@@ -180,12 +171,10 @@ class Estimator:
         """Which pairs of a batch have a clean probability of 0.5 or more in the first language, bool [B]; True for a pair
         without an estimate.
         """
-        self.flush()
         return ~(self.epoch_probabilities[rows, slots, 0] < 0.5)
 
     def end_epoch(self) -> dict[str, float]:
         """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
-        self.flush()
         estimated = ~self.epoch_probabilities.isnan()
         if not bool(estimated.any()):
             return {}
@@ -200,7 +189,6 @@ class Estimator:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values for a checkpoint."""
-        self.flush()
         shares = {} if self.clean_shares is None else {"clean_shares": self.clean_shares.state_dict()}
         return {"keys": self.pairs.keys(), "epoch": self.epoch, "tables": dict(self.tables), **shares}
 
@@ -214,7 +202,6 @@ class Estimator:
                 f"correspondence: the checkpoint lacks {counted(len(missing), 'clip')} (first: {missing[0]})"
             )
         order = torch.tensor([row_of_key[key] for key in keys])
-        self._pending_writes.clear()
         self.epoch = int(state["epoch"])
         if self.clean_shares is not None:
             self.clean_shares.load_state_dict(state["clean_shares"])

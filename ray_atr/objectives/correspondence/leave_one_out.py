@@ -26,6 +26,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.settings import setting
@@ -76,10 +77,10 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         self.left_out = self.table("left_out", torch.nan)
         """Each pair's clean probability by the regression; NaN where there is none."""
 
-    def estimate_from(self, *readings: PairVectors) -> dict[str, Tensor]:
+    def estimate_from(self, *readings: PairVectors, is_asked: NDArray[np.bool_] | None = None) -> dict[str, Tensor]:
         """The estimate from vectors of the captions, for `take`: tables by name, and by language, [K], the share of true pairs
         that was found and the share of random captions among wrong ones. Of several readings of the same captions, each
-        language uses the one that finds most.
+        language uses the one that finds most. `is_asked` [N]: clips that the share may be estimated by; None: all.
         """
         N, J, K = self.left_out.shape
         rows, slots, languages = readings[0].pair_index
@@ -93,8 +94,9 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         for k in np.unique(languages).tolist():
             of_k = np.flatnonzero(languages == k)
             share = None if shares is None else 1 - shares[k]
-            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of_k]))[:SAMPLE]
-            sampled = of_k[np.isin(rows[of_k], sample)]
+            sample = np.random.default_rng((self.pairs.seed, 1)).permutation(np.unique(rows[of_k]))
+            sample = sample if is_asked is None else sample[is_asked[sample]]
+            sampled = of_k[np.isin(rows[of_k], sample[:SAMPLE])]
             estimate = true_share([vectors.subset(sampled) for vectors in readings], self.pairs.seed, share)
             found_shares[k] = estimate.found_share
             if estimate.is_certain:

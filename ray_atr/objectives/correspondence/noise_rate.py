@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-Floats = NDArray[np.float64]
+from ray_atr.objectives.correspondence.ridge import TINY, Floats, Integers
+
 LAMBDA = 0.5
 FIRST, LEAST_SHARE = 0.05, 0.1
 SOLVED = 3
@@ -27,7 +27,7 @@ CUTS = (0.05, 0.2, 0.5)
 """Between which p-values are counted. None is below .05: the distances of right pairs from each other would count there."""
 MOVED = np.linspace(1.0, 4.5, 71)
 """Tried means of right pairs' quantiles. Right pairs that are hardly moved look like wrong ones: the share could be anything."""
-SHARES, TINY = 1001, 1e-12
+SHARES = 1001
 SEEN_TWICE, CHANCE = 2, 1e-3
 """Times the variance of independent p-values that those by folds have; the chance that nothing is taken for something."""
 
@@ -53,7 +53,7 @@ def p_values(scores: Floats, mispairs: Floats) -> Floats:
     return np.asarray((at_least + 1) / (len(null) + 1))
 
 
-def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64] | None = None) -> Floats:
+def without_right_mispairs(p_value: Floats, same: float, clip: Integers | None = None) -> Floats:
     """P-values [M] against the wrong mispairs, from p-values against all. `same` is the chance that two clips have equal
     captions.
 
@@ -78,7 +78,7 @@ def without_right_mispairs(p_value: Floats, same: float, clip: NDArray[np.int64]
     return solved
 
 
-def wrong_share(p_value: Floats, clip: NDArray[np.int64] | None = None) -> WrongShare:
+def wrong_share(p_value: Floats, clip: Integers | None = None) -> WrongShare:
     """The estimated share of wrong pairs, from p-values [M].
 
     Pairs of one of the clips [M] count as one observation, as they fit or do not fit together; None: each is its own.
@@ -114,7 +114,7 @@ def likeliest_wrong_share(p_value: Floats) -> float:
     return float(wrong[np.unravel_index(likelihood.argmax(), likelihood.shape)[0], 0, 0])
 
 
-def is_something_found(p_value: Floats, clip: NDArray[np.int64]) -> bool:
+def is_something_found(p_value: Floats, clip: Integers) -> bool:
     """Whether p-values [M] of pairs of the clips [M], by folds, are smaller on average than those of wrong pairs alone would be.
 
     Mann and Whitney's test on the means by clip. That clips i and j are alike in sound and in words speaks for both, or against

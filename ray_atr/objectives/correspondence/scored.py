@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
@@ -24,9 +23,9 @@ from ray_atr.objectives.correspondence.correspondence import (
     PairIndex,
     TrainingPairs,
 )
+from ray_atr.objectives.correspondence.ridge import Floats
 from ray_atr.objectives.pairs import Comparison
 
-Floats = NDArray[np.float64]
 Weights = tuple[float, float, float]
 
 STEPS = 50
@@ -69,7 +68,7 @@ class MixtureEstimator(Estimator):
 
     def estimate(self, comparison: Comparison, index: PairIndex) -> PairEstimate:
         """Record the pairs' scores for the next epoch; the estimate is that of the epoch's start."""
-        self.write_later(self.scores, index, self.score(comparison, index).float())
+        self.write(self.scores, index, self.score(comparison, index).float())
         return PairEstimate(self.clean_probabilities[index].to(comparison.u.dtype))
 
     def score(self, comparison: Comparison, index: PairIndex) -> Tensor:

@@ -66,11 +66,11 @@ class _SelfRefiningEstimator(Estimator):
         # NaN where the batch has no negative of the pair: then its sample weight stays, 1 if it has none.
         probability = 0.5 * (torch.exp(-rows) + torch.exp(-columns)).to(before)
         if self.epoch == settings.warmup_epochs - 1:
-            self.write_later(self.clean_probabilities, index, probability)
+            self.write(self.clean_probabilities, index, probability)
             return PairEstimate(comparison.u.new_ones(comparison.size))
         mean = settings.momentum * before + (1 - settings.momentum) * probability
         after = torch.where(before.isnan(), probability, mean)
         after = torch.where(after < settings.least, 0.0, after)
-        self.write_later(self.clean_probabilities, index, after)
+        self.write(self.clean_probabilities, index, after)
         weight = torch.where(probability.isnan(), before.nan_to_num(nan=1.0), after)
         return PairEstimate(weight.to(comparison.u.dtype))

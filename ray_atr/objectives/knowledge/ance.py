@@ -4,7 +4,8 @@
 
 The n are drawn from what u_i itself retrieves across modalities, without entries of its own clip and of its positives.
 Both directions, half of each. The authors encode the drawn negatives again; here they are the index's vectors. Their loss is
-that of one negative at a time, without a temperature: with `negatives` 1 and a temperature of 1 it is ours.
+that of one negative at a time, without a temperature: with `negatives` 1 and a temperature of 1 it is ours. With soft targets,
+l_i is the mean under them over the partners v_j.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Ance(KnowledgeBaseObjective):
             terms = pair(dataclasses.replace(comparison, extra_v=extra_v, extra_u=extra_u), learned)
             return Terms(terms.loss, {**terms.scalars, **scalars})
         tau = contrastive_temperature(pair, learned, self.name)
-        row_losses = info_nce(comparison.u, comparison.v, of_u, tau, sides.u.valid)
-        column_losses = info_nce(comparison.v, comparison.u, of_v, tau, sides.v.valid)
+        for_rows, for_columns = comparison.targets, comparison.column_targets()
+        row_losses = info_nce(comparison.u, comparison.v, of_u, tau, sides.u.valid, for_rows)
+        column_losses = info_nce(comparison.v, comparison.u, of_v, tau, sides.v.valid, for_columns)
         return Terms(comparison.both_directions(row_losses, column_losses), scalars)
 
 

@@ -264,14 +264,26 @@ class KnowledgeBaseObjective(Knowledge):
         )
 
 
-def info_nce(anchors: Tensor, positives: Tensor, negatives: Tensor, tau: Tensor | float, valid: Tensor) -> Tensor:
+def info_nce(
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    tau: Tensor | float,
+    valid: Tensor,
+    targets: Tensor | None = None,
+) -> Tensor:
     """-log(exp(<a_i, p_i>/tau) / (exp(<a_i, p_i>/tau) + sum over negatives n of exp(<a_i, n>/tau))), [N].
 
-    anchors, positives [N, D]; negatives [Q, D] shared or [N, Q, D] own ones, of which `valid` [N, Q] count; 0 if none.
+    anchors, positives [N, D]; negatives [Q, D] shared or [N, Q, D] own ones, of which `valid` [N, Q] count; 0 if none. With soft
+    targets [N, N] it is the mean under them of this loss with each p_j in the place of p_i.
     """
     own = (anchors * positives).sum(dim=1, keepdim=True)
     logits = torch.cat([own, inner_products(anchors, negatives)], dim=1) / tau
-    logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(~valid, -torch.inf)], dim=1)
+    others = logits[:, 1:].masked_fill(~valid, -torch.inf)
+    if targets is not None:
+        losses = functional.softplus(others.logsumexp(dim=1, keepdim=True) - anchors @ positives.T / tau)
+        return (targets * losses).sum(dim=1)
+    logits = torch.cat([logits[:, :1], others], dim=1)
     first = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     return functional.cross_entropy(logits, first, reduction="none")
 

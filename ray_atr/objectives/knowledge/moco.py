@@ -4,7 +4,8 @@
 
 u_i is an embedding with gradient, k_i the momentum encoder's key of its partner, and the queue holds earlier batches' keys
 of the partner's modality, without those of u_i's own clip and of its positives. Both directions, half of each. Ours: the queue
-is empty at first, where the released code's has random keys; and the released queue has an image's own earlier key.
+is empty at first, where the released code's has random keys; and the released queue has an image's own earlier key. With soft
+targets, l_i is the mean under them over the partners' keys k_j.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Moco(Knowledge):
         tau, rows = contrastive_temperature(pair, learned, self.name), comparison.row_numbers
         v_keys, v_queue, v_negative = _keys(retrieved, rows, comparison.v_language)
         u_keys, u_queue, u_negative = _keys(retrieved, rows, comparison.u_language)
-        row_losses = info_nce(comparison.u, v_keys, v_queue, tau, v_negative)
-        column_losses = info_nce(comparison.v, u_keys, u_queue, tau, u_negative)
+        row_losses = info_nce(comparison.u, v_keys, v_queue, tau, v_negative, comparison.targets)
+        column_losses = info_nce(comparison.v, u_keys, u_queue, tau, u_negative, comparison.column_targets())
         queued = comparison.u.new_tensor(float(len(v_queue)))
         return Terms(comparison.both_directions(row_losses, column_losses), {"queued_keys": queued})
 

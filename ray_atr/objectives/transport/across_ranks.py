@@ -18,7 +18,14 @@ from ray_atr.common.settings import refuse
 from ray_atr.objectives.transport.active_set import PlanRows, solve_active_set_across_ranks
 from ray_atr.objectives.transport.balanced import CHECK_EVERY
 from ray_atr.objectives.transport.partial import Pace, shared_blocks
-from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan, marginal_of, require_marginal
+from ray_atr.objectives.transport.problem import (
+    Problem,
+    Solution,
+    TransportPlan,
+    default_tolerance,
+    marginal_of,
+    require_marginal,
+)
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, RowBlock
 from ray_atr.objectives.transport.solve import MAX_ITERATIONS, LogPlan
 
@@ -63,7 +70,7 @@ def solve_across_ranks(
     least, most_cost = torch.aminmax(cost.detach())
     log_range = log_range_of(least, most_cost, epsilon, ranks)
     problem = Problem(cost.detach(), float(epsilon), float(mass), log_range=log_range)
-    tolerance = problem.default_tolerance if tolerance is None else tolerance
+    tolerance = default_tolerance(cost.dtype, problem.log_range) if tolerance is None else tolerance
     scores = problem.cost / -epsilon
     domain, block = ("kernel", KernelRows(scores, ranks)) if problem.is_kernel_safe else ("log", LogRows(scores, ranks))
     return TransportPlan.of_scores(scores, potentials(block, a, b, mass, tolerance, most), tolerance, domain)

@@ -50,14 +50,11 @@ def ascend(
             factor, direction = _factor_and_solve(plan, sums, gradient, dtype, a)
         # If the Hessian is nearly singular, the direction may be too long for MOST_HALVINGS halvings.
         direction = direction * min(1.0, LONGEST_STEP / float(direction.abs().max()))
-        # Two plans at once would be most of the memory: the old one is freed before the next is made.
-        plan = plan.new_empty(0)
         climbed = _climb(scores, column, direction, value, float(direction @ gradient), a, b)
         if climbed is None:
             _, normalisers = row_normalised(scores, column, a)
             break
         column, value, plan, normalisers = climbed
-        del climbed
     return (a.log() - normalisers).to(dtype), column.to(dtype), residual, step
 
 

@@ -54,11 +54,6 @@ class Problem:
             object.__setattr__(self, "log_range", (most - least) / self.epsilon)
 
     @property
-    def is_balanced(self) -> bool:
-        """Whether all of the mass is transported."""
-        return self.mass == 1
-
-    @property
     def is_kernel_safe(self) -> bool:
         """Whether exp(-c/epsilon) neither underflows nor overflows."""
         return self.log_range <= KERNEL_RANGE
@@ -73,14 +68,12 @@ class Problem:
         """b, [M], without gradient."""
         return marginal_of(self.columns, self.cost.shape[1], self.cost)
 
-    @property
-    def default_tolerance(self) -> float:
-        """The residual to reach where none is asked for."""
-        return default_tolerance(self.cost.dtype, self.log_range)
-
 
 def default_tolerance(dtype: torch.dtype, log_range: float) -> float:
-    """1e-9 in float64; in float32 1e-5, or the rounding error of potentials of size `log_range` if that is larger."""
+    """The residual to reach where none is asked for.
+
+    1e-9 in float64; in float32 1e-5, or the rounding error of potentials of size `log_range` if that is larger.
+    """
     return 1e-9 if dtype == torch.float64 else max(1e-5, torch.finfo(dtype).eps * log_range)
 
 

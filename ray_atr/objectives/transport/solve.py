@@ -22,7 +22,7 @@ from torch import Tensor
 from ray_atr.objectives.transport.active_set import solve_active_set
 from ray_atr.objectives.transport.balanced import solve_balanced
 from ray_atr.objectives.transport.partial import solve_partial
-from ray_atr.objectives.transport.problem import Problem, TransportPlan
+from ray_atr.objectives.transport.problem import Problem, TransportPlan, default_tolerance
 
 MAX_ITERATIONS = 2000
 
@@ -69,8 +69,8 @@ def solve(
     (True, 0.9)
     """
     problem = Problem(cost.detach(), float(epsilon), float(mass), rows, columns)
-    wanted = problem.default_tolerance if tolerance is None else tolerance
-    solver = solve_balanced if problem.is_balanced else solve_partial
+    wanted = default_tolerance(cost.dtype, problem.log_range) if tolerance is None else tolerance
+    solver = solve_balanced if problem.mass == 1 else solve_partial
     return solver(problem, start, wanted, max_iterations)
 
 

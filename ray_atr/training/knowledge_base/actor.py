@@ -24,7 +24,7 @@ from ray.exceptions import ObjectLostError
 from ray_atr.common.runtime import NAMESPACE, here_if_there_is_room
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.parts import WHOLE, BasePart
-from ray_atr.training.knowledge_base.refresher import KEEP, READY, BackgroundRefresher, Outcome
+from ray_atr.training.knowledge_base.refresher import READY, BackgroundRefresher, Outcome, removable
 from ray_atr.training.knowledge_base.shard import BaseShard, EncodePart
 from ray_atr.training.knowledge_base.snapshot import (
     Entries,
@@ -113,6 +113,8 @@ class ActorRefresher:
         self.started = started
         """The actor that this process started. Held, because Ray ends an actor when its first handle is deleted."""
         self.copies: Path | None = None
+        self.needed: int | None = None
+        """The oldest version that must not be removed (`BackgroundRefresher.publish`)."""
 
     @cached_property
     def actors(self) -> list[Any]:
@@ -123,11 +125,12 @@ class ActorRefresher:
     def _parts(self) -> list[BasePart]:
         return [BasePart(number, self.part.of) for number in range(self.part.of)]
 
-    def publish(self, payload: Any, version: int, step: int) -> None:
+    def publish(self, payload: Any, version: int, step: int, needed: int | None = None) -> None:
         """Put the payload into the object store and tell the leading actor; does not wait for it."""
+        self.needed = needed
         is_encoded = isinstance(payload, Entries)
         payloads = [PartEntries.from_entries(payload, part) for part in self._parts] if is_encoded else [payload]
-        self.actors[0].lead.remote("publish", list(map(ray.put, payloads)), version, step)
+        self.actors[0].lead.remote("publish", list(map(ray.put, payloads)), version, step, needed)
 
     def wait(self, version: int, timeout: float) -> Outcome:
         outcome: Outcome = ray.get(self.actors[0].lead.remote("wait", version, timeout))
@@ -136,7 +139,7 @@ class ActorRefresher:
                 # One after the other, so that this node holds one more part at a time and not the whole base.
                 if version not in versions_of_part(folder, part):
                     save_version(_fetched(actor, version), folder)
-            for old in versions_in(folder)[:-KEEP]:
+            for old in removable(versions_in(folder), self.needed):
                 remove_version(folder, old)
         return outcome
 

@@ -210,6 +210,8 @@ class MomentumMemory(Memory):
 
     def __init__(self, retriever: nn.Module, queue: Queue, momentum: float) -> None:
         self.retriever, self.queue = retriever, queue
+        # A retriever's own training mode, in which batch norms keep their statistics and frozen towers drop nothing out.
+        retriever.train()
         self.follower = AveragedModel(retriever, multi_avg_fn=get_ema_multi_avg_fn(momentum)).requires_grad_(False)
         # At 0 the first update would copy the weights; it should move them by 1 - momentum, like every other.
         self.follower.n_averaged.fill_(1)

@@ -30,7 +30,7 @@ from ray_atr.training.knowledge_base.snapshot import Entries, PartEntries, Snaps
 logger = logging.getLogger(__name__)
 
 KEEP = 3
-"""Number of last versions that are not removed."""
+"""Number of last versions that are not removed, whether they are needed or not."""
 
 ATTEMPTS, PAUSE = 3, 0.5
 """Attempts at a version, as a disk or a network may fail once; seconds before the second attempt (the third: twice as many)."""
@@ -58,6 +58,11 @@ class Shards(Protocol):
         """Call a method of every shard; the results are in the order of the parts."""
 
 
+def removable(versions: Sequence[int], needed: int | None) -> list[int]:
+    """Of a base's versions, oldest first, those before `needed`, but for the last KEEP; None: all but these."""
+    return [version for version in versions[:-KEEP] if needed is None or version < needed]
+
+
 class BackgroundRefresher:
     """Builds versions one after the other in a thread; the last ones are in `folder`.
 
@@ -74,28 +79,29 @@ class BackgroundRefresher:
         self._failures: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def publish(self, payload: Any, version: int, step: int) -> None:
+    def publish(self, payload: Any, version: int, step: int, needed: int | None = None) -> None:
         """Start building a version; returns at once. `payload` is what `Shards.encode` takes.
 
+        When it is built, versions before `needed` are removed but for the last KEEP; None: all but these.
         A version is built once: if it is ready, being built or failed, publishing it again has no effect.
         """
         with self._lock:
             if version in self._futures or version in self.versions():
                 return
-            self._futures[version] = self._executor.submit(self._build_with_retries, payload, version, step)
+            self._futures[version] = self._executor.submit(self._build_with_retries, payload, version, step, needed)
 
-    def _build_with_retries(self, payload: Any, version: int, step: int) -> float:
+    def _build_with_retries(self, payload: Any, version: int, step: int, needed: int | None) -> float:
         """Build a version, again if that fails; the error of the last attempt is the version's."""
         for failures in range(1, ATTEMPTS):
             try:
-                return self._build(payload, version, step)
+                return self._build(payload, version, step, needed)
             except Exception as error:  # noqa: BLE001
                 self._failures[version] = failures
                 logger.warning("knowledge base: version %d failed (%s); it is built again", version, in_words(error))
                 time.sleep(self.pause * failures)
-        return self._build(payload, version, step)
+        return self._build(payload, version, step, needed)
 
-    def _build(self, payload: Any, version: int, step: int) -> float:
+    def _build(self, payload: Any, version: int, step: int, needed: int | None) -> float:
         """Build a version and write it; returns the seconds that this took."""
         started = time.perf_counter()
         earlier = [older for older in self.versions() if older < version]
@@ -107,7 +113,7 @@ class BackgroundRefresher:
 
         build_parts(each, self.settings, version=version, step=step, start=start)
         with self._lock:
-            for old in self.versions()[:-KEEP]:
+            for old in removable(self.versions(), needed):
                 self._remove(old)
         return time.perf_counter() - started
 
@@ -184,7 +190,7 @@ def in_words(error: BaseException) -> str:
 class Refresher(Protocol):
     """A knowledge base as its clients see it: in this process, or an actor elsewhere."""
 
-    def publish(self, payload: Any, version: int, step: int) -> None: ...
+    def publish(self, payload: Any, version: int, step: int, needed: int | None = None) -> None: ...
     def wait(self, version: int, timeout: float) -> Outcome: ...
     def get(self, version: int) -> Snapshot: ...
     def rewind(self, version: int) -> None: ...
@@ -233,7 +239,7 @@ class SnapshotClient:
     next_version: int = 1
     pending: list[Pending] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
-    _sent: dict[int, Any] = field(default_factory=dict)
+    _sent: dict[int, tuple[Any, int]] = field(default_factory=dict)
     _sending: dict[int, Future[None]] = field(default_factory=dict)
     _outbox: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1, "knowledge-outbox"))
 
@@ -252,14 +258,17 @@ class SnapshotClient:
         self.pending.append(Pending(version, step, step + lag))
         if self.is_publisher:
             # Stored until the version is in use, to be sent again if the base crashes or its node is lost with the folder.
-            self._sent[version] = payload
+            self._sent[version] = payload, self.version
             self._sending[version] = self._outbox.submit(self._send, version, step)
         return version
 
     def _send(self, version: int, step: int) -> None:
-        """Publish a version's payload. In a thread: gigabytes of weights take seconds to enter an object store."""
-        payload = self._sent[version]
-        self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step)
+        """Publish a version's payload. In a thread: gigabytes of weights take seconds to enter an object store.
+
+        The version that was searched when it was published is still needed: a run that is resumed searches it, or a later one.
+        """
+        payload, needed = self._sent[version]
+        self.refresher.publish(payload.result() if isinstance(payload, Future) else payload, version, step, needed)
 
     def before_step(self, step: int) -> None:
         """Switch to the newest version that is due. Waits for it if it is not ready, which `timing.stall` counts."""
