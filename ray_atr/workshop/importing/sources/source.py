@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Location, files_below, locate
+from ray_atr.common.storage import Location, files_below, is_local, locate
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
-from ray_atr.data.shards import Skipped, open_arrow
+from ray_atr.data.shards import Skipped, hash_of_file, open_arrow
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 
@@ -271,6 +273,19 @@ def list_files(folder: Location) -> list[str]:
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
     return files
+
+
+def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
+    """What tells each of these files of a folder from those with other content. Only files of equal size are read."""
+    if is_local(folder):
+        sizes = {path: os.path.getsize(folder / path) for path in paths if os.access(folder / path, os.R_OK)}
+    else:
+        root = f"{folder.path.strip('/')}/"
+        found = folder.fs.find(folder.path, detail=True).items()
+        sizes = {name.strip("/").removeprefix(root): about["size"] for name, about in found}
+    count = Counter(sizes[path] for path in paths if path in sizes)
+    # One that cannot be read is named when its audio is wanted.
+    return {path: hash_of_file(folder / path) if count[sizes.get(path)] > 1 else path for path in paths}
 
 
 def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:

@@ -16,7 +16,7 @@ import numpy as np
 from ray_atr.common.language_codes import has_two_letters, language_by_name
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
-from ray_atr.common.storage import file_exists, locate
+from ray_atr.common.storage import Location, file_exists, locate
 from ray_atr.data.schema import check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources import source
@@ -67,7 +67,7 @@ class TableSource(source.Source):
         reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
         # A name may be composed on disk and decomposed in the table, or the other way.
         stored = {unicodedata.normalize("NFC", path): path for path in files} | {path: path for path in files}
-        clips = self._read(table, reading, stored)
+        clips = self._read(folder, table, reading, stored)
         ids, lost = _ids(clips), 0
         for path, clip in clips.items():
             try:
@@ -95,7 +95,9 @@ class TableSource(source.Source):
                 f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
             )
 
-    def _read(self, table: str, reading: Reading, stored: Mapping[str, str]) -> dict[str, source.ListedClip]:
+    def _read(
+        self, folder: Location, table: str, reading: Reading, stored: Mapping[str, str]
+    ) -> dict[str, source.ListedClip]:
         """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
         dropped row, for one that is not right.
         """
@@ -123,7 +125,7 @@ class TableSource(source.Source):
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
-            drawn = _draw_splits(clips)
+            drawn = _draw_splits(clips, source.contents_of(folder, [path for path in clips if path in stored]))
             # The number of training clips is not given: unreadable clips are left out later.
             reading.notes.append(
                 f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
@@ -259,15 +261,24 @@ def _ids(clips: Mapping[str, source.ListedClip]) -> dict[str, str]:
     }
 
 
-def _draw_splits(clips: Mapping[str, source.ListedClip]) -> Counter[str]:
-    """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split."""
-    tenth = len(clips) // 10
-    order = np.argsort(
-        uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder"), kind="stable"
-    )
-    paths = list(clips)
-    for place, number in enumerate(order[: 2 * tenth]):
-        clips[paths[number]].split = "val" if place < tenth else "test"
+def _draw_splits(clips: Mapping[str, source.ListedClip], contents: Mapping[str, str]) -> Counter[str]:
+    """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split.
+
+    Files with the same content go together, into train if they are more than val and test have room for: a recording in two
+    splits would be a leak.
+    """
+    copies: dict[str, list[str]] = {}
+    for path in clips:
+        copies.setdefault(contents.get(path, path), []).append(path)
+    room = dict.fromkeys(("val", "test"), len(clips) // 10)
+    paths, drawn = list(clips), uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder")
+    for number in np.argsort(drawn, kind="stable"):
+        own = copies.pop(contents.get(paths[number], paths[number]), [])
+        split = next((split for split, left in room.items() if len(own) <= left), "train")
+        for path in own:
+            clips[path].split = split
+        if split in room:
+            room[split] -= len(own)
     return Counter(clip.split for clip in clips.values())
 
 
