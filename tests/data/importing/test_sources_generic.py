@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tarfile
 import unicodedata
@@ -416,7 +417,7 @@ def test_the_number_zero_is_an_id(tmp_path: Path) -> None:
 def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
-    with pytest.raises(ValueError, match="clip 'a': its id occurs twice"):
+    with pytest.raises(ValueError, match=r"clip 'a': its id occurs twice .* \(--id-column row numbers the clips\)"):
         import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
     manifest = import_data_set(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
     assert [row["clip_id"] for row in iterate_rows(manifest, "test")] == ["test-0000000", "test-0000001"]
@@ -633,6 +634,28 @@ def test_columns_are_chosen_by_name_and_captions_by_language(tmp_path: Path) -> 
     by_language = [{"path": "a.wav", "captions": {"en": ["a dog"], "ko": "개"}}]
     (entry,) = entries_of(TableSource(source=str(make_folder(tmp_path / "two", "c.jsonl", by_language))))
     assert entry.captions == {"eng": ("a dog",), "kor": ("개",)}
+
+
+def test_a_file_whose_name_no_table_can_hold_stops_nothing(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "in")
+    os.rename(write_tone(root / "c.wav"), os.fsencode(root) + b"/\xe9.wav")
+    assert import_data_set(TableSource(source=str(root)), tmp_path / "out").notes == ()
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "in", rows=[{"path": "a.wav", "caption": "x"}, {"path": "p.wav", "caption": "y"}])
+    os.mkfifo(root / "p.wav")
+    manifest = import_data_set(TableSource(source=str(root)), tmp_path / "out", options=Import(max_unreadable=0.5))
+    assert manifest.skipped == (Skipped("p", f"{root}/p.wav: is no file"),)
+
+
+def test_half_of_a_pair_of_surrogates_is_named(tmp_path: Path) -> None:
+    rows = [{"path": "a.wav", "caption": "\ud83d"}, {"path": "sub/b.flac", "caption": "\U0001f415 barks"}]
+    root = make_folder(tmp_path, "captions.jsonl", rows)
+    with pytest.raises(ValueError, match=r"captions\.jsonl, line 1: half of a pair of surrogates"):
+        entries_of(TableSource(source=str(root)))
+    _, dropped, *_ = TableSource(source=str(root), drop_bad_rows=True).entries()
+    assert isinstance(dropped, Skipped)
 
 
 @pytest.mark.parametrize("caption", [3, {"x": [1]}, [["x"]], True])

@@ -90,7 +90,12 @@ def require_columns(
 def parse_json(text: str, at: str) -> Any:
     """The value that a text of JSON holds. ValueError, beginning with `at`, for anything that is none."""
     try:
-        return json.loads(text, object_pairs_hook=each_once)
+        value = json.loads(text, object_pairs_hook=each_once)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        raise ValueError(f"{at}: half of a pair of surrogates (\\ud800 to \\udfff), which is no character") from None
     except RepeatedNameError as error:
         raise ValueError(f"{at}: {error}") from None
     except json.JSONDecodeError as error:

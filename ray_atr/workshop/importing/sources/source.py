@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import os
 import posixpath
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -107,6 +108,8 @@ class Source(Settings):
 
     name: ClassVar[str]
     licence: ClassVar[str]
+    remedy: ClassVar[str] = ""
+    """What the user may do about two clips with one id."""
 
     source: str = setting(help="folder or URL of the data set", path="always")
 
@@ -247,9 +250,11 @@ def read_location(place: AudioLocation) -> bytes:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
     parent, _, name = place.file.rpartition("/")
-    with (
-        (locate(parent, keeps_links=True) / name).open("rb") if "://" in place.file else open(place.file, "rb") as file
-    ):
+    file_or_pipe = locate(parent, keeps_links=True) / name if "://" in place.file else Path(place.file)
+    if is_local(file_or_pipe) and file_or_pipe.exists() and not file_or_pipe.is_file():
+        # A pipe would be waited for.
+        raise OSError(errno.EINVAL, "is no file", place.file)
+    with file_or_pipe.open("rb") as file:
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -268,8 +273,11 @@ def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
 
 
 def list_files(folder: Location) -> list[str]:
-    """The paths of all files below a folder, relative to it, sorted; hidden ones left out. ValueError if there are none."""
-    files = [path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/"))]
+    """The paths of all files below a folder, relative to it, sorted; hidden ones left out, and those whose names are not UTF-8,
+    which no table can name. ValueError if there are none.
+    """
+    shown = (path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/")))
+    files = [path for path in shown if path == path.encode(errors="ignore").decode()]
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
     return files
@@ -278,7 +286,8 @@ def list_files(folder: Location) -> list[str]:
 def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
     """What tells each of these files of a folder from those with other content. Only files of equal size are read."""
     if is_local(folder):
-        sizes = {path: os.path.getsize(folder / path) for path in paths if os.access(folder / path, os.R_OK)}
+        readable = (path for path in paths if os.path.isfile(folder / path) and os.access(folder / path, os.R_OK))
+        sizes = {path: os.path.getsize(folder / path) for path in readable}
     else:
         root = f"{folder.path.strip('/')}/"
         found = folder.fs.find(folder.path, detail=True).items()
@@ -299,7 +308,7 @@ def location_in(folder: Location, relative: str, at: str) -> AudioLocation:
     path = PurePosixPath(relative.replace("\\", "/"))
     leaves = posixpath.normpath(path).split("/")[0] == ".."
     if path.is_absolute() or leaves or (path.parts and path.parts[0].endswith(":")):
-        raise refuse(f"{at}, path", relative, f"a path inside {folder}")
+        raise refuse(f"{at}, path", relative, f"a path inside {folder}, relative to it")
     return AudioLocation(f"{folder}/{path}")
 
 

@@ -34,6 +34,7 @@ class TableSource(source.Source):
 
     name: ClassVar[str] = "folder"
     licence: ClassVar[str] = "as given by the owner of the folder"
+    remedy: ClassVar[str] = " (--id-column names another column of them)"
 
     table: str = setting("", "the table, below --source; unset: the only one there")
     path_column: str = setting("path", "column with the path of the audio, below --source")
