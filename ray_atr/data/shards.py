@@ -260,6 +260,7 @@ def write_clips(
     licence: str,
     clips_per_shard: int = CLIPS_PER_SHARD,
     skipped: Sequence[Skipped] = (),
+    notes: Sequence[str] = (),
     beside: Sequence[Path] = (),
     are_joined: bool = False,
 ) -> Manifest:
@@ -289,7 +290,8 @@ def write_clips(
             del of_shard
         if not shards:
             raise ValueError(f"{name}: there are no clips to write")
-        write_manifest(aside, Manifest(name=name, licence=licence, shards=order_shards(shards), skipped=tuple(skipped)))
+        about: dict[str, Any] = {"name": name, "licence": licence, "skipped": tuple(skipped), "notes": tuple(notes)}
+        write_manifest(aside, Manifest(shards=order_shards(shards), **about))
     return read_manifest(out)
 
 
@@ -323,13 +325,19 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     return tuple(sorted(shards, key=lambda shard: (place.get(shard.split, len(place)), shard.file)))
 
 
+def destination(out: str | storage.Location) -> storage.Location:
+    """Where a data set that goes to `out` is written: the place that it links to if it is a link, which no folder can replace."""
+    folder = storage.locate(out, keeps_links=True)
+    return folder.resolve() if storage.is_local(folder) and folder.is_symlink() else folder
+
+
 @contextlib.contextmanager
 def new_data_set(out: str | Path) -> Iterator[storage.Location]:
     """A folder for shards and a manifest, which is renamed to `out` when the block ends, and removed if the block fails.
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it complete.
     ValueError if `out` is not empty.
     """
-    folder = storage.locate(out, keeps_links=True)
+    folder = destination(out)
     refuse_overwrite(folder)
     if not storage.is_local(folder):
         yield folder

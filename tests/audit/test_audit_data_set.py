@@ -450,7 +450,7 @@ def test_what_is_left_out_besides_or_was_not_judged_is_counted_and_said(
         clip_of("no caption", "train"),
         clip_of("of the test", "test"),
     ]
-    manifest = write_clips(tmp_path / "data", clips, name="tones", licence="none")
+    manifest = write_clips(tmp_path / "data", clips, name="tones", licence="none", notes=["filled by a machine"])
     (tmp_path / "audit").mkdir()
     facts = {"data": str(manifest.folder), "data_hash": manifest.hash, "split": "train", "languages": ["eng", "fra"]}
     (tmp_path / "audit" / "audit.json").write_text(json.dumps(facts))
@@ -464,6 +464,7 @@ def test_what_is_left_out_besides_or_was_not_judged_is_counted_and_said(
     assert after["a"].translated == ("fra", "deu")
     assert (applied.dropped, applied.clips_without_captions, applied.unaligned) == (3, 1, 2)
     assert applied.unaudited == ("deu",)
+    assert applied.manifest.notes == manifest.notes == ("filled by a machine",)
     print_applied(applied, Console())
     said = " ".join(capsys.readouterr().out.split())
     assert "2 further captions are left out" in said
