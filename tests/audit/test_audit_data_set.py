@@ -497,7 +497,10 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
     said: list[str] = []
     ten = CrossFit(folds=10, mispairs=2000)
     audit = audit_data_set(str(tmp_path / "data"), None, tmp_path / "audit", cross_fit=ten, echo=said.append)
-    assert said == ["not audited: captions in fra (3 clips); 20 clips or more are needed (--cross-fit.folds)"]
+    assert said == [
+        "warning: 40 clips at most in a language; below 200 the stated rate may not hold",
+        "not audited: captions in fra (3 clips); 20 clips or more are needed",
+    ]
     facts = read_facts(audit)
     assert facts["languages"] == ["deu", "eng"]
     assert facts["captions"] == 64 == sum(facts["listen"]["sizes"])
@@ -513,6 +516,33 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
             AuditOptions(languages=("deu", "fra")),
             cross_fit=dataclasses.replace(ten, folds=13),
         )
+
+
+@pytest.mark.parametrize(
+    ("clips", "folds", "audited", "says"),
+    [
+        ({"eng": 200, "fra": 200, "deu": 199}, 10, {"eng", "fra"}, ["captions in deu (199 clips); 200 clips or more"]),
+        ({"eng": 320, "fra": 250}, 150, {"eng"}, ["captions in fra (250 clips); 300 clips or more"]),
+        ({"eng": 199, "fra": 20, "deu": 19}, 10, {"eng", "fra"}, ["warning: 199 clips at", "deu (19 clips); 20 clips"]),
+        ({"eng": 200}, 10, {"eng"}, []),
+        ({"eng": 6}, 10, {"eng"}, ["warning: 6 clips at most in a language"]),
+    ],
+)
+def test_a_language_is_audited_from_a_number_of_clips(
+    clips: dict[str, int], folds: int, audited: set[str], says: list[str]
+) -> None:
+    captions = [
+        run.Caption(row, str(row), code, slot, "x")
+        for code, number in clips.items()
+        for row in range(number)
+        for slot in (0, 1)
+    ]
+    said: list[str] = []
+    kept = run.in_common_languages(captions, folds, said.append)
+    assert {one.language for one in kept} == audited
+    assert len(kept) == 2 * sum(clips[code] for code in audited)
+    assert len(said) == len(says)
+    assert all(part in line for part, line in zip(says, said, strict=True))
 
 
 def test_an_audit_names_its_folder_on_a_full_disk(
