@@ -321,8 +321,12 @@ def shard_file(split: str, index: int) -> str:
 
 def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     """The shards in the order of a manifest: train, val, test, others; by number within."""
-    place = {split: number for number, split in enumerate(SPLITS)}
-    return tuple(sorted(shards, key=lambda shard: (place.get(shard.split, len(place)), shard.file)))
+    return tuple(sorted(shards, key=lambda shard: (*place_of(shard.split), shard.file)))
+
+
+def place_of(split: str) -> tuple[int, str]:
+    """By which splits are sorted in a manifest: train, val, test, others by name."""
+    return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
 
 
 def destination(out: str | storage.Location) -> storage.Location:

@@ -610,7 +610,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         said.clear()
         with pytest.raises(KeyboardInterrupt):
             audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, echo=said.append)
-        assert bool(said) == bool(expected)
+        assert ("was trained on" in "".join(said)) == bool(expected)
         assert expected in "".join(said)
     assert reads == ["train"] * 3
 

@@ -129,6 +129,11 @@ class VectorImport(Settings):
     name: str = setting("vectors", "name of the data set")
     licence: str = setting("as given by the owner of the vectors", "its licence")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not NAME_PATTERN.fullmatch(self.name):
+            raise refuse("name", self.name, ALLOWED_NAME)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(Settings):

@@ -24,7 +24,7 @@ from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
-from ray_atr.data.schema import SPLITS, captions_by_language, part_of
+from ray_atr.data.schema import captions_by_language, part_of
 from ray_atr.data.shards import (
     ClipCounts,
     Manifest,
@@ -32,6 +32,7 @@ from ray_atr.data.shards import (
     Shard,
     Skipped,
     new_data_set,
+    place_of,
     read_manifest,
     read_shard,
     write_manifest,
@@ -73,7 +74,7 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
         name=joined_name,
         licence=options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items()),
         # Stable: the clips of a set follow each other within a split.
-        shards=tuple(sorted((shard for shard in shards if shard.num_rows), key=_split_key)),
+        shards=tuple(sorted(filter(lambda shard: shard.num_rows, shards), key=lambda shard: place_of(shard.split))),
         skipped=tuple(Skipped(clip_id, reason) for clip_id, reason in left_out.items()),
         notes=tuple(notes),
         parts=parts,
@@ -83,11 +84,6 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
     with new_data_set(out) as aside:
         write_manifest(aside, joined)
     return read_manifest(out)
-
-
-def _split_key(shard: Shard) -> tuple[int, str]:
-    """Sorts as manifests do: train, val, test, others."""
-    return (SPLITS.index(shard.split) if shard.split in SPLITS else len(SPLITS), shard.split)
 
 
 def read_sets(places: Sequence[str]) -> dict[str, Manifest]:

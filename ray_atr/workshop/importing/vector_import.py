@@ -83,9 +83,11 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
             rows = int(np.prod(array.shape[:-1]))
             hint = f" (reshape it to [{rows}, {array.shape[-1]}], with a row of the table for each)"
         raise refuse(path, got, "floating-point vectors [rows, width]", hint)
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32)
     if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
         raise refuse(f"{path}: {place}, row {bad[0]}", "NaN or infinity", f"finite numbers ({len(bad)} rows are not)")
-    return array.astype(np.float32)
+    return array
 
 
 def _load(file: str, part: str, path: str) -> Any:

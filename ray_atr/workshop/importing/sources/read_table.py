@@ -129,10 +129,15 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
+def file_at(place: str) -> Location:
+    """A file here or in a store, by its path or URL."""
+    parent, _, name = place.rpartition("/")
+    return locate(parent or ".", keeps_links=True) / name
+
+
 def existing(file: str) -> Location:
     """A file here or in a store, by its path or URL. ValueError if it is not there."""
-    parent, _, name = file.rpartition("/")
-    place = locate(parent or ".", keeps_links=True) / name
+    place = file_at(file)
     if not file_exists(place):
         raise ValueError(f"{file}: no such file")
     return place

@@ -11,16 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Location, files_below, is_local, locate
+from ray_atr.common.storage import Location, files_below, is_local
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
 from ray_atr.data.shards import Skipped, hash_of_file, open_arrow
+from ray_atr.workshop.importing.sources.read_table import file_at
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 
@@ -249,12 +250,11 @@ def read_location(place: AudioLocation) -> bytes:
         if not value:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
-    parent, _, name = place.file.rpartition("/")
-    file_or_pipe = locate(parent, keeps_links=True) / name if "://" in place.file else Path(place.file)
-    if is_local(file_or_pipe) and file_or_pipe.exists() and not file_or_pipe.is_file():
+    found = file_at(place.file)
+    if is_local(found) and found.exists() and not found.is_file():
         # A pipe would be waited for.
         raise OSError(errno.EINVAL, "is no file", place.file)
-    with file_or_pipe.open("rb") as file:
+    with found.open("rb") as file:
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -262,8 +262,7 @@ def read_location(place: AudioLocation) -> bytes:
 @lru_cache(maxsize=1)
 def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
     # One group at a time: the clips of a shard follow each other in the table.
-    parent, _, name = file.rpartition("/")
-    with open_arrow(locate(parent, keeps_links=True) / name) as source:
+    with open_arrow(file_at(file)) as source:
         if kind == "parquet":
             return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
         for index, batch in enumerate(pa.ipc.open_stream(source)):

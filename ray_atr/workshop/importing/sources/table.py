@@ -7,7 +7,7 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -106,15 +106,8 @@ class TableSource(source.Source):
         blank = 0
         columns: dict[str, None] = {}
         usual = TableSource(source="")
-        chosen = [
-            own
-            for own, default in (
-                (self.split_column, usual.split_column),
-                (self.language_column, usual.language_column),
-                (self.id_column, usual.id_column),
-            )
-            if own != default
-        ]
+        names = ("split_column", "language_column", "id_column")
+        chosen = [getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)]
         for at, row in read_table(table, [self.path_column, *chosen], reading):
             columns.update(dict.fromkeys(row))
             try:
@@ -203,15 +196,11 @@ class TableSource(source.Source):
 
     def _unread(self, columns: Collection[str]) -> list[str]:
         """The columns of a table that this source does not read, each with the one that may be meant."""
-        options = {
-            self.split_column: "--split-column",
-            self.language_column: "--language-column",
-            self.id_column: "--id-column",
-        }
-        read = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
+        optional = (self.split_column, self.language_column, self.id_column)
+        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns())}
         if not self.caption_column:
             read |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
-        absent = [column for column in (*options, "label", "caption") if column not in columns]
+        absent = [column for column in (*optional, "label", "caption") if column not in columns]
         return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
     def _columns(self) -> list[tuple[str, str]]:
@@ -220,18 +209,15 @@ class TableSource(source.Source):
         Columns that are all named by languages with a code of two letters, or by their codes, are of those languages: `txt` and
         `cap` are codes too, of languages that few tables hold.
         """
-        called = {entry: _language_called(entry) for entry in self.caption_column if "=" not in entry}
-        if called and all(called.values()):
-            return self._parsed(
-                [f"{called[entry]}={entry}" if entry in called else entry for entry in self.caption_column]
-            )
-        return self._parsed(self.caption_column)
-
-    def _parsed(self, entries: Sequence[str]) -> list[tuple[str, str]]:
+        called = {entry: _language_called(entry) or "" for entry in self.caption_column if "=" not in entry}
+        are_languages = all(called.values())
         columns = []
-        for entry in entries:
-            language, equals, column = entry.partition("=")
-            columns.append((check_language(language, "--caption-column"), column) if equals else ("", entry))
+        for entry in self.caption_column:
+            language, _, column = entry.partition("=")
+            if entry in called:
+                language, column = called[entry] if are_languages else "", entry
+            is_named = entry not in called or are_languages
+            columns.append((check_language(language, "--caption-column") if is_named else "", column))
         return columns
 
     def id_of(self, row: Any) -> str | None:
