@@ -44,8 +44,8 @@ from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, s
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
-IMPORTANCE = ("test", "val")
-"""Splits whose copy of a recording stays, the most important first; all others come after them, as equals."""
+IMPORTANCE = {"test": 0, "val": 1}
+"""Ranks of the splits whose copy of a recording stays; all others come after them, as equals."""
 EXAMPLES = 2
 
 
@@ -182,7 +182,7 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()
     for group in groups_of(sorted(pairs)):
-        best = min(group, key=lambda number: (importance(members[number].split), number))
+        best = min(group, key=lambda number: (IMPORTANCE.get(members[number].split, len(IMPORTANCE)), number))
         original = members[best]
         for number in group:
             own = members[number]
@@ -204,11 +204,6 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
         if number
     ]
     return left_out, notes
-
-
-def importance(split: str) -> int:
-    """Rank of a split when a recording is in several splits: the copy in the split of the lowest rank stays."""
-    return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
 
 
 def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:

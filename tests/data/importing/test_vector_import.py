@@ -336,5 +336,5 @@ def test_a_mistake_is_named_with_its_row_and_leaves_nothing_behind(
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 300])
 def test_a_set_of_vectors_has_a_name_that_can_be_read_again(files: dict[str, str], name: str) -> None:
-    with pytest.raises(ValueError, match="name: got .* letters, digits"):
+    with pytest.raises(ValueError, match=r"name: got .* letters, digits"):
         VectorImport(**files, name=name)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -284,16 +284,17 @@ def list_files(folder: Location) -> list[str]:
 
 def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
     """What tells each of these files of a folder from those with other content. Only files of equal size are read."""
-    if is_local(folder):
+    sizes: dict[str, int] = {}
+    if isinstance(folder, Path):
         readable = (path for path in paths if os.path.isfile(folder / path) and os.access(folder / path, os.R_OK))
         sizes = {path: os.path.getsize(folder / path) for path in readable}
     else:
         root = f"{folder.path.strip('/')}/"
-        found = folder.fs.find(folder.path, detail=True).items()
-        sizes = {name.strip("/").removeprefix(root): about["size"] for name, about in found}
+        found: dict[str, dict[str, Any]] = folder.fs.find(folder.path, detail=True)
+        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in found.items()}
     count = Counter(sizes[path] for path in paths if path in sizes)
     # One that cannot be read is named when its audio is wanted.
-    return {path: hash_of_file(folder / path) if count[sizes.get(path)] > 1 else path for path in paths}
+    return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}
 
 
 def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:
