@@ -67,7 +67,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if len(chosen) > 1:
         raise refuse("--" + " --".join(chosen), "together", "one of them at a time")
     if chosen:
-        {"apply": run_apply, "keep": run_keep, "estimate": run_estimate}[chosen[0]](command, console)
+        run_on_audit(command, console)
         return
     from ray_atr.workshop.audit.run import audit_data_set
 
@@ -85,30 +85,21 @@ def run(arguments: Sequence[str], program: str) -> None:
     print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 
 
-def run_apply(command: AuditCommand, console: Console) -> None:
-    from ray_atr.workshop.audit.decisions import apply_decisions
-
-    assert command.apply is not None
-    print_applied(apply_decisions(Path(command.data), Path(command.apply), command.out), console)
-
-
-def run_keep(command: AuditCommand, console: Console) -> None:
-    from ray_atr.workshop.audit.decisions import keep_certified
-
-    assert command.keep is not None
-    promise = f"of the audited captions that are kept at most {command.keep:.1%} are wrong, in 95% of such sets"
-    print_applied(keep_certified(Path(command.data), command.keep, command.out), console, promise)
-
-
-def run_estimate(command: AuditCommand, console: Console) -> None:
+def run_on_audit(command: AuditCommand, console: Console) -> None:
+    """Apply decisions, keep captions, or estimate a share from answers."""
     from ray_atr.workshop.audit.answers import estimate
+    from ray_atr.workshop.audit.decisions import apply_decisions, keep_certified
 
-    assert command.estimate is not None
-    result = estimate(Path(command.data), Path(command.estimate), Path(command.out))
-    print_plain(
-        console,
-        [f"{result.share:.1%} wrong, 95% interval {result.low:.1%} to {result.high:.1%}", f"written to {command.out}"],
-    )
+    audit = Path(command.data)
+    if command.apply is not None:
+        print_applied(apply_decisions(audit, Path(command.apply), command.out), console)
+    elif command.keep is not None:
+        promise = f"of the audited captions that are kept at most {command.keep:.1%} are wrong, in 95% of such sets"
+        print_applied(keep_certified(audit, command.keep, command.out), console, promise)
+    elif command.estimate is not None:
+        found = estimate(audit, Path(command.estimate), Path(command.out))
+        line = f"{found.share:.1%} wrong, 95% interval {found.low:.1%} to {found.high:.1%}"
+        print_plain(console, [line, f"written to {command.out}"])
 
 
 def print_applied(applied: Applied, console: Console, promise: str = "") -> None:

@@ -260,6 +260,7 @@ def write_clips(
     licence: str,
     clips_per_shard: int = CLIPS_PER_SHARD,
     skipped: Sequence[Skipped] = (),
+    notes: Sequence[str] = (),
     beside: Sequence[Path] = (),
     are_joined: bool = False,
 ) -> Manifest:
@@ -289,7 +290,8 @@ def write_clips(
             del of_shard
         if not shards:
             raise ValueError(f"{name}: there are no clips to write")
-        write_manifest(aside, Manifest(name=name, licence=licence, shards=order_shards(shards), skipped=tuple(skipped)))
+        about: dict[str, Any] = {"name": name, "licence": licence, "skipped": tuple(skipped), "notes": tuple(notes)}
+        write_manifest(aside, Manifest(shards=order_shards(shards), **about))
     return read_manifest(out)
 
 
@@ -319,8 +321,18 @@ def shard_file(split: str, index: int) -> str:
 
 def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     """The shards in the order of a manifest: train, val, test, others; by number within."""
-    place = {split: number for number, split in enumerate(SPLITS)}
-    return tuple(sorted(shards, key=lambda shard: (place.get(shard.split, len(place)), shard.file)))
+    return tuple(sorted(shards, key=lambda shard: (*place_of(shard.split), shard.file)))
+
+
+def place_of(split: str) -> tuple[int, str]:
+    """By which splits are sorted in a manifest: train, val, test, others by name."""
+    return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
+
+
+def destination(out: str | storage.Location) -> storage.Location:
+    """Where a data set that goes to `out` is written: the place that it links to if it is a link, which no folder can replace."""
+    folder = storage.locate(out, keeps_links=True)
+    return folder.resolve() if storage.is_local(folder) and folder.is_symlink() else folder
 
 
 @contextlib.contextmanager
@@ -329,7 +341,7 @@ def new_data_set(out: str | Path) -> Iterator[storage.Location]:
     In an object store, where folders cannot be renamed, it is `out` itself: the manifest, written last, makes it complete.
     ValueError if `out` is not empty.
     """
-    folder = storage.locate(out, keeps_links=True)
+    folder = destination(out)
     refuse_overwrite(folder)
     if not storage.is_local(folder):
         yield folder

@@ -450,7 +450,7 @@ def test_what_is_left_out_besides_or_was_not_judged_is_counted_and_said(
         clip_of("no caption", "train"),
         clip_of("of the test", "test"),
     ]
-    manifest = write_clips(tmp_path / "data", clips, name="tones", licence="none")
+    manifest = write_clips(tmp_path / "data", clips, name="tones", licence="none", notes=["filled by a machine"])
     (tmp_path / "audit").mkdir()
     facts = {"data": str(manifest.folder), "data_hash": manifest.hash, "split": "train", "languages": ["eng", "fra"]}
     (tmp_path / "audit" / "audit.json").write_text(json.dumps(facts))
@@ -464,6 +464,7 @@ def test_what_is_left_out_besides_or_was_not_judged_is_counted_and_said(
     assert after["a"].translated == ("fra", "deu")
     assert (applied.dropped, applied.clips_without_captions, applied.unaligned) == (3, 1, 2)
     assert applied.unaudited == ("deu",)
+    assert applied.manifest.notes == manifest.notes == ("filled by a machine",)
     print_applied(applied, Console())
     said = " ".join(capsys.readouterr().out.split())
     assert "2 further captions are left out" in said
@@ -496,7 +497,10 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
     said: list[str] = []
     ten = CrossFit(folds=10, mispairs=2000)
     audit = audit_data_set(str(tmp_path / "data"), None, tmp_path / "audit", cross_fit=ten, echo=said.append)
-    assert said == ["not audited: captions in fra (3 clips); 20 clips or more are needed (--cross-fit.folds)"]
+    assert said == [
+        "warning: 40 clips at most in a language; below 200 the stated rate may not hold",
+        "not audited: captions in fra (3 clips); 20 clips or more are needed",
+    ]
     facts = read_facts(audit)
     assert facts["languages"] == ["deu", "eng"]
     assert facts["captions"] == 64 == sum(facts["listen"]["sizes"])
@@ -512,6 +516,33 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
             AuditOptions(languages=("deu", "fra")),
             cross_fit=dataclasses.replace(ten, folds=13),
         )
+
+
+@pytest.mark.parametrize(
+    ("clips", "folds", "audited", "says"),
+    [
+        ({"eng": 200, "fra": 200, "deu": 199}, 10, {"eng", "fra"}, ["captions in deu (199 clips); 200 clips or more"]),
+        ({"eng": 320, "fra": 250}, 150, {"eng"}, ["captions in fra (250 clips); 300 clips or more"]),
+        ({"eng": 199, "fra": 20, "deu": 19}, 10, {"eng", "fra"}, ["warning: 199 clips at", "deu (19 clips); 20 clips"]),
+        ({"eng": 200}, 10, {"eng"}, []),
+        ({"eng": 6}, 10, {"eng"}, ["warning: 6 clips at most in a language"]),
+    ],
+)
+def test_a_language_is_audited_from_a_number_of_clips(
+    clips: dict[str, int], folds: int, audited: set[str], says: list[str]
+) -> None:
+    captions = [
+        run.Caption(row, str(row), code, slot, "x")
+        for code, number in clips.items()
+        for row in range(number)
+        for slot in (0, 1)
+    ]
+    said: list[str] = []
+    kept = run.in_common_languages(captions, folds, said.append)
+    assert {one.language for one in kept} == audited
+    assert len(kept) == 2 * sum(clips[code] for code in audited)
+    assert len(said) == len(says)
+    assert all(part in line for part, line in zip(says, said, strict=True))
 
 
 def test_an_audit_names_its_folder_on_a_full_disk(
@@ -579,7 +610,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         said.clear()
         with pytest.raises(KeyboardInterrupt):
             audit_data_set(str(data), str(tmp_path / "copy"), tmp_path / "x", encoding=HERE, echo=said.append)
-        assert bool(said) == bool(expected)
+        assert ("was trained on" in "".join(said)) == bool(expected)
         assert expected in "".join(said)
     assert reads == ["train"] * 3
 

@@ -176,8 +176,8 @@ def _apply(
     # A longer one could be written, and not read.
     begin = manifest.name.encode()[: MAX_NAME_BYTES - 1 - len(suffix)].decode(errors="ignore")
     name = f"{begin}_{suffix}"
-    about: dict[str, Any] = {"name": name, "licence": manifest.licence, "skipped": manifest.skipped}
-    written = write_clips(out, clips(), **about, beside=given, are_joined=manifest.is_joined)
+    about: dict[str, Any] = {field: getattr(manifest, field) for field in ("licence", "skipped", "notes")}
+    written = write_clips(out, clips(), name=name, **about, beside=given, are_joined=manifest.is_joined)
     # Every decision was of one caption.
     counts = Counter(one.decision for one in wanted.values())
     unaudited = tuple(sorted(in_split.keys() - set(languages)))

@@ -13,7 +13,12 @@ from ray_atr.data.shards import CLIPS_PER_SHARD
 
 JOINED_NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.+-]{{0,{MAX_NAME_BYTES - 1}}}")
 NAME_PATTERN = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{MAX_NAME_BYTES - 1}}}")
-ALLOWED_NAME = f"at most {MAX_NAME_BYTES} letters, digits, _, - and ."
+
+
+def require_name(name: str, path: str = "name", got: str = "") -> None:
+    """ValueError unless a data set may have this name; `got` is what the user wrote, if it is more."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise refuse(path, got or name, f"a name of at most {MAX_NAME_BYTES} letters, digits, _, - and .")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +42,8 @@ class Import(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.name and not NAME_PATTERN.fullmatch(self.name):
-            raise refuse("name", self.name, ALLOWED_NAME)
+        if self.name:
+            require_name(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +97,8 @@ class Join(Settings):
         super().__post_init__()
         for entry in self.sets:
             name, _ = named_folder(entry)
-            if name is not None and not NAME_PATTERN.fullmatch(name):
-                raise refuse("sets", entry, f"names of {ALLOWED_NAME}")
+            if name is not None:
+                require_name(name, "sets", entry)
         if self.name:
             self.require_name(self.name)
 
@@ -128,6 +133,10 @@ class VectorImport(Settings):
     split: str = setting("train", "split of clips without a column split")
     name: str = setting("vectors", "name of the data set")
     licence: str = setting("as given by the owner of the vectors", "its licence")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_name(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

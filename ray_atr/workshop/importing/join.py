@@ -24,7 +24,7 @@ from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
-from ray_atr.data.schema import SPLITS, captions_by_language, part_of
+from ray_atr.data.schema import captions_by_language, part_of
 from ray_atr.data.shards import (
     ClipCounts,
     Manifest,
@@ -32,6 +32,7 @@ from ray_atr.data.shards import (
     Shard,
     Skipped,
     new_data_set,
+    place_of,
     read_manifest,
     read_shard,
     write_manifest,
@@ -43,8 +44,8 @@ from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, s
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
-IMPORTANCE = ("test", "val")
-"""Splits whose copy of a recording stays, the most important first; all others come after them, as equals."""
+IMPORTANCE = {"test": 0, "val": 1}
+"""Ranks of the splits whose copy of a recording stays; all others come after them, as equals."""
 EXAMPLES = 2
 
 
@@ -73,7 +74,7 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
         name=joined_name,
         licence=options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items()),
         # Stable: the clips of a set follow each other within a split.
-        shards=tuple(sorted((shard for shard in shards if shard.num_rows), key=_split_key)),
+        shards=tuple(sorted(filter(lambda shard: shard.num_rows, shards), key=lambda shard: place_of(shard.split))),
         skipped=tuple(Skipped(clip_id, reason) for clip_id, reason in left_out.items()),
         notes=tuple(notes),
         parts=parts,
@@ -83,11 +84,6 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
     with new_data_set(out) as aside:
         write_manifest(aside, joined)
     return read_manifest(out)
-
-
-def _split_key(shard: Shard) -> tuple[int, str]:
-    """Sorts as manifests do: train, val, test, others."""
-    return (SPLITS.index(shard.split) if shard.split in SPLITS else len(SPLITS), shard.split)
 
 
 def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
@@ -186,7 +182,7 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()
     for group in groups_of(sorted(pairs)):
-        best = min(group, key=lambda number: (importance(members[number].split), number))
+        best = min(group, key=lambda number: (IMPORTANCE.get(members[number].split, len(IMPORTANCE)), number))
         original = members[best]
         for number in group:
             own = members[number]
@@ -208,11 +204,6 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
         if number
     ]
     return left_out, notes
-
-
-def importance(split: str) -> int:
-    """Rank of a split when a recording is in several splits: the copy in the split of the lowest rank stays."""
-    return IMPORTANCE.index(split) if split in IMPORTANCE else len(IMPORTANCE)
 
 
 def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -211,7 +211,7 @@ def _entries(source: Source, extra: ExtraCaptions, plan: ImportPlan, num_absent:
             continue
         at = f"clip {entry.clip_id!r}"
         if entry.clip_id in seen:
-            raise ValueError(f"{at}: its id occurs twice in {source.source}; ids must be unique")
+            raise ValueError(f"{at}: its id occurs twice in {source.source}; ids must be unique{source.remedy}")
         seen.add(entry.clip_id)
         if isinstance(entry, Absent):
             (plan.absent if entry.is_normal else plan.missing).append(Skipped(entry.clip_id, entry.reason))

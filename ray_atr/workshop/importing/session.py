@@ -97,7 +97,7 @@ def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) ->
 @contextlib.contextmanager
 def unfinished(out: str | Path) -> Iterator[Unfinished]:
     """Work alone on the data set `out`. A ValueError removes the work; any other stop leaves it for the next attempt."""
-    destination = storage.locate(out, keeps_links=True)
+    destination = shards.destination(out)
     if storage.is_local(destination):
         storage.require_writable(destination)
         work: storage.Location = destination.with_name(f".{destination.name}.import")

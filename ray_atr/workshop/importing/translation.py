@@ -36,11 +36,11 @@ from ray_atr.data.schema import Clip, to_clips
 from ray_atr.data.shards import (
     Manifest,
     Shard,
+    in_shards,
     iterate_rows,
     order_shards,
     read_manifest,
     read_shard,
-    shard_file,
     write_shard,
 )
 from ray_atr.workshop.importing.import_options import Translation
@@ -176,12 +176,7 @@ def _shard_translator(
 
 def _own_files(manifest: Manifest) -> list[str]:
     """The files of the shards of a copy; the parts of a joined data set have files of one name."""
-    number = Counter[str]()
-    files = []
-    for shard in manifest.shards:
-        files.append(shard_file(shard.split, number[shard.split]))
-        number[shard.split] += 1
-    return files
+    return [file for file, _ in in_shards(manifest.shards, 1)]
 
 
 def fill_languages(

@@ -33,9 +33,10 @@ from ray_atr.data.schema import Clip, check_language, check_split
 from ray_atr.data.shards import (
     CLIPS_PER_SHARD,
     Manifest,
+    in_shards,
     new_data_set,
+    order_shards,
     read_manifest,
-    shard_file,
     write_manifest,
     write_shard,
 )
@@ -53,17 +54,14 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
     clips, captions, notes = _read_pairs(settings, audio, text)
     with new_data_set(out) as aside:
         shards = []
-        for split in dict.fromkeys(clip.split for clip in clips):
-            of_split = [clip for clip in clips if clip.split == split]
-            for number, start in enumerate(range(0, len(of_split), CLIPS_PER_SHARD)):
-                rows = _as_rows(of_split[start : start + CLIPS_PER_SHARD], audio, settings.name)
-                shard = write_shard(aside, shard_file(split, number), split, rows)
-                assert shard is not None, "a shard of clips"
-                shards.append(shard)
+        for file, of_shard in in_shards(clips, CLIPS_PER_SHARD):
+            shard = write_shard(aside, file, of_shard[0].split, _as_rows(of_shard, audio, settings.name))
+            assert shard is not None, "a shard of clips"
+            shards.append(shard)
         digest = _write_captions(aside, captions, text)
         notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
         about: dict[str, Any] = {"name": settings.name, "licence": settings.licence, "origin": digest}
-        write_manifest(aside, Manifest(shards=tuple(shards), notes=tuple(notes), **about))
+        write_manifest(aside, Manifest(shards=order_shards(shards), notes=tuple(notes), **about))
     return read_manifest(out)
 
 
@@ -85,9 +83,11 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
             rows = int(np.prod(array.shape[:-1]))
             hint = f" (reshape it to [{rows}, {array.shape[-1]}], with a row of the table for each)"
         raise refuse(path, got, "floating-point vectors [rows, width]", hint)
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32)
     if len(bad := np.flatnonzero(~np.isfinite(array).all(axis=1))):
         raise refuse(f"{path}: {place}, row {bad[0]}", "NaN or infinity", f"finite numbers ({len(bad)} rows are not)")
-    return array.astype(np.float32)
+    return array
 
 
 def _load(file: str, part: str, path: str) -> Any:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from ray_atr.data.shards import iterate_rows, read_manifest
+from ray_atr.data.schema import to_clips
+from ray_atr.data.shards import iterate_rows, read_manifest, read_shard, write_clips
 from ray_atr.workshop.importing import plan as importing
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.session import unfinished
@@ -144,6 +145,21 @@ def test_an_existing_data_set_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="already holds the data set folder"):
         import_data_set(make_folder(tmp_path / "other", number=3), tmp_path / "out")
     assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_a_link_is_written_to_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    source = make_folder(tmp_path / "in")
+    assert import_data_set(source, tmp_path / "out").num_rows == 6
+    assert (tmp_path / "out").is_symlink()
+    assert read_manifest(tmp_path / "disk") == import_data_set(source, tmp_path / "out")
+    (tmp_path / "copy").symlink_to(tmp_path / "new" / "place")
+    held = read_manifest(tmp_path / "out")
+    clips = to_clips(next(read_shard(held, held.shards[0])))
+    write_clips(tmp_path / "copy", clips, name="copy", licence="none")
+    assert read_manifest(tmp_path / "new" / "place").num_rows == len(clips)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "disk", "in", "new", "out"]
 
 
 def test_two_imports_into_one_folder_do_not_mix(tmp_path: Path) -> None:

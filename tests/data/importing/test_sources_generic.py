@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tarfile
 import unicodedata
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ray_atr.common.storage import files_below, locate
+from ray_atr.common.storage import files_below, locate, write_bytes
 from ray_atr.data.decoding import open_sound
 from ray_atr.data.shards import Skipped, iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -93,7 +96,7 @@ def test_blank_splits_are_counted(tmp_path: Path) -> None:
 def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     rows = [{"path": f"{number:02}.wav", "caption": f"sound {number}"} for number in range(30)]
     for row in rows:
-        (tmp_path / row["path"]).write_bytes(b"")
+        (tmp_path / row["path"]).write_bytes(row["path"].encode())
 
     def splits(number: int, **options: str) -> dict[str, str]:
         write_rows(tmp_path / "captions.csv", [{**row, **cells} for row in rows[:number]])
@@ -109,6 +112,37 @@ def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     assert set(splits(19).values()) == {"train"}
     cells = {"split": ""}
     assert set(splits(30).values()) == {"train"}
+
+
+@pytest.mark.parametrize("place", ["{0}", "memory://{0}"])
+def test_copies_of_a_recording_are_drawn_into_one_split(tmp_path: Path, place: str) -> None:
+    folder = locate(place.format(tmp_path))
+    names = [f"{number:02}.wav" for number in range(40)]
+
+    def drawn(content_of: Callable[[int], bytes]) -> dict[str, str]:
+        for number, name in enumerate(names):
+            write_bytes(folder / name, content_of(number))
+        return {entry.clip_id: entry.split for entry in entries_of(TableSource(source=str(folder)))}
+
+    write_bytes(folder / "captions.csv", "\n".join(["path,caption", *(f"{name},x" for name in names)]).encode())
+    alone = drawn(lambda number: b"%02d" % number)
+    twins = drawn(lambda number: b"%02d" % (number // 2))
+    assert all(twins[f"{number:02}"] == twins[f"{number + 1:02}"] for number in range(0, 40, 2))
+    assert Counter(twins.values()) == Counter(alone.values()) == {"train": 32, "val": 4, "test": 4}
+    # More copies than there is room for train.
+    many = drawn(lambda number: b"%02d" % max(20, number))
+    assert {many[f"{number:02}"] for number in range(21)} == {"train"}
+    assert Counter(many.values()) == {"train": 32, "val": 4, "test": 4}
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_draw_of_splits(tmp_path: Path) -> None:
+    rows = [{"path": f"{number:02}.wav", "caption": "x"} for number in range(20)]
+    for row in rows[1:]:
+        write_tone(tmp_path / row["path"])
+    (tmp_path / "00.wav").symlink_to(tmp_path / "nowhere.wav")
+    write_rows(tmp_path / "captions.csv", rows)
+    _, *others = entries_of(TableSource(source=str(tmp_path)))
+    assert {entry.split for entry in others} == {"train"}
 
 
 def test_a_file_is_one_clip_however_its_path_is_written(tmp_path: Path) -> None:
@@ -383,7 +417,7 @@ def test_the_number_zero_is_an_id(tmp_path: Path) -> None:
 def test_rows_can_be_numbered_where_paths_repeat(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(audio_table(["a.wav", "a.wav"], text=["x", "y"]), tmp_path / f"{split}.parquet")
-    with pytest.raises(ValueError, match="clip 'a': its id occurs twice"):
+    with pytest.raises(ValueError, match=r"clip 'a': its id occurs twice .* \(--id-column row numbers the clips\)"):
         import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
     manifest = import_data_set(HuggingFace(source=str(tmp_path), id_column="row"), tmp_path / "out")
     assert [row["clip_id"] for row in iterate_rows(manifest, "test")] == ["test-0000000", "test-0000001"]
@@ -498,6 +532,24 @@ def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> 
     assert found == {name.replace("/", "-"): split for name, split in told.items()}
 
 
+def test_keys_may_begin_anew_in_each_tar(tmp_path: Path) -> None:
+    for name, pitch in (("test-0", 200), ("train-0", 300), ("train-1", 400)):
+        write_tar(tmp_path / f"{name}.tar", [("0.txt", name.encode()), ("0.wav", tone(pitch=pitch))])
+    *entries, remark = WebDataset(source=str(tmp_path)).entries()
+    found = [(one.clip_id, one.split, one.captions["eng"]) for one in entries if isinstance(one, Entry)]
+    assert found == [
+        ("0", "test", ("test-0",)),
+        ("train-0/0", "train", ("train-0",)),
+        ("train-1/0", "train", ("train-1",)),
+    ]
+    assert isinstance(remark, Remark)
+    assert remark.text == "2 clips are called TAR/KEY, as an earlier tar has the key too: train-0/0"
+    # Within a tar a key is of one clip.
+    write_tar(tmp_path / "test-0.tar", [(f"{key}.{end}", b"x") for key in "010" for end in ("wav", "txt")])
+    with pytest.raises(ValueError, match="its id occurs twice"):
+        import_data_set(WebDataset(source=str(tmp_path)), tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", ["../a.wav", "/tmp/a.wav", "x/../../a.wav"])
 def test_a_member_that_leaves_the_tar_is_refused(tmp_path: Path, name: str) -> None:
     write_tar(tmp_path / "train.tar", [(name, tone())])
@@ -582,6 +634,28 @@ def test_columns_are_chosen_by_name_and_captions_by_language(tmp_path: Path) -> 
     by_language = [{"path": "a.wav", "captions": {"en": ["a dog"], "ko": "개"}}]
     (entry,) = entries_of(TableSource(source=str(make_folder(tmp_path / "two", "c.jsonl", by_language))))
     assert entry.captions == {"eng": ("a dog",), "kor": ("개",)}
+
+
+def test_a_file_whose_name_no_table_can_hold_stops_nothing(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "in")
+    os.rename(write_tone(root / "c.wav"), os.fsencode(root) + b"/\xe9.wav")
+    assert import_data_set(TableSource(source=str(root)), tmp_path / "out").notes == ()
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "in", rows=[{"path": "a.wav", "caption": "x"}, {"path": "p.wav", "caption": "y"}])
+    os.mkfifo(root / "p.wav")
+    manifest = import_data_set(TableSource(source=str(root)), tmp_path / "out", options=Import(max_unreadable=0.5))
+    assert manifest.skipped == (Skipped("p", f"{root}/p.wav: is no file"),)
+
+
+def test_half_of_a_pair_of_surrogates_is_named(tmp_path: Path) -> None:
+    rows = [{"path": "a.wav", "caption": "\ud83d"}, {"path": "sub/b.flac", "caption": "\U0001f415 barks"}]
+    root = make_folder(tmp_path, "captions.jsonl", rows)
+    with pytest.raises(ValueError, match=r"captions\.jsonl, line 1: half of a pair of surrogates"):
+        entries_of(TableSource(source=str(root)))
+    _, dropped, *_ = TableSource(source=str(root), drop_bad_rows=True).entries()
+    assert isinstance(dropped, Skipped)
 
 
 @pytest.mark.parametrize("caption", [3, {"x": [1]}, [["x"]], True])

@@ -291,6 +291,10 @@ def with_nan(array: np.ndarray) -> np.ndarray:
             r"audio.npy, row 17: got 'NaN or infinity'",
         ),
         (
+            lambda folder, audio: np.save(folder / "audio.npy", audio.astype(np.float64) * 1e300),
+            r"audio.npy, row 0: got 'NaN or infinity'",
+        ),
+        (
             lambda folder, audio: np.save(folder / "audio.npy", audio[:40]),
             r"line 82, audio_row: got '40'; allowed a row of",
         ),
@@ -328,3 +332,9 @@ def test_a_mistake_is_named_with_its_row_and_leaves_nothing_behind(
     with pytest.raises(ValueError, match=named):
         import_vectors(VectorImport(**files), tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 300])
+def test_a_set_of_vectors_has_a_name_that_can_be_read_again(files: dict[str, str], name: str) -> None:
+    with pytest.raises(ValueError, match=r"name: got .* letters, digits"):
+        VectorImport(**files, name=name)

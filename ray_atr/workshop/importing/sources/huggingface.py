@@ -37,6 +37,7 @@ class HuggingFace(source.Source):
 
     name: ClassVar[str] = "huggingface"
     licence: ClassVar[str] = "as stated on the data set's card"
+    remedy: ClassVar[str] = " (--id-column row numbers the clips)"
 
     audio_column: str = setting("", "the Audio column; unset: the only column of bytes and path")
     caption_columns: tuple[str, ...] = setting(

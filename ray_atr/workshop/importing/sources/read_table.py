@@ -90,7 +90,12 @@ def require_columns(
 def parse_json(text: str, at: str) -> Any:
     """The value that a text of JSON holds. ValueError, beginning with `at`, for anything that is none."""
     try:
-        return json.loads(text, object_pairs_hook=each_once)
+        value = json.loads(text, object_pairs_hook=each_once)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        raise ValueError(f"{at}: half of a pair of surrogates (\\ud800 to \\udfff), which is no character") from None
     except RepeatedNameError as error:
         raise ValueError(f"{at}: {error}") from None
     except json.JSONDecodeError as error:
@@ -124,10 +129,15 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
                 raise ValueError(f"{file}, line {number}: {what}; {advice}") from None
 
 
+def file_at(place: str) -> Location:
+    """A file here or in a store, by its path or URL."""
+    parent, _, name = place.rpartition("/")
+    return locate(parent or ".", keeps_links=True) / name
+
+
 def existing(file: str) -> Location:
     """A file here or in a store, by its path or URL. ValueError if it is not there."""
-    parent, _, name = file.rpartition("/")
-    place = locate(parent or ".", keeps_links=True) / name
+    place = file_at(file)
     if not file_exists(place):
         raise ValueError(f"{file}: no such file")
     return place

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
+import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Location, files_below, locate
+from ray_atr.common.storage import Location, files_below, is_local
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
-from ray_atr.data.shards import Skipped, open_arrow
+from ray_atr.data.shards import Skipped, hash_of_file, open_arrow
+from ray_atr.workshop.importing.sources.read_table import file_at
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 
@@ -105,6 +109,8 @@ class Source(Settings):
 
     name: ClassVar[str]
     licence: ClassVar[str]
+    remedy: ClassVar[str] = ""
+    """What the user may do about two clips with one id."""
 
     source: str = setting(help="folder or URL of the data set", path="always")
 
@@ -244,10 +250,11 @@ def read_location(place: AudioLocation) -> bytes:
         if not value:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
-    parent, _, name = place.file.rpartition("/")
-    with (
-        (locate(parent, keeps_links=True) / name).open("rb") if "://" in place.file else open(place.file, "rb") as file
-    ):
+    found = file_at(place.file)
+    if is_local(found) and found.exists() and not found.is_file():
+        # A pipe would be waited for.
+        raise OSError(errno.EINVAL, "is no file", place.file)
+    with found.open("rb") as file:
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -255,8 +262,7 @@ def read_location(place: AudioLocation) -> bytes:
 @lru_cache(maxsize=1)
 def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
     # One group at a time: the clips of a shard follow each other in the table.
-    parent, _, name = file.rpartition("/")
-    with open_arrow(locate(parent, keeps_links=True) / name) as source:
+    with open_arrow(file_at(file)) as source:
         if kind == "parquet":
             return pq.ParquetFile(source).read_row_group(group, columns=[column]).column(column).combine_chunks()
         for index, batch in enumerate(pa.ipc.open_stream(source)):
@@ -266,11 +272,29 @@ def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
 
 
 def list_files(folder: Location) -> list[str]:
-    """The paths of all files below a folder, relative to it, sorted; hidden ones left out. ValueError if there are none."""
-    files = [path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/"))]
+    """The paths of all files below a folder, relative to it, sorted; hidden ones left out, and those whose names are not UTF-8,
+    which no table can name. ValueError if there are none.
+    """
+    shown = (path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/")))
+    files = [path for path in shown if path == path.encode(errors="ignore").decode()]
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
     return files
+
+
+def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
+    """What tells each of these files of a folder from those with other content. Only files of equal size are read."""
+    sizes: dict[str, int] = {}
+    if isinstance(folder, Path):
+        readable = (path for path in paths if os.path.isfile(folder / path) and os.access(folder / path, os.R_OK))
+        sizes = {path: os.path.getsize(folder / path) for path in readable}
+    else:
+        root = f"{folder.path.strip('/')}/"
+        found: dict[str, dict[str, Any]] = folder.fs.find(folder.path, detail=True)
+        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in found.items()}
+    count = Counter(sizes[path] for path in paths if path in sizes)
+    # One that cannot be read is named when its audio is wanted.
+    return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}
 
 
 def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:
@@ -284,7 +308,7 @@ def location_in(folder: Location, relative: str, at: str) -> AudioLocation:
     path = PurePosixPath(relative.replace("\\", "/"))
     leaves = posixpath.normpath(path).split("/")[0] == ".."
     if path.is_absolute() or leaves or (path.parts and path.parts[0].endswith(":")):
-        raise refuse(f"{at}, path", relative, f"a path inside {folder}")
+        raise refuse(f"{at}, path", relative, f"a path inside {folder}, relative to it")
     return AudioLocation(f"{folder}/{path}")
 
 

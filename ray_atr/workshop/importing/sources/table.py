@@ -7,7 +7,7 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import numpy as np
 from ray_atr.common.language_codes import has_two_letters, language_by_name
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, nearest, refuse, setting, shortened
-from ray_atr.common.storage import file_exists, locate
+from ray_atr.common.storage import Location, file_exists, locate
 from ray_atr.data.schema import check_language, check_split
 from ray_atr.data.shards import Skipped
 from ray_atr.workshop.importing.sources import source
@@ -34,6 +34,7 @@ class TableSource(source.Source):
 
     name: ClassVar[str] = "folder"
     licence: ClassVar[str] = "as given by the owner of the folder"
+    remedy: ClassVar[str] = " (--id-column names another column of them)"
 
     table: str = setting("", "the table, below --source; unset: the only one there")
     path_column: str = setting("path", "column with the path of the audio, below --source")
@@ -67,7 +68,7 @@ class TableSource(source.Source):
         reading = Reading(self.delimiter, self.encoding, self.drop_bad_rows, {self.path_column: "--path-column"})
         # A name may be composed on disk and decomposed in the table, or the other way.
         stored = {unicodedata.normalize("NFC", path): path for path in files} | {path: path for path in files}
-        clips = self._read(table, reading, stored)
+        clips = self._read(folder, table, reading, stored)
         ids, lost = _ids(clips), 0
         for path, clip in clips.items():
             try:
@@ -95,7 +96,9 @@ class TableSource(source.Source):
                 f"{counted(len(unnamed), 'audio file is', 'audio files are')} named by no row: {shortened(shown)}"
             )
 
-    def _read(self, table: str, reading: Reading, stored: Mapping[str, str]) -> dict[str, source.ListedClip]:
+    def _read(
+        self, folder: Location, table: str, reading: Reading, stored: Mapping[str, str]
+    ) -> dict[str, source.ListedClip]:
         """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
         dropped row, for one that is not right.
         """
@@ -103,15 +106,8 @@ class TableSource(source.Source):
         blank = 0
         columns: dict[str, None] = {}
         usual = TableSource(source="")
-        chosen = [
-            own
-            for own, default in (
-                (self.split_column, usual.split_column),
-                (self.language_column, usual.language_column),
-                (self.id_column, usual.id_column),
-            )
-            if own != default
-        ]
+        names = ("split_column", "language_column", "id_column")
+        chosen = [getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)]
         for at, row in read_table(table, [self.path_column, *chosen], reading):
             columns.update(dict.fromkeys(row))
             try:
@@ -123,7 +119,7 @@ class TableSource(source.Source):
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
-            drawn = _draw_splits(clips)
+            drawn = _draw_splits(clips, source.contents_of(folder, [path for path in clips if path in stored]))
             # The number of training clips is not given: unreadable clips are left out later.
             reading.notes.append(
                 f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
@@ -200,15 +196,11 @@ class TableSource(source.Source):
 
     def _unread(self, columns: Collection[str]) -> list[str]:
         """The columns of a table that this source does not read, each with the one that may be meant."""
-        options = {
-            self.split_column: "--split-column",
-            self.language_column: "--language-column",
-            self.id_column: "--id-column",
-        }
-        read = {self.path_column, *options, "label", "labels", *(column for _, column in self._columns())}
+        optional = (self.split_column, self.language_column, self.id_column)
+        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns())}
         if not self.caption_column:
             read |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
-        absent = [column for column in (*options, "label", "caption") if column not in columns]
+        absent = [column for column in (*optional, "label", "caption") if column not in columns]
         return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
     def _columns(self) -> list[tuple[str, str]]:
@@ -217,18 +209,15 @@ class TableSource(source.Source):
         Columns that are all named by languages with a code of two letters, or by their codes, are of those languages: `txt` and
         `cap` are codes too, of languages that few tables hold.
         """
-        called = {entry: _language_called(entry) for entry in self.caption_column if "=" not in entry}
-        if called and all(called.values()):
-            return self._parsed(
-                [f"{called[entry]}={entry}" if entry in called else entry for entry in self.caption_column]
-            )
-        return self._parsed(self.caption_column)
-
-    def _parsed(self, entries: Sequence[str]) -> list[tuple[str, str]]:
+        called = {entry: _language_called(entry) or "" for entry in self.caption_column if "=" not in entry}
+        are_languages = all(called.values())
         columns = []
-        for entry in entries:
-            language, equals, column = entry.partition("=")
-            columns.append((check_language(language, "--caption-column"), column) if equals else ("", entry))
+        for entry in self.caption_column:
+            language, _, column = entry.partition("=")
+            if entry in called:
+                language, column = called[entry] if are_languages else "", entry
+            is_named = entry not in called or are_languages
+            columns.append((check_language(language, "--caption-column") if is_named else "", column))
         return columns
 
     def id_of(self, row: Any) -> str | None:
@@ -259,15 +248,24 @@ def _ids(clips: Mapping[str, source.ListedClip]) -> dict[str, str]:
     }
 
 
-def _draw_splits(clips: Mapping[str, source.ListedClip]) -> Counter[str]:
-    """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split."""
-    tenth = len(clips) // 10
-    order = np.argsort(
-        uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder"), kind="stable"
-    )
-    paths = list(clips)
-    for place, number in enumerate(order[: 2 * tenth]):
-        clips[paths[number]].split = "val" if place < tenth else "test"
+def _draw_splits(clips: Mapping[str, source.ListedClip], contents: Mapping[str, str]) -> Counter[str]:
+    """Put a tenth of the clips into val and a tenth into test, by their paths alone; the count of each split.
+
+    Files with the same content go together, into train if they are more than val and test have room for: a recording in two
+    splits would be a leak.
+    """
+    copies: dict[str, list[str]] = {}
+    for path in clips:
+        copies.setdefault(contents.get(path, path), []).append(path)
+    room = dict.fromkeys(("val", "test"), len(clips) // 10)
+    paths, drawn = list(clips), uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder")
+    for number in np.argsort(drawn, kind="stable"):
+        own = copies.pop(contents.get(paths[number], paths[number]), [])
+        split = next((split for split, left in room.items() if len(own) <= left), "train")
+        for path in own:
+            clips[path].split = split
+        if split in room:
+            room[split] -= len(own)
     return Counter(clip.split for clip in clips.values())
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 import tarfile
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, ClassVar
+from typing import ClassVar
 
-from ray_atr.common.settings import refuse, setting
-from ray_atr.common.storage import locate
+from ray_atr.common.settings import counted, refuse, setting
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import check_language, check_split
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import parse_json
@@ -48,36 +48,31 @@ class WebDataset(source.Source):
         tars = [path for path in files if path.endswith(".tar")]
         if not tars:
             raise ValueError(f"{folder}: no .tar file")
-        lost = 0
+        lost, tar_of, renamed = 0, dict[str, str](), list[str]()
         for path in tars:
-            with (folder / path).open("rb") as file:
-                lost += yield from self._clips(file, f"{folder}/{path}", self._split_of(path))
+            tar, split = f"{folder}/{path}", self._split_of(path)
+            for key, place, texts in _clips_of(folder / path, tar):
+                clip_id = key
+                if tar_of.setdefault(key, path) != path:
+                    # Keys are of one tar, and may begin anew in the next one.
+                    clip_id = f"{path.removesuffix('.tar')}/{key}"
+                    renamed.append(clip_id)
+                if place is None:
+                    yield source.Absent(clip_id, split, f"{tar} has no audio for it")
+                    continue
+                words, labels = self._words(texts, f"{tar}, {key}")
+                captions, num_lost = source.in_place(words)
+                lost += num_lost
+                yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
         if lost:
             yield source.unaligned(lost)
+        if renamed:
+            clips = counted(len(renamed), "clip is", "clips are")
+            yield source.Remark(f"{clips} called TAR/KEY, as an earlier tar has the key too: {renamed[0]}")
 
     def _split_of(self, path: str) -> str:
         found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
         return source.SPLIT_OF[found[1]] if found else self.split
-
-    def _clips(self, file: IO[bytes], tar: str, split: str) -> Generator[source.Entry | source.Absent, None, int]:
-        """The clips of a tar; returns how many captions had to be left out (`in_place`)."""
-        lost = 0
-        try:
-            with tarfile.open(fileobj=file, mode="r:") as members:
-                # Hidden ones are no clips: macOS writes a `._0.flac` before each `0.flac`.
-                files = (one for one in members if one.isfile() and not one.name.rpartition("/")[2].startswith("."))
-                for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
-                    place, texts = _read_members(key, of_clip, members, tar)
-                    if place is None:
-                        yield source.Absent(key, split, f"{tar} has no audio for it")
-                        continue
-                    words, labels = self._words(texts, f"{tar}, {key}")
-                    captions, num_lost = source.in_place(words)
-                    lost += num_lost
-                    yield source.Entry(clip_id=key, place=place, captions=captions, labels=labels, split=split)
-        except tarfile.TarError as error:
-            raise ValueError(f"{tar}: not a complete tar file ({error})") from None
-        return lost
 
     def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
         """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
@@ -98,6 +93,18 @@ class WebDataset(source.Source):
             raise ValueError(f"{at}: no caption in its .json (text, caption, captions) or .txt")
         language = check_language(str(row.get("language") or self.language), f"{at}, language")
         return {language: found}, labels
+
+
+def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
+    """The key of each clip of a tar, where its audio is, and its files of text by their suffix. ValueError if it is no tar."""
+    try:
+        with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as members:
+            # Hidden ones are no clips: macOS writes a `._0.flac` before each `0.flac`.
+            files = (one for one in members if one.isfile() and not one.name.rpartition("/")[2].startswith("."))
+            for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
+                yield key, *_read_members(key, of_clip, members, tar)
+    except tarfile.TarError as error:
+        raise ValueError(f"{tar}: not a complete tar file ({error})") from None
 
 
 def _read_members(
