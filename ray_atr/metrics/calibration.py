@@ -94,7 +94,7 @@ class Calibration:
 
     by_language: dict[str, LanguageCalibration]
     fitted_on: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The data set, split and digest whose pairs it was fitted on."""
+    """The data set, split and digest whose pairs it was fitted on; and the fingerprint of the `model` that scored them."""
     levels: Levels | None = None
     """Levels that the best scores of texts are compared with in `says_nothing`; None: 0."""
     clips: int | None = None
@@ -108,8 +108,10 @@ class Calibration:
         return f"the calibration was fitted on {counted(self.clips, 'clip')}, fewer than {FEW_CLIPS}: it is rough"
 
     @classmethod
-    def read(cls, folder: str | Location) -> Calibration | None:
-        """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none."""
+    def read(cls, folder: str | Location, model: str = "") -> Calibration | None:
+        """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none, or that was fitted on
+        the scores of another model than that with the fingerprint `model`.
+        """
         file = locate(folder) / CALIBRATION_FILE
         if not file_exists(file):
             return None
@@ -121,9 +123,13 @@ class Calibration:
         try:
             by_language = TypeAdapter(dict[str, LanguageCalibration]).validate_python(content["by_language"])
             clips = TypeAdapter(int | None).validate_python(content.get("clips"))
-            return cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
+            found = cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
+        if model and found.fitted_on.get("model", model) != model:
+            own = "one of this retriever: it was fitted on the scores of another; make it with evaluate --calibrate"
+            raise refuse("calibration", str(file), own)
+        return found
 
     def write(self, folder: str | Location) -> None:
         """Write `calibration.json` with its digest into a retriever's folder; the file appears complete."""

@@ -23,6 +23,7 @@ from ray_atr.evaluation.trec import write_trec
 from ray_atr.metrics.bootstrap import Spread
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from tests.support import tiny
@@ -91,6 +92,7 @@ def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluat
     found = Calibration.read(str(evaluated.checkpoint.folder))
     assert found is not None
     assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
+    assert found.fitted_on["model"] == model_fingerprint(Retriever.from_pretrained(evaluated.checkpoint.folder))
     assert found.by_language["fra"].pairs == 24
     assert found.clips == 24
     Retriever.from_pretrained(evaluated.checkpoint.folder)

@@ -30,7 +30,6 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_vectors import clip_width
 from ray_atr.data.shards import Manifest, read_manifest
-from ray_atr.deploy.index.fingerprint import PACK_FILE
 from ray_atr.deploy.pack.fitting import fit_projection, most_words, target_vectors
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
@@ -41,6 +40,7 @@ from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Samples, retrieval_samples
+from ray_atr.models.fingerprint import PACK_FILE
 from ray_atr.models.onnx_graph import require_onnx, write_graph
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.tower import TextSettings, TextTower

@@ -71,6 +71,7 @@ def create_app(
     limits = limits or ServerLimits()
     served = _Served(index, limits)
     index.retriever.eval()
+    _ = index.calibration  # another retriever's is refused before anything is served
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -129,7 +129,8 @@ def start_serving(server: RayServer) -> None:
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
     # Raises mistakes in one line, before anything starts.
-    _ = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).retriever
+    asked = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint)
+    _ = asked.retriever, asked.calibration
     needed = server.processes * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
