@@ -245,10 +245,8 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
     if not np.isfinite(scores).all():
         raise refuse(f"scores[{code}]", "values that are not finite", "finite scores")
     match = relevance.matrix
-    if match.all() or not match.any():
-        raise refuse(
-            f"relevance[{code}]", "all pairs" if match.all() else "no pair", "pairs that match and pairs that do not"
-        )
+    if not (match.any(axis=1) & ~match.all(axis=1)).any():
+        raise refuse(f"relevance[{code}]", "none", "a text with clips that match and clips that do not")
     others = scores[~match].astype(np.float64)
     if len(others) > MOST_PAIRS:
         others = random.choice(others, MOST_PAIRS, replace=False)
