@@ -70,6 +70,10 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
             meant = str(error.args[0]).partition("Did you mean: ")[2]
             allowed = "tasks of MTEB by name (ClothoT2ARetrieval), or folders of prepared data sets"
             raise refuse("--mteb", name, allowed, f" (did you mean {meant.rstrip('?')}?)" if meant else "") from None
+    full_names = [task.metadata.name for task in tasks]
+    if len(set(full_names)) < len(full_names):
+        # Their results would be one file.
+        raise refuse("--mteb", ", ".join(full_names), "tasks of different names; evaluate sets of one name one by one")
     return tasks
 
 

@@ -71,6 +71,8 @@ def test_a_name_of_neither_kind_is_refused_before_anything_is_encoded(evaluated)
 
 def test_split_and_languages_are_those_of_the_evaluation(evaluated):
     data = str(evaluated.eval_split.manifest.folder)
+    with pytest.raises(ValueError, match=r"TonesT2ARetrieval, .*; allowed tasks of different names"):
+        find_tasks([data, data], EvaluationOptions(**OPTIONS), evaluated.checkpoint)
     options = EvaluationOptions(split="val", languages=("fra",), **OPTIONS)
     tasks = find_tasks([data], options, evaluated.checkpoint)
     assert [task.metadata.eval_splits for task in tasks] == [["val"], ["val"]]
