@@ -212,20 +212,16 @@ def fit_calibration(
         raise refuse("prior", prior, "a share above 0 and below 1")
     if not 0 < false_nothing < 1:
         raise refuse("false_nothing", false_nothing, "a share above 0 and below 1")
-    random = np.random.default_rng(seed)
-    parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
-    answers = {code: best_answers(np.asarray(given), relevance[code]) for code, given in scores.items()}
+    random, matrices = np.random.default_rng(seed), {code: np.asarray(given) for code, given in scores.items()}
+    parts = {code: _split(code, matrix, relevance[code], random) for code, matrix in matrices.items()}
+    answers = {code: best_answers(matrix, relevance[code]) for code, matrix in matrices.items()}
     matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
-    shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
+    shares = {code: relevance[code].text.numel() / matrix.size for code, matrix in matrices.items()}
     texts = {code: own.num_texts for code, own in relevance.items()}
+    own_vectors = {code: None if vectors is None else np.asarray(vectors[code]) for code in matrices}
     languages = {
-        code: LanguageScores(
-            np.asarray(given),
-            relevance[code].matrix,
-            None if vectors is None else np.asarray(vectors[code]),
-        )
-        for code, given in scores.items()
+        code: LanguageScores(matrix, relevance[code].matrix, own_vectors[code]) for code, matrix in matrices.items()
     }
     levels = fit_levels(languages, seed)
     rules, rule = fit_rules(languages, levels, false_nothing, seed)

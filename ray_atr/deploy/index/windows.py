@@ -24,13 +24,12 @@ from ray_atr.common.settings import shortened
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
-from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
+from ray_atr.deploy.index.archive import OTHER_AUDIO, Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 SOUNDS_IN_A_JOB = 32
-_CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
 LOWEST_NORM = 0.5  # unit vectors have norm 1; vectors that are zero or not finite fail this check
 
 
@@ -184,7 +183,7 @@ def _reason(error: Exception, sound: ArchivedSound) -> str:
     suffix = sound.path.rpartition(".")[2].lower()
     text = str(error).removeprefix("clip: ")
     advice = f"; convert it: ffmpeg -i FILE.{suffix} FILE.flac"
-    return shortened(text + (advice if suffix in _CONVERTED and "convert it" not in text else ""))
+    return shortened(text + (advice if f".{suffix}" in OTHER_AUDIO and "convert it" not in text else ""))
 
 
 def uses_ray(encoding: IndexEncoding) -> bool:
