@@ -75,6 +75,7 @@ def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
     table = score_table(replace(evaluated, page=replace(evaluated.page, spreads=spreads)))
     assert "12.3 ± 4.5" in table
     assert "over 3 runs that differ in their seed" in table
+    assert "in brackets 95% intervals over clips and seeds." in table
     assert "±" not in score_table(evaluated)
 
 
