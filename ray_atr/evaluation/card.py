@@ -43,7 +43,8 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
     facts["intervals"] = evaluated.page.facts.get("intervals", "")
     facts |= {f"note {number}": note for number, note in enumerate(evaluated.page.warnings, start=1)}
     return retriever.card(
-        languages=evaluated.eval_split.languages,
+        # Those that it learned, whichever were evaluated.
+        languages=retriever.languages or evaluated.eval_split.languages,
         licence=training.licence if training is not None else "",
         facts=facts,
         scores=score_table(evaluated),

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from ray_atr.evaluation.calibrate import calibrate
-from ray_atr.evaluation.card import score_table, write_card
+from ray_atr.evaluation.card import evaluated_card, score_table, write_card
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.evaluation.trec import write_trec
@@ -67,7 +67,10 @@ def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     assert "Not evaluated yet" not in card
     assert "Percent, ranked by cosine; in brackets 95% bootstrap intervals over clips." in card
     # Its digests do not speak of the card: the folder is whole still.
-    Retriever.from_pretrained(evaluated.checkpoint.folder)
+    retriever = Retriever.from_pretrained(evaluated.checkpoint.folder)
+    # The hub lists a model by the languages of its header: not by those that it was only tried in.
+    retriever.languages = ("eng",)
+    assert header(evaluated_card(evaluated, retriever))["language"] == ["eng"]
 
 
 def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
