@@ -1,7 +1,8 @@
 """Many queries together against all rows: products of 8-bit integers find candidates, and exact scores decide.
 
 Such a product reads half the bytes of 16-bit rows and, on a processor made for it, takes a quarter of the time of a product
-of floats. The error of its scores has a bound, so every row that could be among the best is ranked by its exact score: the answer is exact.
+of floats. The error of its scores has a bound, so every row that could be among the best is ranked by its exact score: the answer
+is exact.
 
 Shapes: N rows, M queries, r width of a vector, C candidates.
 """
