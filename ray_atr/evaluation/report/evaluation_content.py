@@ -120,7 +120,7 @@ def score_model(
         notes = [
             "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
         ]
-    for by, retrievals in {"": chosen, **{by: ranked(by) for by in beside}}.items():
+    for by, retrievals in [("", chosen), *((by, ranked(by)) for by in beside)]:
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
