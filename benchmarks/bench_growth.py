@@ -26,6 +26,7 @@ from bench_step_memory import MadeStep
 from side_by_side import compared, cpu_milliseconds, cpu_seconds, one_of_a_group
 from torch import multiprocessing
 
+from ray_atr.common.storage import Location
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise
@@ -148,7 +149,7 @@ def trials(small: bool) -> Costs:
     return costs
 
 
-def summarise(folder: Path) -> None:
+def summarise(folder: Location) -> None:
     """Read a run and make the tables of its summary."""
     main_tables(read_runs([folder]))
 
