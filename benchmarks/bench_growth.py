@@ -26,11 +26,13 @@ from bench_step_memory import MadeStep
 from side_by_side import compared, cpu_milliseconds, cpu_seconds, one_of_a_group
 from torch import multiprocessing
 
+from ray_atr.common.storage import Location
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise
 from ray_atr.data.stream import training_plan
-from ray_atr.evaluation.report import summary_table
+from ray_atr.evaluation.report import read_runs
+from ray_atr.evaluation.report.write import main_tables
 from ray_atr.metrics import retrieval_metrics
 from ray_atr.objectives import Embeddings, preset
 from ray_atr.training.experiment import Experiment
@@ -143,8 +145,13 @@ def trials(small: bool) -> Costs:
                     trial.add_epoch({"epoch": epoch, "step": epoch, **made_metrics(seed, epoch)})
                 trial.finish({**made_metrics(seed, 3), "best_epoch": 3, "epoch": 3, "is_final": True})
             costs["making the trials"][number] = 1e3 * (time.process_time() - began)
-            costs["summary of the run"][number] = 1e3 * cpu_seconds(partial(summary_table, run.path))
+            costs["summary of the run"][number] = 1e3 * cpu_seconds(partial(summarise, run.path))
     return costs
+
+
+def summarise(folder: Location) -> None:
+    """Read a run and make the tables of its summary."""
+    main_tables(read_runs([folder]))
 
 
 def made_metrics(seed: int, epoch: int) -> dict[str, float]:

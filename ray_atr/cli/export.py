@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import heartbeat, option, parse
+from ray_atr.common.settings import counted
 from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
 
 
@@ -36,9 +37,8 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     with heartbeat(f"export of {command.retriever} to {command.to}") as echo:
         report = export(command.retriever, command.to, command.out, command.comparison, echo=echo)
-    print(
-        f"largest difference from encode_*: {report.difference:.2g}, over {report.clips} clips and {report.texts} texts"
-    )
+    compared = f"{counted(report.clips, 'clip')} and {counted(report.texts, 'text')}"
+    print(f"largest difference from encode_*: {report.difference:.2g}, over {compared}")
     print(f"equal top-10 lists: {report.same_top_10:.2%}")
     if report.int8_recall_loss is not None:
         print(f"text graph of 8 bits: {report.int8_recall_loss:.2f} points of R@10 lost")

@@ -66,15 +66,17 @@ def run(arguments: Sequence[str], program: str) -> None:
 
 def _table(pack: Pack) -> Table:
     """Recall, rank variance and gap by language, before and after."""
-    from ray_atr.metrics.metric import Metric
+    from ray_atr.metrics.metric import MEAN, Metric
 
     table = Table("language", "R@1 before", "after", "R@10 before", "after", "rank variance", "after", "gap", "after")
     table.box, table.pad_edge = None, False
     after = pack.after.metrics
     before = {} if pack.before is None else pack.before.metrics
-    for language in dict.fromkeys(metric.language for metric in after if metric.language not in ("trained", "unseen")):
-        if not language:
-            continue
+    languages = list(dict.fromkeys(metric.language for metric in after))
+    # A mean over fewer languages compares with nothing.
+    has_mean = {metric.language for metric in before}.issuperset(languages)
+    for language in (language for language in languages if language not in ("trained", "unseen", "")):
+        own = before if language != MEAN or has_mean else {}
         cells = [language]
         for task, name, scale in (
             ("text_to_audio", "recall_at_1", 100.0),
@@ -82,7 +84,7 @@ def _table(pack: Pack) -> Table:
             ("text_to_audio", "mean_rank_variance", 1.0),
             ("embedding", "language_gap", 1.0),
         ):
-            values = (scores.get(Metric(task, language, name)) for scores in (before, after))
+            values = (scores.get(Metric(task, language, name)) for scores in (own, after))
             cells += ["" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}" for value in values]
         table.add_row(*cells)
     return table

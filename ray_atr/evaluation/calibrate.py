@@ -20,6 +20,7 @@ from ray_atr.metrics.calibration import (
 )
 from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.metrics.relevance import Relevance
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import Retriever
 
 COVERAGE = 0.9
@@ -60,6 +61,7 @@ def calibrate(
         relevance[language] = split.captions.relevance.of_texts(torch.from_numpy(rows))
     measured = cross_fitted(scores, relevance, prior=prior)
     fitted_on = {"data": split.manifest.name, "split": split.split, "hash": split.manifest.hash}
+    fitted_on["model"] = model_fingerprint(retriever)
     fitted = fit_calibration(
         scores, relevance, vectors=vectors, prior=prior, false_nothing=false_nothing, fitted_on=fitted_on
     )

@@ -43,7 +43,8 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
     facts["intervals"] = evaluated.page.facts.get("intervals", "")
     facts |= {f"note {number}": note for number, note in enumerate(evaluated.page.warnings, start=1)}
     return retriever.card(
-        languages=evaluated.eval_split.languages,
+        # Those that it learned, whichever were evaluated.
+        languages=retriever.languages or evaluated.eval_split.languages,
         licence=training.licence if training is not None else "",
         facts=facts,
         scores=score_table(evaluated),
@@ -56,9 +57,8 @@ def score_table(evaluated: Evaluated) -> str:
     metrics = {metric: page.metrics[metric] for metric in map(Metric.parse, page.metrics)}
     shown = {name: value for name, value in metrics.items() if name.task in DIRECTIONS and name.name in MEASURES}
     tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, page.spreads, trained=page.trained)]
-    levels = {interval.level for interval in page.intervals.values()}
     note = f"Percent, ranked {ranked_how(evaluated.embedded)}"
-    note += f"; in brackets {max(levels):.0%} bootstrap intervals over clips." if levels else "."
+    note += f"; in brackets {page.brackets}." if page.brackets else "."
     if page.spreads:
         runs = next(iter(page.spreads.values())).runs
         note += f" Mean ± standard deviation over {runs} runs that differ in their seed; this is the first of them."

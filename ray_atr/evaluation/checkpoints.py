@@ -112,9 +112,13 @@ class Checkpoint:
         """The data set that it was trained on, maybe this one; None if it is unknown or missing."""
         if self.experiment is None:
             return None
+        source = self.experiment.data.source
+        if source == "soundscapes":
+            return manifest if manifest.name == source else None
         try:
-            return manifest if self.is_trained_on(manifest) else read_manifest(self.experiment.data.source)
+            return read_manifest(source)
         except (ValueError, OSError):
+            # The training data may have been moved since, or be in a store that cannot be reached.
             return None
 
     def share_trained_on(self, manifest: Manifest, rows: Sequence[ClipCaptions]) -> float:
@@ -131,16 +135,8 @@ class Checkpoint:
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""
-        if self.experiment is None:
-            return False
-        source = self.experiment.data.source
-        if source == "soundscapes":
-            return manifest.name == "soundscapes"
-        try:
-            return read_manifest(source).hash == manifest.hash
-        except (ValueError, OSError):
-            # The training data may have been moved since, or be in a store that cannot be reached.
-            return False
+        own = self.training_data(manifest)
+        return own is not None and own.hash == manifest.hash
 
 
 def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpoint:

@@ -112,8 +112,8 @@ def require_split(manifest: Manifest, split: str) -> None:
 
 
 def languages_among(has: Sequence[str], wanted: Sequence[str], where: str) -> list[str]:
-    """The wanted languages as codes; all of them if none are named. ValueError for a missing one."""
-    wanted = language_codes(wanted) if wanted else has
+    """The wanted languages as codes, one by one or joined by commas; all if none are named. ValueError for a missing one."""
+    wanted = language_codes([code.strip() for given in wanted for code in given.split(",")]) if wanted else has
     missing = [language for language in wanted if language not in has]
     if missing or not wanted:
         raise refuse("languages", ", ".join(missing), f"languages of {where}: {', '.join(has) or 'none'}")

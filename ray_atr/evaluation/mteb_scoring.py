@@ -10,7 +10,7 @@ import torch
 
 from ray_atr.common.progress import Echo
 from ray_atr.common.settings import refuse, require_extra, shortened
-from ray_atr.common.storage import Location, file_exists, locate, make_folder, write_text
+from ray_atr.common.storage import Location, file_exists, locate, make_folder, read_json, write_text
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.shards import MANIFEST_FILE, read_manifest
 from ray_atr.evaluation.checkpoints import Checkpoint
@@ -19,6 +19,7 @@ from ray_atr.evaluation.options import EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, own_split
 from ray_atr.metrics.measures import RECALL_AT
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.weights import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from mteb.abstasks.abstask import AbsTask
@@ -51,7 +52,7 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
 
     from ray_atr.evaluation.mteb_tasks import local_tasks
 
-    require_vectors(Retriever.from_pretrained(str(checkpoint.folder)), checkpoint.folder)
+    require_vectors(checkpoint.folder)
     tasks: list[AbsTask] = []
     for name in names:
         place = locate(name)
@@ -69,6 +70,10 @@ def find_tasks(names: Sequence[str], options: EvaluationOptions, checkpoint: Che
             meant = str(error.args[0]).partition("Did you mean: ")[2]
             allowed = "tasks of MTEB by name (ClothoT2ARetrieval), or folders of prepared data sets"
             raise refuse("--mteb", name, allowed, f" (did you mean {meant.rstrip('?')}?)" if meant else "") from None
+    full_names = [task.metadata.name for task in tasks]
+    if len(set(full_names)) < len(full_names):
+        # Their results would be one file.
+        raise refuse("--mteb", ", ".join(full_names), "tasks of different names; evaluate sets of one name one by one")
     return tasks
 
 
@@ -114,11 +119,14 @@ def score_tasks(evaluated: Evaluated, tasks: Sequence[AbsTask], *, echo: Echo = 
     return scores
 
 
-def require_vectors(retriever: Retriever, folder: Location) -> None:
-    """ValueError for a retriever that has no vectors of clips and of any text."""
-    if retriever.settings.is_late:
+def require_vectors(folder: Location) -> None:
+    """ValueError for a saved retriever that has no vectors of clips and of any text, by its settings."""
+    # A published model of others has none, and encodes both.
+    file = folder / SETTINGS_FILE
+    model = read_json(file).get("model", {}) if file_exists(file) else {}
+    if model.get("interaction") == "late":
         raise refuse("--mteb", str(folder), "a retriever of model.interaction global, which has one vector a clip")
-    if "vectors" in (retriever.settings.audio.name, retriever.settings.text.name):
+    if "vectors" in (model.get("audio"), model.get("text")):
         raise refuse("--mteb", str(folder), "a retriever with encoders of its own, not of vectors made elsewhere")
 
 

@@ -38,7 +38,9 @@ class SplitOptions(Settings):
     split: str = setting(
         "", "split that is used; unset: the test split, or the validation split of a data set without one"
     )
-    languages: tuple[str, ...] = setting((), "ISO 639 codes of the captions; unset: all that the split has")
+    languages: tuple[str, ...] = setting(
+        (), "ISO 639 codes of the captions, with spaces or commas between them; unset: all that the split has"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from scipy import special
 from scipy.optimize import brentq
 
 from ray_atr.common.settings import counted, refuse
+from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
@@ -104,7 +105,11 @@ def bootstrap_runs(
     result = {}
     for name, of_runs in value.items():
         bounds = over_clips_and_seeds(of_runs, drawn[name], level)
-        result[name] = Interval(float(of_runs.mean()), bounds.low, bounds.high, level)
+        low, high = bounds.low, bounds.high
+        if measure(name.name).is_share:
+            # Over seeds an interval is symmetric, and would go beyond all that a share can be.
+            low, high = max(low, 0.0), min(high, 1.0)
+        result[name] = Interval(float(of_runs.mean()), low, high, level)
     return result
 
 

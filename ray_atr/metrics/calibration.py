@@ -94,7 +94,7 @@ class Calibration:
 
     by_language: dict[str, LanguageCalibration]
     fitted_on: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The data set, split and digest whose pairs it was fitted on."""
+    """The data set, split and digest whose pairs it was fitted on; and the fingerprint of the `model` that scored them."""
     levels: Levels | None = None
     """Levels that the best scores of texts are compared with in `says_nothing`; None: 0."""
     clips: int | None = None
@@ -108,8 +108,10 @@ class Calibration:
         return f"the calibration was fitted on {counted(self.clips, 'clip')}, fewer than {FEW_CLIPS}: it is rough"
 
     @classmethod
-    def read(cls, folder: str | Location) -> Calibration | None:
-        """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none."""
+    def read(cls, folder: str | Location, model: str = "") -> Calibration | None:
+        """The calibration in a retriever's folder; None if it has none. ValueError for a file that is none, or that was fitted on
+        the scores of another model than that with the fingerprint `model`.
+        """
         file = locate(folder) / CALIBRATION_FILE
         if not file_exists(file):
             return None
@@ -121,9 +123,13 @@ class Calibration:
         try:
             by_language = TypeAdapter(dict[str, LanguageCalibration]).validate_python(content["by_language"])
             clips = TypeAdapter(int | None).validate_python(content.get("clips"))
-            return cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
+            found = cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
+        if model and found.fitted_on.get("model", model) != model:
+            own = "one of this retriever: it was fitted on the scores of another; make it with evaluate --calibrate"
+            raise refuse("calibration", str(file), own)
+        return found
 
     def write(self, folder: str | Location) -> None:
         """Write `calibration.json` with its digest into a retriever's folder; the file appears complete."""
@@ -206,20 +212,16 @@ def fit_calibration(
         raise refuse("prior", prior, "a share above 0 and below 1")
     if not 0 < false_nothing < 1:
         raise refuse("false_nothing", false_nothing, "a share above 0 and below 1")
-    random = np.random.default_rng(seed)
-    parts = {code: _split(code, np.asarray(given), relevance[code], random) for code, given in scores.items()}
-    answers = {code: best_answers(np.asarray(given), relevance[code]) for code, given in scores.items()}
+    random, matrices = np.random.default_rng(seed), {code: np.asarray(given) for code, given in scores.items()}
+    parts = {code: _split(code, matrix, relevance[code], random) for code, matrix in matrices.items()}
+    answers = {code: best_answers(matrix, relevance[code]) for code, matrix in matrices.items()}
     matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
     best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
-    shares = {code: relevance[code].text.numel() / np.asarray(given).size for code, given in scores.items()}
+    shares = {code: relevance[code].text.numel() / matrix.size for code, matrix in matrices.items()}
     texts = {code: own.num_texts for code, own in relevance.items()}
+    own_vectors = {code: None if vectors is None else np.asarray(vectors[code]) for code in matrices}
     languages = {
-        code: LanguageScores(
-            np.asarray(given),
-            relevance[code].matrix,
-            None if vectors is None else np.asarray(vectors[code]),
-        )
-        for code, given in scores.items()
+        code: LanguageScores(matrix, relevance[code].matrix, own_vectors[code]) for code, matrix in matrices.items()
     }
     levels = fit_levels(languages, seed)
     rules, rule = fit_rules(languages, levels, false_nothing, seed)
@@ -239,10 +241,8 @@ def _split(code: str, scores: NDArray[Any], relevance: Relevance, random: np.ran
     if not np.isfinite(scores).all():
         raise refuse(f"scores[{code}]", "values that are not finite", "finite scores")
     match = relevance.matrix
-    if match.all() or not match.any():
-        raise refuse(
-            f"relevance[{code}]", "all pairs" if match.all() else "no pair", "pairs that match and pairs that do not"
-        )
+    if not (match.any(axis=1) & ~match.all(axis=1)).any():
+        raise refuse(f"relevance[{code}]", "none", "a text with clips that match and clips that do not")
     others = scores[~match].astype(np.float64)
     if len(others) > MOST_PAIRS:
         others = random.choice(others, MOST_PAIRS, replace=False)

@@ -434,7 +434,10 @@ def saved_retriever(folder: str | Location, path: str) -> Location:
     if storage.file_exists(place / BEST / SETTINGS_FILE):
         return place / BEST
     if storage.file_exists(place / "trial.json"):
-        raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ is not there yet")
+        lacks = (
+            "was removed since it finished: train it again" if TrialFolder(place).is_finished else "is not there yet"
+        )
+        raise refuse(path, str(folder), f"a trial with a saved retriever; {BEST}/ {lacks}")
     if storage.is_local(place) and lone_file(place) is not None:
         return place
     raise refuse(

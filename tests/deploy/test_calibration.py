@@ -120,6 +120,10 @@ def test_pairs_that_teach_nothing_are_refused():
         fit_calibration({"eng": torch.zeros(3, 3)}, {"eng": RELEVANCE})
     with pytest.raises(ValueError, match="prior"):
         fit_calibration({"eng": scores}, {"eng": RELEVANCE}, prior=1.0)
+    # One text fits every clip, the other none: neither says what a wrong answer scores beside a right one.
+    alone = relevance_by_label(["a", "b"], ["a"] * 4)
+    with pytest.raises(ValueError, match=r"relevance\[eng\]: .*a text with clips that match and clips that do not"):
+        fit_calibration({"eng": scores[:2, :4]}, {"eng": alone})
 
 
 @pytest.mark.parametrize(("clips", "texts"), [(1, 1), (3, 3), (5, 2), (8, 1)])

@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 from ray_atr.evaluation.calibrate import calibrate
-from ray_atr.evaluation.card import score_table, write_card
+from ray_atr.evaluation.card import evaluated_card, score_table, write_card
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.evaluation.trec import write_trec
 from ray_atr.metrics.bootstrap import Spread
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from tests.support import tiny
@@ -66,7 +67,10 @@ def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     assert "Not evaluated yet" not in card
     assert "Percent, ranked by cosine; in brackets 95% bootstrap intervals over clips." in card
     # Its digests do not speak of the card: the folder is whole still.
-    Retriever.from_pretrained(evaluated.checkpoint.folder)
+    retriever = Retriever.from_pretrained(evaluated.checkpoint.folder)
+    # The hub lists a model by the languages of its header: not by those that it was only tried in.
+    retriever.languages = ("eng",)
+    assert header(evaluated_card(evaluated, retriever))["language"] == ["eng"]
 
 
 def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
@@ -74,6 +78,7 @@ def test_a_card_says_that_its_scores_are_of_several_seeds(evaluated):
     table = score_table(replace(evaluated, page=replace(evaluated.page, spreads=spreads)))
     assert "12.3 ± 4.5" in table
     assert "over 3 runs that differ in their seed" in table
+    assert "in brackets 95% intervals over clips and seeds." in table
     assert "±" not in score_table(evaluated)
 
 
@@ -91,6 +96,7 @@ def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluat
     found = Calibration.read(str(evaluated.checkpoint.folder))
     assert found is not None
     assert found.fitted_on["hash"] == evaluated.eval_split.manifest.hash
+    assert found.fitted_on["model"] == model_fingerprint(Retriever.from_pretrained(evaluated.checkpoint.folder))
     assert found.by_language["fra"].pairs == 24
     assert found.clips == 24
     Retriever.from_pretrained(evaluated.checkpoint.folder)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import ray_atr.deploy.index.coarse as coarse
-from ray_atr.deploy.index.coarse import CoarseRows
+from ray_atr.deploy.index.coarse import CoarseRows, is_fast
 
 N, WIDTH = 3_000, 24
 
@@ -54,3 +55,12 @@ def test_fewer_rows_than_candidates() -> None:
     scores, found = CoarseRows(rows).nearest(rows[::-1].astype(np.float32), 3)
     assert np.array_equal(found, [[2, 0, 1], [1, 0, 2], [0, 1, 2]])
     assert np.array_equal(scores, [[1, 0, 0]] * 3)
+
+
+@pytest.mark.parametrize("has_vnni", [False, True])
+def test_eight_bits_are_for_processors_that_multiply_them(monkeypatch: pytest.MonkeyPatch, has_vnni: bool) -> None:
+    """AVX2 alone is not enough: there torch multiplies them in a plain loop."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_vnni)
+    assert is_fast() == has_vnni

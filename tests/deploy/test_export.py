@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from ray_atr.data.audio import FrontEnd, fit, log_mel
+from ray_atr.data.shards import write_clips
 from ray_atr.deploy.export import exporting
 from ray_atr.deploy.export.clap import stock_tokeniser
 from ray_atr.deploy.export.exporting import TARGETS, Exported, ExportInputs, export, loaded_vectors, plain, same_lists
@@ -27,6 +29,7 @@ from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train
 from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
 from tests.support.fork_server import run_program
+from tests.support.tiny import tone_clip
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE
 
 TEXTS, LANGUAGES = tiny.TEXTS, tiny.LANGUAGES
@@ -284,15 +287,26 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, 
         export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", echo=lambda _: None)
 
 
-def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch):
+def test_clips_without_captions_to_compare_are_told(made, tmp_path):
+    labelled = replace(tone_clip("test", 0, {}), labels=("tone",))
+    write_clips(tmp_path / "data", [labelled, tone_clip("test", 1, {"eng": ["a tone"]})], name="d", licence="none")
+    options = ExportOptions(data=str(tmp_path / "data"), most_clips=1)
+    with pytest.raises(ValueError, match=r"--most-clips: got 1; .*of its first 1 clip none has"):
+        export(made("small_cnn", "small_transformer"), "mlflow", tmp_path / "out", options, echo=lambda _: None)
+
+
+def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch, recwarn):
     folder = made("htsat", "xlm_roberta")
     asked = asked_of(folder)
     retriever = Retriever.from_pretrained(folder)
     ours = retriever.encode_audio(asked.waveforms).numpy(), retriever.encode_text(asked.texts, asked.languages).numpy()
     monkeypatch.setattr(exporting, "loaded_vectors", lambda *_: (ours[0], ours[1] + 1e-3))
+    monkeypatch.setattr(Retriever, "warning_of_languages", lambda *_: "no captions in fra")
     with pytest.raises(ValueError, match=r"difference from encode_\*: got '0.001'; allowed at most 1e-05"):
         export(folder, "clap", tmp_path / "out", asked=asked, echo=lambda _: None)
     assert list(tmp_path.iterdir()) == []
+    # Numbers are compared: which languages were trained on is beside the point.
+    assert not [one for one in recwarn if "no captions" in str(one.message)]
 
 
 def test_the_check_is_in_an_isolated_process_and_fails_if_the_package_is_imported(tmp_path, monkeypatch):

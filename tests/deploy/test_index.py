@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -191,6 +192,21 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
+
+
+def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) -> None:
+    copied(place, tmp_path)
+    index, before = str(tmp_path / "index"), rows_of(tmp_path / "index")
+    # Files of the same names, which are others.
+    other = make_tones(tmp_path / "other", count=12, seconds=0.7)
+    said = r"--audio: got '.*other'; allowed .*audio at its new place: this one has 0 of its 4 sounds; .*`ray-atr index build`"
+    with pytest.raises(ValueError, match=said):
+        update_index(index, audio=str(other))
+    assert rows_of(tmp_path / "index") == before
+    # The archive itself with another folder around it, and most of it new.
+    shutil.copytree(place / "audio", other / "deeper")
+    changes = update_index(index, audio=str(other))
+    assert (changes.encoded, changes.taken_over, changes.removed) == (12, 4, 0)
 
 
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
@@ -658,6 +674,12 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
         calibration.probability([one.score for one in found], "eng").tolist()
     )
     assert index.warning_of("eng") == "the calibration was fitted on 3 clips, fewer than 100: it is rough"
+    dataclasses.replace(calibration, fitted_on={"model": index.manifest.model}).write(tmp_path / "model")
+    assert Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).calibration is not None
+    # One that was copied from beside another retriever.
+    dataclasses.replace(calibration, fitted_on={"model": "xxh3:other"}).write(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"calibration: .*fitted on the scores of another; make it with evaluate"):
+        Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", "eng")
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
 

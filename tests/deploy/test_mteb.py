@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 import torch
 
 from tests.support import tiny
+from tests.support.archives import save_retriever
 
 pytest.importorskip("mteb", reason="no mteb: an optional extra")
 
 from mteb.results import TaskResult
 
 from ray_atr.data.shards import write_clips
+from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.mteb_encoder import RetrieverEncoder, language_of
-from ray_atr.evaluation.mteb_scoring import find_tasks, require_vectors, score_tasks
+from ray_atr.evaluation.mteb_scoring import find_tasks, score_tasks
 from ray_atr.evaluation.mteb_tasks import local_tasks, read_clips
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
@@ -68,6 +71,8 @@ def test_a_name_of_neither_kind_is_refused_before_anything_is_encoded(evaluated)
 
 def test_split_and_languages_are_those_of_the_evaluation(evaluated):
     data = str(evaluated.eval_split.manifest.folder)
+    with pytest.raises(ValueError, match=r"TonesT2ARetrieval, .*; allowed tasks of different names"):
+        find_tasks([data, data], EvaluationOptions(**OPTIONS), evaluated.checkpoint)
     options = EvaluationOptions(split="val", languages=("fra",), **OPTIONS)
     tasks = find_tasks([data], options, evaluated.checkpoint)
     assert [task.metadata.eval_splits for task in tasks] == [["val"], ["val"]]
@@ -135,8 +140,13 @@ def test_the_language_of_a_task_is_told_to_the_text_tower(codes, subset, expecte
     assert language_of(codes, subset) == expected
 
 
-def test_a_retriever_without_one_vector_a_clip_is_refused(evaluated):
-    late = Retriever.from_pretrained(str(evaluated.checkpoint.folder))
-    late.settings = ModelSettings(audio=SmallCnn(), text=SmallTransformer(), interaction="late")
-    with pytest.raises(ValueError, match=r"model\.interaction global"):
-        require_vectors(late, Path("R"))
+def test_a_retriever_without_one_vector_a_clip_is_refused_by_its_settings_alone(evaluated, tmp_path, monkeypatch):
+    save_retriever(tmp_path / "late", interaction="late")
+    monkeypatch.setattr(Retriever, "from_pretrained", None)  # no weights are read
+    with pytest.raises(ValueError, match=r"late.*; allowed a retriever of model\.interaction global"):
+        find_tasks(["ClothoT2ARetrieval"], EvaluationOptions(**OPTIONS), find_checkpoint(tmp_path / "late"))
+    settings = tmp_path / "late" / "retriever.json"
+    settings.write_text(json.dumps({"model": {"interaction": "global", "audio": "vectors", "text": "bert"}}))
+    with pytest.raises(ValueError, match="encoders of its own"):
+        find_tasks(["ClothoT2ARetrieval"], EvaluationOptions(**OPTIONS), find_checkpoint(tmp_path / "late"))
+    assert len(find_tasks(["ClothoT2ARetrieval"], EvaluationOptions(**OPTIONS), evaluated.checkpoint)) == 1

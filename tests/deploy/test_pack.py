@@ -16,6 +16,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from ray_atr.cli.pack import _table
 from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.export.exporting import export
 from ray_atr.deploy.index.build import build_index
@@ -180,6 +181,20 @@ def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, 
     with pytest.raises(DamagedFileError):
         Retriever.from_pretrained(pack.folder)
     (pack.folder / "pack.json").write_bytes(content)
+
+
+def test_a_mean_stands_only_beside_one_of_the_same_languages(pack: Pack) -> None:
+    def before_and_after(shown: Pack) -> dict[str, tuple[str, str]]:
+        names, *numbers = (list(column.cells) for column in _table(shown).columns)
+        return {str(name): (str(one), str(two)) for name, one, two in zip(names, *numbers[:2], strict=True)}
+
+    rows = before_and_after(pack)
+    assert list(rows) == ["eng", "deu", "mean"]
+    # The space has vectors of the English captions alone.
+    assert rows["eng"][0] != ""
+    assert [rows[name][0] for name in ("deu", "mean")] == ["", ""]
+    assert all(after for _, after in rows.values())
+    assert before_and_after(replace(pack, before=pack.after))["mean"][0] != ""
 
 
 def test_words_decide_where_a_query_is(inputs: Path, pack: Pack) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.common.storage import StorageError
+from ray_atr.common.storage import StorageError, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
@@ -65,6 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("rate", [{"train.learning_rate": 0.5}], 2),
         ("sweep", [{"seed": 0}, {"seed": 1}], 3),
         ("unfinished", [{"seed": 0}], None),
+        ("removed", [{"seed": 0}], None),
     ):
         run = RunFolder.create(root / "runs" / name, experiment, {"name": name})
         for point in points:
@@ -73,6 +74,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 model = build_retriever(experiment.model, tokenizer=tokenizer, seed=seed)
                 model.trained_captions = seen_captions
                 model.save_pretrained(Path(str(trial.folder)) / "best")
+            elif name == "removed":
+                write_json(trial.folder / "result.json", {})
     loose = next((root / "runs" / "seed0" / "trials").iterdir()) / "best"
     Retriever.from_pretrained(loose).save_pretrained(root / "loose")
     return {"root": root, "data": data, "classes": root / "classes", "runs": root / "runs", "loose": root / "loose"}
@@ -274,6 +277,7 @@ def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monke
         ("tones", {}, "checkpoint: .*a folder with a retriever.json"),
         ("runs/sweep", {}, "one of its 2 trials: trials/seed=0-"),
         ("runs/unfinished", {}, "a trial with a saved retriever; best/ is not there yet"),
+        ("runs/removed", {}, "a trial with a saved retriever; best/ was removed since it finished: train it again"),
         ("loose", {}, "data: got ''; allowed a data set's folder"),
         (
             "runs/seed0",
@@ -416,6 +420,8 @@ def test_a_split_in_which_a_language_is_missing_or_partial(tmp_path: Path) -> No
     assert got.languages == ["eng", "jpn"]
     assert got.captions.present["jpn"].tolist() == [False, False, True, False, True, False]
     assert read_eval_split(manifest, "train").languages == ["eng"]
+    # As the setting data.languages has them too.
+    assert read_eval_split(manifest, "test", ["ja,en"]).languages == ["jpn", "eng"]
     with pytest.raises(ValueError, match=r"languages: got 'jpn'; allowed languages of partial, split train: eng"):
         read_eval_split(manifest, "train", ["jpn"])
     assert listen(manifest, "test", 2) == rows[5].audio

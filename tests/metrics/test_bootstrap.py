@@ -179,6 +179,19 @@ def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
     assert got.is_distinguishable
 
 
+def test_an_interval_of_a_share_ends_where_shares_end() -> None:
+    # Eight clips, of which two seeds find nearly all, or hardly any, among ten.
+    easy, hard = (
+        [retrieval_samples(retrieve_languages(*model(seed, noise, 8))) for seed in (3, 4)] for noise in (0.8, 9)
+    )
+    found = [*bootstrap_runs(easy, draws=100).items(), *bootstrap_runs(hard, draws=100).items()]
+    shares = [one for name, one in found if name.name != "median_rank" and name.name != "mean_rank_variance"]
+    assert all(0 <= one.low <= one.value <= one.high <= 1 for one in shares)
+    # Some are cut off, and those of ranks are not.
+    assert {0.0, 1.0} <= {end for one in shares if one.low < one.high for end in (one.low, one.high)}
+    assert any(one.high > 1 for name, one in found if name.name == "median_rank")
+
+
 CLIPS, SIMULATIONS = 400, 400
 
 

@@ -119,6 +119,10 @@ def test_the_codes_of_33_languages_do_not_touch(tmp_path: Path, drawn: list[Figu
     (figure,) = drawn
     assert len(figure.axes[-1].get_xticklabels()) == 33
     assert overlapping(figure) == []
+    # Nor does the note on the starred ones, which are written from bottom to top.
+    (note,) = (text for text in figure.findobj(Text) if text.get_text().startswith("* "))
+    lowest = min(label.get_window_extent().y0 for label in figure.axes[-1].get_xticklabels())
+    assert note.get_window_extent().y1 < lowest
 
 
 @pytest.mark.parametrize(

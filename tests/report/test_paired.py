@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_atr.evaluation.report import read_runs, summary_table, write_report
+from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.evaluation.report.aggregate import aggregate, point_names
 from ray_atr.evaluation.report.tables import paired_table
 from ray_atr.metrics.bootstrap import warning_of_seeds
@@ -64,7 +64,7 @@ def test_the_difference_is_that_of_the_same_queries(run: Path) -> None:
 
 
 def test_the_page_and_the_terminal_show_the_differences(run: Path) -> None:
-    assert "+30.0 (" in summary_table(run)
+    assert "+30.0 (" in write_report(run, figures=False).summary
     assert "R@1 minus that of contrastive" in write_report(run, figures=False).page.read_text()
 
 

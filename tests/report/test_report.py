@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 
 from ray_atr.common.storage import read_json
-from ray_atr.evaluation.report import read_runs, summary_table, write_report
+from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.evaluation.report.aggregate import aggregate
 from ray_atr.evaluation.report.curves import curves_of
-from ray_atr.evaluation.report.style import spread, within
+from ray_atr.evaluation.report.style import spread
 from ray_atr.evaluation.report.sweep_page import best_points
 from ray_atr.evaluation.report.tables import recall_table
 from ray_atr.evaluation.report.write import main_tables
@@ -105,8 +105,8 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
     assert "**" in rows[-1]
 
 
-def test_the_terminal_table_fits_and_says_what_is_left_out(noise_run):
-    text = summary_table(noise_run)
+def test_the_terminal_table_fits_and_says_what_is_left_out(noise_report):
+    text = noise_report.summary
     assert max(len(line) for line in text.splitlines()) <= 115
     assert text.endswith(("left out: 1 failed, 1 running", "left out: 1 running, 1 failed"))
 
@@ -177,7 +177,7 @@ def test_a_sweep_without_test_split_reports_validation(tmp_path):
 
 def test_a_sweep_in_which_nothing_has_finished_has_a_report(tmp_path):
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm", "triplet"]}, running=[0], failed=[1])
-    assert "no trial has finished" in summary_table(folder)
+    assert "no trial has finished" in write_report(folder, figures=False).summary
     text = " ".join(Page(write_report(folder, figures=False).page.read_text()).words)
     assert "No trial has finished yet" in text
     assert "loss is nan" in text
@@ -261,7 +261,7 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
         ["contrastive", "none"],
         ["kcl", "all"],
     ]
-    assert "without captions in training" not in summary_table(run)
+    assert "without captions in training" not in write_report(run, figures=False).summary
     everywhere = read_runs([write_run(tmp_path / "all", {"objective": ["ml_clap", "kcl"]})])
     (table,) = main_tables(everywhere)
     assert "mean of 8 trained languages" in table.title
@@ -295,7 +295,7 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
                 if "triplet" in str(path):
                     result["test"][f"{direction}/{code}/recall_at_1"] = 0.006
         write(path, result)
-    said = summary_table(run)
+    said = write_report(run, figures=False).summary
     assert "learned nothing (R@1 not distinguishable from chance): triplet\n" in said + "\n"
     first = main_tables(read_runs([run]))[0]
     assert [row[1].text.endswith("°") for row in first.blocks[0]] == [True, False]
@@ -309,7 +309,7 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
     assert [(row[1].text.endswith("°"), row[1].is_best) for row in first.blocks[0]] == [(True, False)] * 2
     assert any(cell.is_best for row in first.blocks[0] for cell in row)
     clean = write_run(tmp_path / "clean", {"objective": ["contrastive"]})
-    assert "learned nothing" not in summary_table(clean)
+    assert "learned nothing" not in write_report(clean, figures=False).summary
 
 
 def test_test_and_validation_numbers_are_never_averaged(tmp_path):
@@ -376,10 +376,10 @@ def test_labels_are_apart_in_order_and_not_moved_for_nothing(heights):
 
 
 def test_labels_stay_within_their_panel_and_apart():
-    placed = within([-1.0, -0.4, 0.2, 0.8], low=0.5, high=9.0, gap=1.0)
+    placed = spread([-1.0, -0.4, 0.2, 0.8], low=0.5, high=9.0, gap=1.0)
     assert placed == [0.5, 1.5, 2.5, 3.5]
-    assert within([2.0, 5.0], low=0.5, high=9.0, gap=1.0) == [2.0, 5.0]
-    top = within([8.0, 9.4, 9.8], low=0.5, high=9.0, gap=1.0)
+    assert spread([2.0, 5.0], low=0.5, high=9.0, gap=1.0) == [2.0, 5.0]
+    top = spread([8.0, 9.4, 9.8], low=0.5, high=9.0, gap=1.0)
     assert top == [7.0, 8.0, 9.0]
 
 

@@ -23,7 +23,7 @@ from ray_atr.common.atomic import disk_errors, readable_as_its_folder
 from ray_atr.common.digests import seal_folder
 from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import home
-from ray_atr.common.settings import refuse, require_known
+from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, require_new
 from ray_atr.data.decoding import IMPORTED, Waveform, first_samples, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
@@ -120,7 +120,8 @@ def export(
         echo("loading it in a process without ray_atr")
         ours = (
             retriever.encode_audio(asked.waveforms).numpy(),
-            retriever.encode_text(asked.texts, asked.languages).numpy(),
+            # As `encode_text`, which warns of languages without captions in training: here no meaning is looked for.
+            retriever.vectors(retriever.embed_sentences(asked.texts, asked.languages)).numpy(),
         )
         theirs = loaded_vectors(aside, asked)
         difference = max(float(np.abs(one - other).max()) for one, other in zip(ours, theirs, strict=True))
@@ -235,6 +236,11 @@ def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> E
         for row, text in enumerate(texts)
         if asked.captions.present[language][row] and clip_of_text[row] < len(waveforms)
     ]
+    if not rows:
+        allowed = (
+            f"enough of split {split} that one has a caption: of its first {counted(len(waveforms), 'clip')} none has"
+        )
+        raise refuse("--most-clips", options.most_clips, allowed)
     # Every n-th row, so that all languages have about equally many.
     rows = rows[:: -(-len(rows) // options.most_texts)]
     texts, languages, clips = (list(column) for column in zip(*rows, strict=True))

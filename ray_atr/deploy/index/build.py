@@ -34,11 +34,11 @@ from ray_atr.deploy.index.archive import (
     ReadyVectors,
     open_archive,
 )
-from ray_atr.deploy.index.fingerprint import model_fingerprint
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
+from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
@@ -46,6 +46,8 @@ from ray_atr.training.run_folder import saved_retriever
 UNFINISHED = "unfinished"
 PART_SECONDS = 20.0
 """Time between writes of encoded sounds; a killed build loses at most this much work."""
+LEAST_SHARED = 0.1
+"""Least share of an index's sounds that its archive at a new place has; with fewer it is taken for another archive."""
 ROWS_TOGETHER = 10_000
 """Rows that are converted at once: as Python objects they take ten times the memory."""
 SHOWN = 20
@@ -105,7 +107,9 @@ def _killed_at_its_end(folder: Path, audio: str, part: str) -> bool:
 
 
 def update_index(index: str, checkpoint: str | None = None, audio: str | None = None, **options: Any) -> Changes:
-    """Encode new and changed sounds of an index's archive, and leave out removed ones. ValueError for another model."""
+    """Encode new and changed sounds of an index's archive, and leave out removed ones. ValueError for another model, and for
+    another archive at `audio`.
+    """
     folder = _here(index, "index")
     manifest = layout.read_index_manifest(folder)
     retriever = saved_retriever(checkpoint or manifest.checkpoint, "--checkpoint")
@@ -155,6 +159,8 @@ def bring_up_to_date(
                 "checkpoint", str(checkpoint), f"the model of the index, {before.checkpoint}: build a new index"
             )
         files, earlier = (None, {}) if before is None else _indexed(folder, before)
+        if before is not None and archive.place != before.archive:
+            _require_same_sounds(archive, earlier, before.archive)
         parts = _Parts(folder / UNFINISHED, model, part_seconds)
         taken_up = parts.read()
         if taken_up:
@@ -230,10 +236,7 @@ def _encode(
 ) -> Iterator[EncodedSound]:
     """The encoded new sounds; adds all sounds to `order`, and those that need no encoding to `reused`."""
 
-    by_size: dict[int, dict[str, EncodedSound]] = {}
-    for one in earlier.values():
-        if one.sound.modified_ns:
-            by_size.setdefault(one.sound.size, {})[one.digest] = one
+    by_size = _files_by_size(earlier)
 
     def new_sounds() -> Iterable[ArchivedSound]:
         for sound in archive.sounds():
@@ -263,6 +266,33 @@ def _encode(
         # Each of its files would be read and left out.
         raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
     yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
+
+
+def _files_by_size(earlier: Mapping[str, EncodedSound]) -> dict[int, dict[str, EncodedSound]]:
+    """The sounds that have files of their own, by size and digest."""
+    by_size: dict[int, dict[str, EncodedSound]] = {}
+    for one in earlier.values():
+        if one.sound.modified_ns:
+            by_size.setdefault(one.sound.size, {})[one.digest] = one
+    return by_size
+
+
+def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], place: str) -> None:
+    """ValueError if an archive at a new place has hardly any sound of the index, by path and size or by its bytes."""
+    by_size = _files_by_size(earlier)
+
+    def is_known(sound: ArchivedSound) -> bool:
+        older = earlier.get(sound.path)
+        if older is not None and older.sound.size == sound.size:
+            return True
+        return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
+
+    known = sum(map(is_known, archive.sounds()))
+    if known < LEAST_SHARED * len(earlier):
+        allowed = f"{place} at its new place: this one has {known} of its {counted(len(earlier), 'sound')}"
+        raise refuse(
+            "--audio", archive.place, f"{allowed}; make an index of another archive with `ray-atr index build`"
+        )
 
 
 def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:

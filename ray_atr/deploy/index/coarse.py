@@ -1,7 +1,8 @@
 """Many queries together against all rows: products of 8-bit integers find candidates, and exact scores decide.
 
-Such a product reads half the bytes of 16-bit rows and takes a quarter of the time of a product of floats. The error of its
-scores has a bound, so every row that could be among the best is ranked by its exact score: the answer is exact.
+Such a product reads half the bytes of 16-bit rows and, on a processor made for it, takes a quarter of the time of a product
+of floats. The error of its scores has a bound, so every row that could be among the best is ranked by its exact score: the answer
+is exact.
 
 Shapes: N rows, M queries, r width of a vector, C candidates.
 """
@@ -28,9 +29,9 @@ ROUNDING = 1e-5
 
 
 def is_fast() -> bool:
-    """Whether this processor has instructions for products of 8-bit integers."""
-    # torch reports no more detail; without oneDNN the product is a plain loop.
-    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    """Whether this processor has instructions for products of 8-bit integers (AVX-512 VNNI)."""
+    # Without them, or without oneDNN, the product is a plain loop: 13 times the time of a product of floats on AVX2.
+    return torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()
 
 
 class CoarseRows:

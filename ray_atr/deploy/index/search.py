@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ray_atr.common.language_codes import ENGLISH, require_language
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
-from ray_atr.deploy.index.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.deploy.index.layout import IndexManifest
+from ray_atr.models.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Clip, Retriever
 from ray_atr.training.run_folder import saved_retriever
@@ -116,7 +116,7 @@ class Search(ABC):
     def _own_calibration(self) -> Calibration | None:
         from ray_atr.metrics.calibration import Calibration
 
-        return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"))
+        return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"), self.manifest.model)
 
     @property
     def _has_pack(self) -> bool:
@@ -134,12 +134,13 @@ class Search(ABC):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The retriever's calibration by language, if `evaluate --calibrate` has made one."""
+        """The retriever's calibration by language, if `evaluate --calibrate` has made one. ValueError for another retriever's."""
         from ray_atr.metrics.calibration import Calibration
 
-        return (
-            None if self._given is not None and self._checkpoint is None else Calibration.read(self._retriever_folder)
-        )
+        if self._given is not None and self._checkpoint is None:
+            return None
+        model = model_fingerprint(self.retriever) if self._has_pack else self.manifest.model
+        return Calibration.read(self._retriever_folder, model)
 
     @cached_property
     def is_told_language(self) -> bool:

@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,19 +24,18 @@ from ray_atr.common.settings import shortened
 from ray_atr.data.audio import FrontEnd, fit, log_mel, windows
 from ray_atr.data.decoding import Waveform, open_sound, resampled_blocks
 from ray_atr.data.vector_clip import from_bytes
-from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
+from ray_atr.deploy.index.archive import OTHER_AUDIO, Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 SOUNDS_IN_A_JOB = 32
-_CONVERTED = ("m4a", "mp4", "aac", "wma", "webm", "mka", "amr", "3gp")
 LOWEST_NORM = 0.5  # unit vectors have norm 1; vectors that are zero or not finite fail this check
 
 
 @dataclass(frozen=True)
 class EncodedSound:
-    """A sound's windows: starts and ends (s) [W] and vectors [W, r]; or why it has none."""
+    """A sound, without its audio, and its windows: starts and ends (s) [W] and vectors [W, r]; or why it has none."""
 
     sound: ArchivedSound
     digest: str
@@ -44,10 +43,6 @@ class EncodedSound:
     ends: tuple[float, ...] = ()
     vectors: NDArray[np.float16] | None = None
     error: str = ""
-
-    def without_data(self) -> EncodedSound:
-        """The same without the audio."""
-        return replace(self, sound=self.sound.without_data())
 
 
 class _Reading:
@@ -93,7 +88,7 @@ def encode_sounds(
                     sound = next(source, None)
                 if sound is None:
                     break
-                reading = _Reading(sound)
+                reading = _Reading(sound.without_data())
                 try:
                     data = read(sound)
                     reading.digest = digest_of(data)
@@ -188,7 +183,7 @@ def _reason(error: Exception, sound: ArchivedSound) -> str:
     suffix = sound.path.rpartition(".")[2].lower()
     text = str(error).removeprefix("clip: ")
     advice = f"; convert it: ffmpeg -i FILE.{suffix} FILE.flac"
-    return shortened(text + (advice if suffix in _CONVERTED and "convert it" not in text else ""))
+    return shortened(text + (advice if f".{suffix}" in OTHER_AUDIO and "convert it" not in text else ""))
 
 
 def uses_ray(encoding: IndexEncoding) -> bool:
@@ -206,8 +201,7 @@ class SoundEncoder:
         self.archive, self.batch_size = open_archive(archive), batch_size
 
     def __call__(self, sounds: Sequence[ArchivedSound]) -> list[EncodedSound]:
-        encoded = encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1)
-        return [one.without_data() for one in encoded]
+        return list(encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1))
 
 
 def encode_archive(
@@ -215,8 +209,7 @@ def encode_archive(
 ) -> Iterator[EncodedSound]:
     """The sounds with their windows, in the order of completion; those that cannot be read have the reason."""
     if not uses_ray(encoding):
-        here = encode_sounds(retriever, sounds, archive.read, batch_size=encoding.batch_size)
-        yield from (one.without_data() for one in here)
+        yield from encode_sounds(retriever, sounds, archive.read, batch_size=encoding.batch_size)
         return
     start_ray()
     import ray

@@ -30,17 +30,16 @@ from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, require_new, write_json
 from ray_atr.data.caption_vectors import clip_width
 from ray_atr.data.shards import Manifest, read_manifest
-from ray_atr.deploy.index.fingerprint import PACK_FILE
 from ray_atr.deploy.pack.fitting import fit_projection, most_words, target_vectors
 from ray_atr.deploy.pack.pack_options import METHODS, PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, PairedCaption, read_space
 from ray_atr.deploy.pack.text_side import TextSide, encode_table
 from ray_atr.evaluation.eval_split import read_eval_split
-from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.alignment import AlignedCaptions
+from ray_atr.metrics.languages import embedding_metrics, language_metrics, retrieve_languages
 from ray_atr.metrics.metric import Metric
-from ray_atr.metrics.retrieval import Retrieval
 from ray_atr.metrics.samples import Samples, retrieval_samples
+from ray_atr.models.fingerprint import PACK_FILE
 from ray_atr.models.onnx_graph import require_onnx, write_graph
 from ray_atr.models.retriever import ModelSettings, Retriever
 from ray_atr.models.tower import TextSettings, TextTower
@@ -271,24 +270,17 @@ def _placed(
 
 def _scores(audio: Tensor, captions: AlignedCaptions, vectors: Mapping[tuple[str, str], Vectors]) -> PackScores | None:
     """Retrieval by the captions' vectors, in the languages that have all of them; None if there is no such language."""
-    text, present = {}, {}
+    text, present = {}, captions.present
     for language, sentences in captions.sentences.items():
-        rows = np.flatnonzero(captions.present[language])
+        rows = np.flatnonzero(present[language])
         if all((sentences[row], language) in vectors for row in rows):
-            matrix = torch.zeros(len(captions), audio.shape[1])
-            matrix[torch.from_numpy(rows)] = torch.from_numpy(
-                np.stack([vectors[sentences[row], language] for row in rows])
-            )
-            text[language], present[language] = matrix, captions.present[language]
+            text[language] = np.zeros((len(captions), audio.shape[1]), np.float32)
+            text[language][rows] = [vectors[sentences[row], language] for row in rows]
     if not text:
         return None
-    samples: dict[Any, Any] = {}
-
-    def keep(retrievals: Mapping[str, Retrieval]) -> None:
-        samples.update(retrieval_samples(retrievals))
-
-    metrics = evaluate_languages(audio, text, captions.relevance, present=present, keep=keep)
-    return PackScores(metrics, samples)
+    retrievals = retrieve_languages(audio, text, captions.relevance, present=present)
+    metrics = language_metrics(retrievals) | embedding_metrics(audio, text, captions.relevance, present=present)
+    return PackScores(metrics, retrieval_samples(retrievals))
 
 
 class ProjectionGraph(nn.Module):

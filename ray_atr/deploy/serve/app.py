@@ -71,6 +71,7 @@ def create_app(
     limits = limits or ServerLimits()
     served = _Served(index, limits)
     index.retriever.eval()
+    _ = index.calibration  # another retriever's is refused before anything is served
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -157,18 +158,11 @@ class _Served:
             try:
                 matches = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
                 answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, matches, strict=True))
-            except ValueError:
+            except ValueError as error:
                 # A text that the model refuses fails alone.
-                answers.update((number, self._answer(questions[number])) for number in numbers)
+                alone = [self._answer_all([questions[n]])[0] for n in numbers] if len(numbers) > 1 else [error]
+                answers.update(zip(numbers, alone, strict=True))
         return [answers[number] for number in range(len(questions))]
-
-    def _answer(self, one: _Question) -> list[Match] | Exception:
-        try:
-            return self.index.search(
-                one.text, one.language, top=one.top, at_least=one.at_least, or_nothing=one.or_nothing
-            )
-        except ValueError as error:
-            return error
 
     async def similar(self, request: Request) -> Response:
         asked = _only(request, "top", "path", "start")

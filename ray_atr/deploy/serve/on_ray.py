@@ -56,11 +56,6 @@ class RayServer:
         """The indexes that have their own replicas; none if there is only one index."""
         return self.indexes if len(self.indexes) > 1 else ()
 
-    @property
-    def processes(self) -> int:
-        """Number of replicas of the app and of the shards."""
-        return self.replicas * (1 + len(self.shards))
-
 
 class RemoteShard:
     """A shard that is open in replicas of its own."""
@@ -129,8 +124,9 @@ def start_serving(server: RayServer) -> None:
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
     # Raises mistakes in one line, before anything starts.
-    _ = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).retriever
-    needed = server.processes * server.cpus
+    asked = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint)
+    _ = asked.retriever, asked.calibration
+    needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
     if serve.status().proxies:

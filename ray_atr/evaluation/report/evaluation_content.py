@@ -104,23 +104,23 @@ def score_model(
         notes.append(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
         )
-    chosen: dict[str, Retrieval] = {}
-    if embedded.similarity is not None:
+
+    def ranked(by: str) -> dict[str, Retrieval]:
+        return retrieve_languages(
+            clips, embedded.text, relevance, present=captions.present, ranking=by,
+            metric=embedded.metric, plan=ranking.plan, device=device,
+        )  # fmt: skip
+
+    if embedded.similarity is None:
+        chosen = ranked(ranking.ranking)
+    else:
         matrices = {language: as_matrix("similarity", scores) for language, scores in embedded.similarity.items()}
         chosen = {language: ranked_by(matrix, captions, language) for language, matrix in matrices.items()}
-        metrics |= language_metrics(chosen, "", embedded.trained)
-        samples |= retrieval_samples(chosen)
         beside = ["cosine"]
         notes = [
             "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
         ]
-    for ranking_name in (*([ranking.ranking] if not chosen else []), *beside):
-        retrievals = retrieve_languages(
-            clips, embedded.text, relevance, present=captions.present, ranking=ranking_name,
-            metric=embedded.metric, plan=ranking.plan, device=device,
-        )  # fmt: skip
-        chosen = chosen or retrievals
-        by = "" if ranking_name == ranking.ranking and embedded.similarity is None else ranking_name
+    for by, retrievals in [("", chosen), *((by, ranked(by)) for by in beside)]:
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)

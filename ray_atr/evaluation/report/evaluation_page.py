@@ -86,14 +86,18 @@ class Page:
         return comparison_tables(self.comparison, *self.compared, self.titles, (self.trained_before, self.trained))
 
     @property
+    def brackets(self) -> str:
+        """What the intervals are; empty without any."""
+        kind = "intervals over clips and seeds" if self.spreads else "bootstrap intervals over clips"
+        return next((f"{interval.level:.0%} {kind}" for interval in self.intervals.values()), "")
+
+    @property
     def reading(self) -> list[str]:
         """Notes on the numbers, and on the intervals."""
-        levels = dict.fromkeys(
-            f"Brackets: {interval.level:.0%} bootstrap intervals over clips." for interval in self.intervals.values()
-        )
+        brackets = [f"Brackets: {self.brackets}."] if self.brackets else []
         shown = {Metric.parse(metric).name for metric in self.metrics}
         words = "; ".join(about for name, about in ABOUT.items() if name in shown)
-        return [*levels, *self.reading_without_brackets, *([f"{words[0].upper()}{words[1:]}."] if words else [])]
+        return [*brackets, *self.reading_without_brackets, *([f"{words[0].upper()}{words[1:]}."] if words else [])]
 
     @property
     def reading_without_brackets(self) -> list[str]:

@@ -83,7 +83,8 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
         grid[0].legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9, handlelength=1.0)
         if runs.others:
             note = f"{UNTRAINED} {'no trial' if runs.is_unseen else 'not every trial'} was trained on its captions"
-            figure.text(0.995, 0.015, note, ha="right", fontsize=8, color=QUIET)
+            # As a label of the axis it is below the codes, however long these are.
+            grid[-1].set_xlabel(note, loc="right", fontsize=8, color=QUIET)
         figure.savefig(path, bbox_inches=UNCUT)
     return path
 

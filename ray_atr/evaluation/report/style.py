@@ -56,7 +56,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
         return
     low, high = axes.get_ylim()
     gap = (high - low) * size * 1.35 / (axes.get_window_extent().height / axes.figure.dpi * 72)
-    positions = within(spread([y for _, y, _, _ in ends], gap), low + gap / 2, high - gap / 2, gap)
+    positions = spread([y for _, y, _, _ in ends], gap, low + gap / 2, high - gap / 2)
     for (x, y, text, colour), place in zip(ends, positions, strict=True):
         rule = {"arrowstyle": "-", "lw": 0.6, "alpha": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
         axes.annotate(
@@ -65,18 +65,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], *, size
         )  # fmt: skip
 
 
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Positions at least `gap` apart, in the order of `heights`, with the least squared movement: an isotonic regression."""
+def spread(heights: Sequence[float], gap: float, low: float = -np.inf, high: float = np.inf) -> list[float]:
+    """Positions at least `gap` apart, in the order of `heights` and, if they fit, within [low, high], with the least squared
+    movement: an isotonic regression, which bounds only clip.
+    """
     order, steps = np.argsort(heights, kind="stable"), gap * np.arange(len(heights))
     placed = np.empty(len(heights))
-    placed[order] = isotonic_regression(np.asarray(heights)[order] - steps).x + steps
-    return placed.tolist()
-
-
-def within(positions: Sequence[float], low: float, high: float, gap: float) -> list[float]:
-    """The positions, moved as little as possible so that they are at least `gap` apart and, if they fit, within [low, high]."""
-    order, steps = np.argsort(positions, kind="stable"), gap * np.arange(len(positions))
-    placed = np.empty(len(positions))
-    free = np.maximum.accumulate(np.maximum(np.asarray(positions)[order] - steps, low))
-    placed[order] = np.minimum(free, max(high - steps[-1], low)) + steps
+    moved = isotonic_regression(np.asarray(heights)[order] - steps).x
+    placed[order] = np.clip(moved, low, max(high - steps[-1], low)) + steps
     return placed.tolist()

@@ -95,13 +95,8 @@ def _named_by_split(points: pd.DataFrame, runs: Runs) -> pd.DataFrame:
     return points.rename(columns={name: f"{splits[0]}/{name}" for name in points if name.startswith(TASKS)})
 
 
-def summary_table(*run_folders: Location | str) -> str:
-    """A summary of run folders for a terminal: R@1 and R@10 in both directions, and the number of missing trials."""
-    runs = read_runs(run_folders)
-    return _summary(runs, main_tables(runs))
-
-
-def _summary(runs: Runs, tables: Sequence[Table], of_sections: Sequence[Table] = ()) -> str:
+def _summary(runs: Runs, tables: Sequence[Table], of_sections: Sequence[Table]) -> str:
+    """What a terminal shows: the tables, and the number of missing trials."""
     if runs.finished.empty:
         return f"no trial has finished yet ({len(runs.trials)} in all)"
     texts = [*(table.to_text() for table in tables), *(table.to_text(with_details=True) for table in of_sections)]

@@ -1,4 +1,4 @@
-"""Fingerprint of the model that made an index's vectors: queries of another model cannot be compared with them."""
+"""Fingerprint of the model that made vectors or scores: those of another model cannot be compared with them."""
 
 from __future__ import annotations
 
