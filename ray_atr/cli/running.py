@@ -336,14 +336,16 @@ def _finish(
 
 
 def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
-    """A comparison's points, each with each seed, after those of the run folder that it resumes. ValueError if an option has
-    no value, or the run folder has no list of points.
+    """A comparison's points, each with each seed, after those of the run folder that it resumes. Seeds alone are added to the
+    folder's points. ValueError if an option has no value, or the run folder has no list of points.
     """
     options.require_values()
     points = [] if resumed is None else planned_points(resumed)
-    if resumed is None or options.varies_anything:
+    if resumed is None or options.gives_values:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
         points += options.trials_before() if options.estimate else []
+    elif options.gives_seeds:
+        points += [{**point, "seed": seed} for point in points for seed in options.seeds]
     distinct = {point_key(point): point for point in points}
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(
@@ -387,7 +389,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     seed = _resumed_or_given(info, "search_seed", options.search_seed, 0)
     # Given seeds are added to the run folder's; the default does not add seed 0.
     seeds = info.get("seeds", ())
-    if not seeds or options.seeds != SweepOptions.seeds:
+    if not seeds or options.gives_seeds:
         seeds = {*seeds, *options.seeds}
     plan = SweepPlan(
         search=SEARCHES[method](space, goals, seed, tuple(_earlier(options, method, space, goals, info))),
