@@ -107,6 +107,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
     "sweep": [
         ([], "--space: got None; allowed PATH=DIMENSION"),
         (["space"], "--space: got None; allowed PATH=DIMENSION"),
+        (["--space", "data.noise.ratio=grid(0,0.2)", "--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
         (["nois"], "ray-atr sweep: got 'nois'; allowed one of space, noise, objectives"),
         (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
         (["--space", "data.noise.ratio=grid()"], "at least one value"),

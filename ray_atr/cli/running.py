@@ -382,6 +382,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
     anything else that differs from the folder's.
     """
+    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _resumed_or_given(info, "search", options.search, "grid", SEARCHES)
