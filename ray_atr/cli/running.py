@@ -35,7 +35,7 @@ from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
-from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder, hashes_of
+from ray_atr.training.run_folder import FINISHED, RunFolder, hashes_of
 
 EXIT_FAILED_TRIALS = 1
 NEVER: Literal["never"] = "never"
@@ -133,7 +133,7 @@ def _run(
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
-        listeners.append(Tracking(tracker))
+        listeners.append(tracker)
     started = time.monotonic()
     choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed}
     try:
@@ -188,16 +188,6 @@ def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experime
         if settings.get(path, wanted).lower() not in (wanted, AUTO):
             raise refuse(path, settings[path], f"{wanted} with --ray never")
     return replace(experiment, scaling=replace(experiment.scaling, workers=0, ray_data=False))
-
-
-class Tracking(SweepListener):
-    """Sends every event of a sweep to MLflow."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self.tracker = tracker
-
-    def trial_changed(self, trial: TrialFolder) -> None:
-        self.tracker.update_trial(trial.trial_id)
 
 
 def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
