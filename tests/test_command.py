@@ -92,7 +92,7 @@ finally:
     [
         ("--objectiv", "--objectiv: no such option here.*did you mean --objective?"),
         ("--noise", "--noise: no such option here.*it is an option of ray-atr sweep noise"),
-        ("--seeds 0 1", "--seeds: no such option here.*it is an option of ray-atr sweep"),
+        ("--seeds 0 1", "--seeds: no such option here.*did you mean --seed?"),
     ],
 )
 def test_a_misspelt_option_is_named(typed: str, said: str) -> None:

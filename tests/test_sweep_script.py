@@ -236,6 +236,12 @@ def test_another_search_is_refused_on_resume(
     assert words in error_of("sweep", ["--resume", str(run.path), *arguments], capsys)
 
 
+def test_a_search_that_is_not_registered_is_named_on_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = searched(home)
+    run.update_info(search="bayes")
+    assert "--search: got 'bayes'; allowed one of grid, " in error_of("sweep", ["--resume", str(run.path)], capsys)
+
+
 def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = searched(home)
     write_json(run.path / "sweep.json", {**run.info, "code": {**run.info["code"], "ray": "2.0.0"}})

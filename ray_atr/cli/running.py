@@ -455,10 +455,10 @@ def _resumed_or_given(
     info: Mapping[str, Any], name: str, typed: Any, default: Any, allowed: Collection[str] = ()
 ) -> Any:
     """An option as given, else as in the run folder. ValueError if they differ, or it is not allowed."""
-    option = "--" + name.replace("_", "-")
-    if allowed and typed is not None:
-        require_known(option, typed, allowed)
-    stored = info.get(name, default)
-    if info and typed is not None and typed != stored:
+    option, stored = "--" + name.replace("_", "-"), info.get(name, default)
+    chosen = stored if typed is None else typed
+    if allowed:
+        require_known(option, chosen, allowed)
+    if info and chosen != stored:
         raise refuse(option, typed, f"{stored} with --resume, as in the run folder")
-    return stored if typed is None else typed
+    return chosen
