@@ -6,7 +6,7 @@ import contextlib
 import gc
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,6 +103,10 @@ def sweep(
     if not queue.is_done:
         experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
         recording = Recording(listeners, failure)
+
+        def is_over() -> bool:
+            return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+
         if use_ray:
             echo(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
@@ -110,11 +114,11 @@ def sweep(
             is_dropped = None if racing is None else racing.dropped.__contains__
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
             with frozen_garbage():
-                run_with_tune(queue, experiments[0], home, slots, scheduler, recording, deadline)
+                run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
-                _run_in_process(queue, home, recording, deadline)
+                _run_in_process(queue, home, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure.reason is None:
@@ -200,11 +204,8 @@ class _OutOfTimeError(Exception):
     """Ends a trial in this process between two epochs."""
 
 
-def _run_in_process(queue: TrialQueue, home: Path, recording: Recording, deadline: float | None) -> None:
-    """Train the queue's trials until none is left, the deadline, or all have failed for one reason."""
-
-    def is_over() -> bool:
-        return recording.failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+def _run_in_process(queue: TrialQueue, home: Path, recording: Recording, is_over: Callable[[], bool]) -> None:
+    """Train the queue's trials until none is left, or the sweep is over."""
 
     def report(trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         recording.reported(trial, metrics)

@@ -38,11 +38,9 @@ def run_with_tune(
     slots: int,
     scheduler: Any,
     recording: Recording,
-    deadline: float | None,
+    is_over: Callable[[], bool],
 ) -> None:
-    """Run the queue's trials, `slots` at a time, until there are no more or the deadline (monotonic seconds) is past. Also ends
-    when every trial so far failed for one reason.
-    """
+    """Run the queue's trials, `slots` at a time, until there are no more or the sweep is over."""
     from ray import tune
 
     # Tune's console would repeat the listeners' lines, and print a failure with forty lines of Ray's internals.
@@ -55,10 +53,6 @@ def run_with_tune(
     # A final report has the metrics of the test split, not those that a scheduler compares.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = queue.run, queue.plan
-
-    def is_over() -> bool:
-        return recording.failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
-
     shown = [goal.metric for goal in plan.goals]
     trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
