@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.lock import user_name
@@ -189,6 +191,15 @@ def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
     assert tracker.start_sweep() is None
     assert "the database cannot be opened (" in tracker.problem
     assert "move it away" in tracker.problem
+
+
+def test_a_database_that_another_process_holds_is_not_to_be_moved_away(tmp_path, store, monkeypatch):
+    def search(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
+
+    monkeypatch.setattr("mlflow.MlflowClient.search_experiments", search)
+    with pytest.raises(ConnectionError, match=r"database is locked\); another process uses it$"):
+        store.connect()
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
