@@ -28,6 +28,7 @@ from side_by_side import compared
 from ray_atr.common.override import override
 from ray_atr.common.runtime import prepare_environment, quiet_ray_data
 from ray_atr.sweep import SEARCHES, Goal, SweepListener, SweepPlan, tune_bridge
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.training.experiment import Experiment
@@ -107,11 +108,14 @@ def sweep_on(options: argparse.Namespace) -> None:
     tune_bridge.run_in_tune = simulated(options.epochs)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", experiment, {"name": "simulated"})
-        queue, marks = TrialQueue(run, plan, lambda point: None), Marks()
-        failure = tune_bridge.run_with_tune(queue, experiment, Path(folder), options.at_once, None, [marks], None)
+        queue, marks, failure = TrialQueue(run, plan, lambda point: None), Marks(), CommonFailure()
+        recording = Recording([marks], failure)
+        tune_bridge.run_with_tune(
+            queue, experiment, Path(folder), options.at_once, None, recording, lambda: failure.reason is not None
+        )
         states = [status_of(trial) for trial in run.trials()]
         nodes = {row["node"] for trial in run.trials() for row in trial.epochs()}
-    assert failure is None, failure
+    assert failure.reason is None, failure.reason
     assert states == [FINISHED] * options.trials, f"{states.count(FINISHED)} of {options.trials} trials finished"
     size = options.trials // 5
     fifths = [

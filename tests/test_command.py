@@ -92,11 +92,12 @@ finally:
     [
         ("--objectiv", "--objectiv: no such option here.*did you mean --objective?"),
         ("--noise", "--noise: no such option here.*it is an option of ray-atr sweep noise"),
+        ("--seeds 0 1", "--seeds: no such option here.*did you mean --seed?"),
     ],
 )
 def test_a_misspelt_option_is_named(typed: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        parse_with_settings(ExperimentOptions, [typed, "1"], "ray-atr train", COMMAND_OF)
+        parse_with_settings(ExperimentOptions, [*typed.split(), "1"], "ray-atr train", COMMAND_OF)
 
 
 def test_every_setting_is_found_in_the_source() -> None:

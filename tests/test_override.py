@@ -75,6 +75,8 @@ def test_flatten_is_undone_by_override() -> None:
         ("objective.pair.transport_mass", 0.8, ["objective.pair.transport_mass", "hinge", "margin"]),
         ("objective.pair.margn", 0.8, ["objective.pair.margn", "did you mean margin?"]),
         ("margin", 0.8, ["did you mean objective.pair.margin?"]),
+        ("seed", True, ["seed: got True; allowed int [0, inf)"]),
+        ("objective.pair.margin", True, ["objective.pair.margin: got True; allowed float"]),
         ("objective.pair.margin", -1, ["objective.pair.margin: got -1", "(0, inf)"]),
         ("objective.pair", "transprt", ["objective.pair: got 'transprt'", "did you mean transport?"]),
         ("objective", "movd", ["objective: got 'movd'", "did you mean moved?"]),

@@ -88,6 +88,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--data.languages", "fra,English"], "did you mean eng"),
         (["--data.languages", "eng,frx"], "data.languages: got 'frx'"),
         (["--recipe", "quickstrat"], "did you mean quickstart?"),
+        (
+            ["--recipe", "m_ltm_pot"],
+            "--recipe: got 'm_ltm_pot'; allowed a recipe that --help-settings lists (m_ltm_pot is an ",
+        ),
         (["--objectives", "contrastive", "--objective.pair.transport_mass", "0.8"], "contrastive"),
         (["--resume", "nowhere"], "nowhere: not a run folder"),
         (
@@ -103,6 +107,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
     "sweep": [
         ([], "--space: got None; allowed PATH=DIMENSION"),
         (["space"], "--space: got None; allowed PATH=DIMENSION"),
+        (["--space", "data.noise.ratio=grid(0,0.2)", "--seeds"], "--seeds: got 'nothing'; allowed one value or more"),
         (["nois"], "ray-atr sweep: got 'nois'; allowed one of space, noise, objectives"),
         (["--space", "data.noise.ratoi=grid(0,0.2)"], "did you mean ratio?"),
         (["--space", "data.noise.ratio=grid()"], "at least one value"),
@@ -209,7 +214,9 @@ def test_a_search_goes_on_as_it_began_and_takes_more_trials_and_seeds(home: Path
     again = plan_search(SpaceOptions(trials=9, seeds=(1,)), run.experiment, run)
     assert again == replace(plan_search(SEARCH, run.experiment), num_points=9, seeds=(0, 1))
     write_json(run.path / "sweep.json", {**run.info, "seeds": [3]})
-    assert plan_search(SpaceOptions(), run.experiment, run).seeds == (3,)
+    for given, seeds in (([], (3,)), (["--seeds", "0"], (0, 3))):
+        options, _ = parse_with_settings(SpaceOptions, ["--resume", str(run.path), *given], "ray-atr sweep")
+        assert plan_search(options, run.experiment, run).seeds == seeds
 
 
 @pytest.mark.parametrize(
@@ -229,6 +236,12 @@ def test_another_search_is_refused_on_resume(
     assert words in error_of("sweep", ["--resume", str(run.path), *arguments], capsys)
 
 
+def test_a_search_that_is_not_registered_is_named_on_resume(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = searched(home)
+    run.update_info(search="bayes")
+    assert "--search: got 'bayes'; allowed one of grid, " in error_of("sweep", ["--resume", str(run.path)], capsys)
+
+
 def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = searched(home)
     write_json(run.path / "sweep.json", {**run.info, "code": {**run.info["code"], "ray": "2.0.0"}})
@@ -239,11 +252,24 @@ def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.Captur
 
 
 ADDED = [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": seed} for seed in (0, 1, 2)]
+DEFAULT_NOISE = [
+    {"objective": objective, "data.noise.ratio": ratio, "seed": seed}
+    for objective in ("triplet", "contrastive", "m_ltm", "m_ltm_pot")
+    for ratio in (0.0, 0.2, 0.4, 0.6)
+    for seed in (0, 1, 2)
+]
 
 
 @pytest.mark.parametrize(
     ("arguments", "added"),
-    [([], []), (["--objectives", "m_ltm", "--noise", "0.2"], ADDED)],
+    [
+        ([], []),
+        (["--objectives", "m_ltm", "--noise", "0.2"], ADDED),
+        (["--seeds", "0", "4"], [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": 4}]),
+        # The defaults, given.
+        (["--seeds", "0", "1", "2"], [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": seed} for seed in (1, 2)]),
+        (["--noise", "0", "0.2", "0.4", "0.6"], DEFAULT_NOISE),
+    ],
 )
 def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
     home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], added: list[dict[str, object]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
+import sqlite3
 import threading
 import time
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.lock import user_name
@@ -125,8 +126,7 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
     first = Tracker(folder, store=store, sample_seconds=None)
     track(first)
     trial = write_trial(folder, {"objective": "contrastive", "data.noise.ratio": 0.0})
-    second = pickle.loads(pickle.dumps(first))
-    assert second._connection is None
+    second = Tracker(folder, store=store, sample_seconds=None)
     assert second.start_sweep() == first.start_sweep()
     assert second.update_trial(trial)
     for path in folder.glob("trials/*/metrics.jsonl"):
@@ -191,6 +191,15 @@ def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
     assert tracker.start_sweep() is None
     assert "the database cannot be opened (" in tracker.problem
     assert "move it away" in tracker.problem
+
+
+def test_a_database_that_another_process_holds_is_not_to_be_moved_away(tmp_path, store, monkeypatch):
+    def search(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
+
+    monkeypatch.setattr("mlflow.MlflowClient.search_experiments", search)
+    with pytest.raises(ConnectionError, match=r"database is locked\); another process uses it$"):
+        store.connect()
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
@@ -279,7 +288,6 @@ def read_trial(folder: Path) -> dict[str, Any]:
 def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", {"objective": ["m_ltm"]}), store=store, sample_seconds=0.2)
     run_id = tracker.start_sweep()
-    pickle.dumps(tracker)
     client = store.connect()
     deadline = time.monotonic() + 60
     while "system/cpu_utilization_percentage" not in client.get_run(run_id).data.metrics:

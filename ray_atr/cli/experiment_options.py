@@ -68,7 +68,13 @@ class ExperimentOptions:
         is_synthetic = {**self.config_values, **settings}.get("data.source", "soundscapes") == "soundscapes"
         recipe = self.recipe or ("quickstart" if is_synthetic else "from_scratch")
         if recipe not in RECIPES:
-            raise refuse("recipe", recipe, "a recipe that --help lists", nearest(recipe, RECIPES))
+            # Imported here because it imports torch, which only this mistake needs.
+            from ray_atr.objectives import PRESETS
+
+            is_preset = f" ({recipe} is an objective: --objective {recipe})" if recipe in PRESETS else ""
+            raise refuse(
+                "--recipe", recipe, "a recipe that --help-settings lists", is_preset or nearest(recipe, RECIPES)
+            )
         return recipe
 
     def require_data(self, settings: Mapping[str, str]) -> None:
@@ -108,6 +114,17 @@ class SweepOptions(ExperimentOptions):
     hours: float | None = option(None, "stop after this many hours; --resume continues", "HOURS", "no limit")
     retry_failed: bool = option(False, "with --resume: run failed trials again")
     same_code: bool = option(False, "with --resume: refuse to continue if the code has changed")
+
+    def require_values(self) -> None:
+        """ValueError for an option without a value, for which nothing would run."""
+        for entry in fields(self):
+            if isinstance(entry.default, tuple) and entry.default and not getattr(self, entry.name):
+                raise refuse(f"--{entry.name.replace('_', '-')}", "nothing", "one value or more")
+
+    @property
+    def gives_seeds(self) -> bool:
+        """Whether seeds were given, if the default ones: an option that is not given has the very object of its default."""
+        return self.seeds is not type(self).seeds
 
 
 @dataclass(frozen=True)
@@ -163,12 +180,6 @@ class ComparisonSweep(SweepOptions, ABC):
         """Points that cost as much as that work, for an estimate."""
         return []
 
-    def require_values(self) -> None:
-        """ValueError for an option without a value, for which nothing would be compared."""
-        for entry in fields(self):
-            if isinstance(entry.default, tuple) and entry.default and not getattr(self, entry.name):
-                raise refuse(f"--{entry.name.replace('_', '-')}", "nothing", "one value or more")
-
     @property
     def own(self) -> dict[str, Any]:
         """The options that only this comparison has."""
@@ -176,7 +187,6 @@ class ComparisonSweep(SweepOptions, ABC):
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in shared}
 
     @property
-    def varies_anything(self) -> bool:
-        """Whether an option of this comparison, or the seeds, differs from its default."""
-        deciding = {**self.own, "seeds": self.seeds}
-        return any(deciding[entry.name] != entry.default for entry in fields(self) if entry.name in deciding)
+    def gives_values(self) -> bool:
+        """Whether an option that only this comparison has was given, if with its default value."""
+        return any(value is not getattr(type(self), name) for name, value in self.own.items())

@@ -159,11 +159,11 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    settings = settings_from(rest)
     own = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
-    for path in settings:
-        refuse_unknown(path, own, others or {})
-    return parsed, settings
+    for word in rest:
+        if word.startswith("--"):
+            refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), own, others or {})
+    return parsed, settings_from(rest)
 
 
 def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> None:

@@ -35,7 +35,7 @@ from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
-from ray_atr.training.run_folder import FINISHED, RunFolder, TrialFolder, hashes_of
+from ray_atr.training.run_folder import FINISHED, RunFolder, hashes_of
 
 EXIT_FAILED_TRIALS = 1
 NEVER: Literal["never"] = "never"
@@ -133,7 +133,7 @@ def _run(
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
-        listeners.append(Tracking(tracker))
+        listeners.append(tracker)
     started = time.monotonic()
     choices: dict[str, Any] = {"concurrency": how.concurrency, "retry_failed": how.retry_failed}
     try:
@@ -188,16 +188,6 @@ def without_ray(experiment: Experiment, settings: Mapping[str, str]) -> Experime
         if settings.get(path, wanted).lower() not in (wanted, AUTO):
             raise refuse(path, settings[path], f"{wanted} with --ray never")
     return replace(experiment, scaling=replace(experiment.scaling, workers=0, ray_data=False))
-
-
-class Tracking(SweepListener):
-    """Sends every event of a sweep to MLflow."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self.tracker = tracker
-
-    def trial_changed(self, trial: TrialFolder) -> None:
-        self.tracker.update_trial(trial.trial_id)
 
 
 def end_tracking(tracker: Tracker, *, is_complete: bool) -> bool:
@@ -336,14 +326,16 @@ def _finish(
 
 
 def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
-    """A comparison's points, each with each seed, after those of the run folder that it resumes. ValueError if an option has
-    no value, or the run folder has no list of points.
+    """A comparison's points, each with each seed, after those of the run folder that it resumes. Seeds alone are added to the
+    folder's points. ValueError if an option has no value, or the run folder has no list of points.
     """
     options.require_values()
     points = [] if resumed is None else planned_points(resumed)
-    if resumed is None or options.varies_anything:
+    if resumed is None or options.gives_values:
         points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
         points += options.trials_before() if options.estimate else []
+    elif options.gives_seeds:
+        points += [{**point, "seed": seed} for point in points for seed in options.seeds]
     distinct = {point_key(point): point for point in points}
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(
@@ -380,6 +372,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
     anything else that differs from the folder's.
     """
+    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _resumed_or_given(info, "search", options.search, "grid", SEARCHES)
@@ -387,7 +380,7 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     seed = _resumed_or_given(info, "search_seed", options.search_seed, 0)
     # Given seeds are added to the run folder's; the default does not add seed 0.
     seeds = info.get("seeds", ())
-    if not seeds or options.seeds != SweepOptions.seeds:
+    if not seeds or options.gives_seeds:
         seeds = {*seeds, *options.seeds}
     plan = SweepPlan(
         search=SEARCHES[method](space, goals, seed, tuple(_earlier(options, method, space, goals, info))),
@@ -462,10 +455,10 @@ def _resumed_or_given(
     info: Mapping[str, Any], name: str, typed: Any, default: Any, allowed: Collection[str] = ()
 ) -> Any:
     """An option as given, else as in the run folder. ValueError if they differ, or it is not allowed."""
-    option = "--" + name.replace("_", "-")
-    if allowed and typed is not None:
-        require_known(option, typed, allowed)
-    stored = info.get(name, default)
-    if info and typed is not None and typed != stored:
+    option, stored = "--" + name.replace("_", "-"), info.get(name, default)
+    chosen = stored if typed is None else typed
+    if allowed:
+        require_known(option, chosen, allowed)
+    if info and chosen != stored:
         raise refuse(option, typed, f"{stored} with --resume, as in the run folder")
-    return stored if typed is None else typed
+    return chosen

@@ -6,6 +6,7 @@ everywhere. `flatten` is its inverse: `override(default, flatten(tree)) == tree`
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -187,10 +188,11 @@ def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> 
             value = tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, list):
         value = tuple(value)
-    try:
-        return _adapter(hint).validate_python(value)
-    except ValidationError:
-        raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip()) from None
+    # A file's `yes` is no number, though pydantic takes it for 1.
+    if not isinstance(value, bool) or bool in (hint, *arguments):
+        with contextlib.suppress(ValidationError):
+            return _adapter(hint).validate_python(value)
+    raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip())
 
 
 def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

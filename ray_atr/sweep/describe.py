@@ -23,32 +23,24 @@ def describe_plan(plan: SweepPlan) -> dict[str, Any]:
     """A plan in sweep.json: `varied`, `space`, `seeds`, the `points` of a list, and goals, budget and method of a search. It is
     enough to resume the plan before any trial has a folder.
     """
+    shared = {"fixed": dict(plan.fixed), "scheduler": plan.scheduler, "spend_spared": plan.spends_spared}
     if not isinstance(plan.search, SpaceSearch):
         varied = values_by_path(plan.search.points)
         values = {path: sorted(set(of_path), key=str) for path, of_path in varied.items()}
-        return {
-            "varied": list(varied),
-            "space": values,
-            "seeds": values.get("seed", []),
-            "fixed": dict(plan.fixed),
-            "points": [dict(point) for point in plan.search.points],
-            "scheduler": plan.scheduler,
-            "spend_spared": plan.spends_spared,
-        }
+        points = [dict(point) for point in plan.search.points]
+        return {"varied": list(varied), "space": values, "seeds": values.get("seed", []), "points": points, **shared}
     space = plan.search.space
     return {
         "varied": [*space.dimensions, "seed"],
         "space": space.describe(),
-        "fixed": dict(plan.fixed),
         "seeds": list(plan.seeds),
         "trials": plan.num_points,
         "maximize": [goal.metric for goal in plan.goals if goal.is_maximised],
         "minimize": [goal.metric for goal in plan.goals if not goal.is_maximised],
         "search": plan.search.name,
         "search_seed": plan.search.seed,
-        "scheduler": plan.scheduler,
-        "spend_spared": plan.spends_spared,
         "earlier": [{"point": entry.point, "scores": list(entry.scores)} for entry in plan.search.earlier],
+        **shared,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,18 +123,6 @@ class Recording:
 
 
 @dataclass
-class Mean:
-    """Running mean and minimum of numbers."""
-
-    total: float = 0.0
-    count: int = 0
-    least: float = math.inf
-
-    def add(self, number: float) -> None:
-        self.total, self.count, self.least = self.total + number, self.count + 1, min(self.least, number)
-
-
-@dataclass
 class ConsoleProgress(SweepListener):
     """Prints a line for each epoch: trial, epoch, recall, elapsed and remaining time."""
 
@@ -148,9 +135,9 @@ class ConsoleProgress(SweepListener):
     numbers: dict[str, int] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
     """Time when a running trial started or ended its last epoch."""
-    first_epochs: Mean = field(default_factory=Mean)
-    """Seconds from a trial's start to the end of its first epoch."""
-    epochs: Mean = field(default_factory=Mean)  # seconds of the epochs after a trial's first one
+    first_epochs: list[float] = field(default_factory=list)
+    """Seconds from each trial's start to the end of its first epoch."""
+    epochs: list[float] = field(default_factory=list)  # seconds of the epochs after a trial's first one
     with_first_epoch: set[str] = field(default_factory=set)
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
@@ -189,7 +176,7 @@ class ConsoleProgress(SweepListener):
         if begun is not None:
             is_first = trial.trial_id not in self.with_first_epoch
             self.with_first_epoch.add(trial.trial_id)
-            (self.first_epochs if is_first else self.epochs).add(now - begun)
+            (self.first_epochs if is_first else self.epochs).append(now - begun)
 
     def trial_finished(self, trial: TrialFolder) -> None:
         self.marks.pop(trial.trial_id, None)
@@ -223,11 +210,11 @@ class ConsoleProgress(SweepListener):
 
         The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
         """
-        epochs = self.epochs if self.epochs.count or self.epochs_per_trial > 1 else self.first_epochs
-        if not epochs.count or self.num_trials is None:
+        epochs = self.epochs if self.epochs or self.epochs_per_trial > 1 else self.first_epochs
+        if not epochs or self.num_trials is None:
             return None
-        epoch = epochs.total / epochs.count
-        start_up = max(self.first_epochs.least - epoch, 0) if self.first_epochs.count else 0
+        epoch = sum(epochs) / len(epochs)
+        start_up = max(min(self.first_epochs, default=0) - epoch, 0)
         trials = self.num_trials - self.num_ended_before
         epochs_left = max(trials * self.epochs_per_trial - self.epochs_ended, 0)
         starts_left = max(trials - len(self.numbers), 0)

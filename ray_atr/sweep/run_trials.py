@@ -6,7 +6,7 @@ import contextlib
 import gc
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -99,9 +99,14 @@ def sweep(
         racing.look()
         listeners = [*listeners, racing]
     deadline = started + 3600 * plan.hours if plan.hours else None
-    failure = None
+    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     if not queue.is_done:
         experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
+        recording = Recording(listeners, failure)
+
+        def is_over() -> bool:
+            return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
+
         if use_ray:
             echo(_announcement(queue, slots))
             ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
@@ -109,14 +114,14 @@ def sweep(
             is_dropped = None if racing is None else racing.dropped.__contains__
             scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
             with frozen_garbage():
-                failure = run_with_tune(queue, experiments[0], home, slots, scheduler, listeners, deadline)
+                run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
-                failure = _run_in_process(queue, home, listeners, deadline)
+                _run_in_process(queue, home, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
-    if racing is not None and queue.is_done and failure is None:
+    if racing is not None and queue.is_done and failure.reason is None:
         further, message = racing.further_seeds()
         if further and given_plan.spends_spared:
             # Failed trials have been retried already, with `retry_failed`.
@@ -135,7 +140,9 @@ def sweep(
         if further:
             seeds = " ".join(map(str, [*racing.seeds, *further]))
             echo(f"{message}: --resume {shlex.quote(str(run.path))} --seeds {seeds}, or --spend-spared")
-    return _result(queue, failure, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
+    if queue.lacking:
+        echo(queue.lacking)
+    return _result(queue, failure.reason, is_out_of_time=deadline is not None and time.monotonic() >= deadline)
 
 
 def _make_ready(
@@ -193,24 +200,29 @@ def frozen_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _run_in_process(
-    queue: TrialQueue, home: Path, listeners: Sequence[SweepListener], deadline: float | None
-) -> str | None:
-    """Train the queue's trials until none is left, the deadline, or all have failed for one reason, which is returned."""
-    failure = CommonFailure()
-    recording = Recording(listeners, failure)
-    while failure.reason is None and (deadline is None or time.monotonic() < deadline):
-        if (trial := queue.next()) is None:
-            break
+class _OutOfTimeError(Exception):
+    """Ends a trial in this process between two epochs."""
+
+
+def _run_in_process(queue: TrialQueue, home: Path, recording: Recording, is_over: Callable[[], bool]) -> None:
+    """Train the queue's trials until none is left, or the sweep is over."""
+
+    def report(trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+        recording.reported(trial, metrics)
+        # Its checkpoint is written, from which a resumed sweep continues.
+        if is_over() and not trial.is_finished:
+            raise _OutOfTimeError
+
+    while not is_over() and (trial := queue.next()) is not None:
         error = trial.folder / ERROR_FILE
         error.unlink(missing_ok=True)
         recording.started(trial)
-        run_trial(queue.run.experiment_of(trial), trial.folder, home, [], partial(recording.reported, trial))
+        with contextlib.suppress(_OutOfTimeError):
+            run_trial(queue.run.experiment_of(trial), trial.folder, home, [], partial(report, trial))
         if file_exists(error):
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
-            recording.ended(trial)
-    return failure.reason
+            recording.ended(trial, is_over=True)
 
 
 def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:

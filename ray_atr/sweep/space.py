@@ -82,7 +82,7 @@ class Uniform:
         return self.low, self.high, self.low + (self.high - self.low) / math.pi
 
     def __str__(self) -> str:
-        return f"{name_of(type(self))}({self.low:g},{self.high:g})"
+        return f"{name_of(type(self))}({_number(self.low)},{_number(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class QUniform(Uniform):
         return _rounded(self.low + number * self.step)
 
     def __str__(self) -> str:
-        return f"{name_of(type(self))}({self.low:g},{self.high:g},{self.step:g})"
+        return f"{name_of(type(self))}({_number(self.low)},{_number(self.high)},{_number(self.step)})"
 
 
 Dimension = Grid | Uniform
@@ -145,9 +145,19 @@ FORMS = (
 
 
 def _written(value: Any) -> str:
+    """A value of a grid as `_values` reads it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"'{value}'" if isinstance(value, str) and "," in value else str(value)
+    if not isinstance(value, str) or (
+        value and value == value.strip() == _plain(value) and not set(value) & set(",'\"")
+    ):
+        return str(value)
+    return f'"{value}"' if "'" in value else f"'{value}'"
+
+
+def _number(value: float) -> str:
+    """An end of a range with all of its digits, and no more."""
+    return f"{value:g}" if not isinstance(value, int) and float(f"{value:g}") == value else str(value)
 
 
 def _rounded(number: float) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_atr.common.override import as_typed, flatten, override
+from ray_atr.common.settings import counted
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
 from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.experiment import Experiment
@@ -85,6 +86,16 @@ class TrialQueue:
         """Number of trials of the plan; None for a search that runs until its time is over."""
         num_points = len(self.entries) if self._is_exhausted else self.plan.num_points
         return None if num_points is None else max(num_points, len(self.entries)) * max(len(self.plan.seeds), 1)
+
+    @property
+    def lacking(self) -> str:
+        """A line for a search that has no more points, though more were asked for; else empty."""
+        if not self._is_exhausted or self.plan.num_points is None or len(self.entries) >= self.plan.num_points:
+            return ""
+        points = counted(len(self.entries), "point")
+        return (
+            f"--trials {self.plan.num_points}: the space has {points}; --search {self.plan.search.name} found no more"
+        )
 
     @property
     def num_unproposed(self) -> int:

@@ -16,11 +16,11 @@ from typing import Any
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.common.storage import file_exists, write_text
-from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
-from ray_atr.sweep.trial_queue import TrialQueue, status_of
+from ray_atr.sweep.recording import Recording
+from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_storage, remedy, run_trial, unpacked
-from ray_atr.training.run_folder import FINISHED, STOPPED, RunFolder, TrialFolder
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 TRACEBACK_FILE = "traceback.txt"
 # A file error as Python prints it; missing files and permissions have classes of their own.
@@ -37,12 +37,10 @@ def run_with_tune(
     home: Path,
     slots: int,
     scheduler: Any,
-    listeners: Sequence[SweepListener],
-    deadline: float | None,
-) -> str | None:
-    """Run the queue's trials, `slots` at a time, until there are no more or the deadline (monotonic seconds) is past. Also ends
-    when every trial so far failed for one reason, which is returned.
-    """
+    recording: Recording,
+    is_over: Callable[[], bool],
+) -> None:
+    """Run the queue's trials, `slots` at a time, until there are no more or the sweep is over."""
     from ray import tune
 
     # Tune's console would repeat the listeners' lines, and print a failure with forty lines of Ray's internals.
@@ -55,11 +53,6 @@ def run_with_tune(
     # A final report has the metrics of the test split, not those that a scheduler compares.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     run, plan = queue.run, queue.plan
-    failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
-
-    def is_over() -> bool:
-        return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
-
     shown = [goal.metric for goal in plan.goals]
     trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
@@ -74,7 +67,7 @@ def run_with_tune(
         run_config=tune.RunConfig(
             name=f"tune-{time.strftime('%Y%m%d-%H%M%S')}",
             storage_path=ray_storage(run.path),
-            callbacks=[_recorder(run, Recording(listeners, failure), is_over)],
+            callbacks=[_recorder(run, recording, is_over)],
             stop=_stopper(is_over),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
@@ -92,7 +85,6 @@ def run_with_tune(
         if cause is not None:
             raise cause from None
         raise
-    return failure.reason
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:

@@ -25,6 +25,10 @@ PARTIAL = override(Experiment(), {"objective": "m_ltm_pot"})
         (" loguniform( 1e-4 , 1e-2 ) ", LogUniform(1e-4, 1e-2)),
         ("quniform(0,1,0.25)", QUniform(0.0, 1.0, 0.25)),
         ("randint(1,20)", RandInt(1, 20)),
+        ("randint(1000,12345678)", RandInt(1000, 12_345_678)),
+        ("uniform(0.12345678,1)", Uniform(0.12345678, 1.0)),
+        ("quniform(0,1,0.00390625)", QUniform(0.0, 1.0, 2.0**-8)),
+        ("choice('1','true',' a',\"it's\")", Choice(("1", "true", " a", "it's"))),
     ],
 )
 def test_a_dimension_is_read_and_written_as_it_is_typed(text: str, dimension: object) -> None:

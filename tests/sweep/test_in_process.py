@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ray_atr.sweep import SEARCHES, SweepPlan, sweep
+from ray_atr.common.storage import write_text
+from ray_atr.sweep import SEARCHES, SweepListener, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.ray_train import ERROR_FILE
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 from tests.support.tiny import tiny
 
@@ -76,3 +81,61 @@ def test_the_points_of_a_list_are_all_to_do_when_time_is_over(home: Path) -> Non
     points = [{"data.noise.ratio": ratio, "seed": 0} for ratio in (0.0, 0.2, 0.4)]
     result = sweep(run, SweepPlan(FixedPoints(points), hours=1e-9), home, use_ray=False, echo=lambda message: None)
     assert (result.finished, result.num_left, result.is_out_of_time) == ([], 3, True)
+
+
+def test_a_trial_that_runs_when_time_is_over_ends_with_its_epoch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed sweep goes on as if there had been no limit."""
+    experiment = tiny(home / "tones", train__epochs=3, scaling__workers=0, scaling__ray_data=False)
+    runs = [RunFolder.create(home / name, experiment, {"name": "test"}) for name in ("limited", "whole")]
+
+    class Clock(SweepListener):
+        now = 0.0
+
+        def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
+            self.now = 7200.0
+
+    clock = Clock()
+    monkeypatch.setattr("ray_atr.sweep.run_trials.time", SimpleNamespace(monotonic=lambda: clock.now))
+    plan = SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}]), hours=1.0)
+    result = sweep(runs[0], plan, home, use_ray=False, listeners=[clock], echo=lambda message: None)
+    assert (result.is_out_of_time, result.num_left) == (True, 2)
+    first, second = runs[0].trials()
+    assert [(trial.describe()["status"], len(trial.epochs())) for trial in (first, second)] == [
+        ("pending", 1),
+        ("pending", 0),
+    ]
+    for run in runs:
+        assert len(sweep(run, [{"seed": 0}, {"seed": 1}], home, use_ray=False, echo=lambda message: None).finished) == 2
+    for limited, whole in zip(*(run.trials() for run in runs), strict=True):
+        assert [row.validation for row in limited.epochs()] == [row.validation for row in whole.epochs()]
+
+
+def test_a_sweep_with_a_result_is_not_ended_by_one_reason_of_the_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
+    run = RunFolder.create(home / "failing", experiment, {"name": "test"})
+    points = [{"seed": seed} for seed in range(5)]
+    assert len(sweep(run, points[:1], home, use_ray=False, echo=lambda message: None).finished) == 1
+    monkeypatch.setattr(
+        "ray_atr.sweep.run_trials.run_trial", lambda trial, folder, *_: write_text(folder / ERROR_FILE, "no data")
+    )
+    result = sweep(run, points, home, use_ray=False, echo=lambda message: None)
+    assert (len(result.failed), result.common_failure) == (4, None)
+
+
+def test_a_search_says_that_its_space_has_no_more_points(home: Path) -> None:
+    experiment = tiny(home / "tones", train__epochs=1, scaling__workers=0, scaling__ray_data=False)
+    space = Space.parse(["train.momentum=choice(0.5,0.9)"], experiment)
+    run = RunFolder.create(home / "small", experiment, {"name": "test"})
+    goals = (Goal(experiment.evaluation.select_by),)
+    for number, words in ((2, []), (5, ["--trials 5: the space has 2 points; --search optuna found no more"])):
+        lines: list[str] = []
+        sweep(
+            run,
+            SweepPlan(SEARCHES["optuna"](space, goals), (0,), number, goals=goals),
+            home,
+            use_ray=False,
+            echo=lines.append,
+        )
+        assert [line for line in lines if "--trials" in line] == words

@@ -150,7 +150,8 @@ def _open(uri: str) -> MlflowClient:
         client.search_experiments(max_results=1)
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error).partition("\n")[0]
-        remedy = "move it away, and a new one is made"
+        is_locked = "database is locked" in reason
+        remedy = "another process uses it" if is_locked else "move it away, and a new one is made"
         raise ConnectionError(f"the database cannot be opened ({reason}); {remedy}") from None
     return client
 

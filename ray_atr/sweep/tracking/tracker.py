@@ -18,6 +18,7 @@ from ray_atr.common.lock import user_name
 from ray_atr.common.override import as_typed
 from ray_atr.common.redaction import redact
 from ray_atr.common.storage import Location, entries_in, fetched, file_exists, locate, read_json, read_text, write_json
+from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.tracking.names import in_mlflow, summary_name, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
@@ -70,8 +71,8 @@ RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
 
-class Tracker:
-    """Copies a run folder into MLflow as it grows. Held by the controller alone; it can be pickled.
+class Tracker(SweepListener):
+    """Copies a run folder into MLflow as it grows. Held by the controller alone.
 
     No method raises when MLflow cannot be reached or refuses: training continues, the results stay in the run folder, one
     warning is logged, and the next update (at the earliest after `RETRY_SECONDS`) sends what was missed. Each method
@@ -100,10 +101,6 @@ class Tracker:
         self._connection: _Connection | None = None
         self._monitor: SystemMetricsMonitor | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The client holds connections; another process looks up its runs again.
-        return {**self.__dict__, "_connection": None, "_monitor": None}
-
     def start_sweep(self) -> str | None:
         """Find or make the parent run and mark it running; its run id, or None while MLflow is away."""
         run_id = self._attempt(lambda connection: connection.start())
@@ -114,6 +111,9 @@ class Tracker:
     def update_trial(self, trial_id: str) -> bool:
         """Send what MLflow lacks of one trial: settings, epochs, final metrics, status. Call after its files changed."""
         return self._attempt(lambda connection: connection.send_trial(trial_id)) is not None
+
+    def trial_changed(self, trial: TrialFolder) -> None:
+        self.update_trial(trial.trial_id)
 
     def finish_sweep(self, *, is_complete: bool = True) -> bool:
         """Send what is missing of every trial and the report, and end the parent run.
