@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import itertools
 import math
 from pathlib import Path
 
@@ -13,8 +14,17 @@ from ray_atr.data import features
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
-from ray_atr.data.frame_statistics import BAND_GROUPS, LEAST_POWER, OCTAVES, frame_statistics
+from ray_atr.data.frame_statistics import BAND_GROUPS, CEPSTRA, LEAST_POWER, OCTAVES, frame_statistics
 from tests.data.test_windows import make_set
+
+
+def means(rows: list[list[float]]) -> list[float]:
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def deviations(rows: list[list[float]]) -> list[float]:
+    squares = [[(value - mean) ** 2 for value, mean in zip(row, means(rows), strict=True)] for row in rows]
+    return [math.sqrt(value) for value in means(squares)]
 
 
 @pytest.mark.parametrize(("frames", "bands"), [(150, 64), (30, 5), (1, 20)])
@@ -22,9 +32,20 @@ def test_statistics_are_those_of_loops(frames: int, bands: int) -> None:
     values = np.random.default_rng(0).standard_normal((frames, bands)).cumsum(axis=0)
     found = frame_statistics(values.astype(np.float32)).tolist()
     level = [sum(values[:, f]) / frames for f in range(bands)]
-    spread = [math.sqrt(sum((v - level[f]) ** 2 for v in values[:, f]) / frames) for f in range(bands)]
-    assert found[:bands] == pytest.approx(level, abs=1e-3)
-    assert found[bands : 2 * bands] == pytest.approx(spread, abs=1e-3)
+    number = min(bands, CEPSTRA)
+    cepstra = [
+        [
+            math.sqrt((1 if c == 0 else 2) / bands)
+            * sum(v * math.cos(math.pi * c * (2 * f + 1) / (2 * bands)) for f, v in enumerate(row))
+            for c in range(number)
+        ]
+        for row in values
+    ]
+    loudness = [sum(row) / bands for row in values]
+    loud = [row for row, value in zip(cepstra, loudness, strict=True) if value >= sum(loudness) / frames]
+    changes = [[0.0] * number] + [[b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(cepstra)]
+    parts = [means(cepstra), deviations(cepstra), means(loud), deviations(loud), deviations(changes)]
+    assert found[: 5 * number] == pytest.approx([value for part in parts for value in part], abs=1e-3)
     groups = min(bands, BAND_GROUPS)
     length = max(frames, 128)
     expected = []
@@ -41,7 +62,15 @@ def test_statistics_are_those_of_loops(frames: int, bands: int) -> None:
                     turned = sum(one * cmath.exp(-2j * math.pi * k * t / length) for t, one in enumerate(course))
                     powers.append(abs(turned) ** 2 / frames)
             expected.append(math.log(sum(powers) / len(powers) + LEAST_POWER))
-    assert found[2 * bands :] == pytest.approx(expected, abs=1e-2)
+    assert found[5 * number :] == pytest.approx(expected, abs=1e-2)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -1.7])
+def test_a_recording_that_never_changes_has_finite_statistics(value: float) -> None:
+    for frames in (1, 7, 251):
+        found = frame_statistics(np.full((frames, 64), value, np.float16))
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found[24:48], 0, atol=1e-3)
 
 
 def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(
@@ -53,7 +82,7 @@ def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(
     assert whole.holds_frames
     some = whole.statistics_of(np.array([5, 2, 5]))
     statistics = whole.statistics_of(np.arange(8))
-    assert statistics.shape == (8, 2 * 16 + OCTAVES * 16)
+    assert statistics.shape == (8, 5 * 16 + OCTAVES * 16)
     np.testing.assert_array_equal(some, statistics[[5, 2, 5]])
     for row, count in enumerate(whole.num_windows.tolist()):
         found, frames = whole.features(np.full(count, row), np.arange(count))
