@@ -21,6 +21,7 @@ from ray_atr.data.shards import read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.data.stream import check_batch_size, check_parts
 from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.tower import checkpoint_of
@@ -48,7 +49,9 @@ def check_experiment(experiment: Experiment) -> None:
     data, splits = experiment.data, split_sizes(experiment)
     where = data.source if data.source == "soundscapes" else read_manifest(data.source).folder
     check_languages(experiment)
-    check_metric(experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages)
+    check_selection(
+        experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
+    )
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
@@ -372,3 +375,12 @@ def check_metric(metric: str, path: str, languages: Sequence[str], trained: Coll
         groups = ", ".join(("trained, or unseen", "mean", *languages))
         allowed = f"text_to_audio/trained/recall_at_1 and the like: {tasks}; {groups}; {measures}"
         raise refuse(path, metric, allowed, nearest(metric, names))
+
+
+def check_selection(metric: str, path: str, languages: Sequence[str], trained: Collection[str] | None = None) -> None:
+    """ValueError for a metric that cannot choose the best epoch: one that a validation lacks, or one whose larger value is not
+    better.
+    """
+    check_metric(metric, path, languages, trained)
+    if not measure(Metric.parse(metric).name).is_higher_better:
+        raise refuse(path, metric, "a metric whose larger value is better, such as recall_at_1")

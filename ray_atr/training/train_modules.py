@@ -26,7 +26,7 @@ from ray_atr.objectives import Embeddings, Objective
 from ray_atr.objectives.pairs.learned import LearnedParameters
 from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 from ray_atr.training.checkpoint import Progress
-from ray_atr.training.checks import check_metric
+from ray_atr.training.checks import check_selection
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import check_finite, nothing_compared
@@ -122,7 +122,7 @@ def train(
     if not clip_norm >= 0:
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
-        check_metric(select_by, "select_by", data.languages)
+        check_selection(select_by, "select_by", data.languages)
     model = _Model(audio, text, objective, _example(audio, data))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)

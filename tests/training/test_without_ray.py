@@ -171,6 +171,8 @@ def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
         ("text_to_audio/eng/recall_at_3", "did you mean text_to_audio/eng/recall_at_"),
         ("text_to_audio/deu/recall_at_1", "trained, or unseen, mean, eng, fra; "),
         ("recall", "text_to_audio/trained/recall_at_1"),
+        ("text_to_audio/eng/median_rank", "whose larger value is better"),
+        ("text_to_audio/eng/queries", "whose larger value is better"),
     ):
         with pytest.raises(ValueError, match=f"evaluation.select_by: got '{wrong}'; allowed .*{hint}"):
             check_experiment(tiny(home / "tones", evaluation__select_by=wrong))
