@@ -248,10 +248,15 @@ def record_data(run: RunFolder, prepared: Sequence[Prepared]) -> None:
     """Note names and manifest hashes of the data sets in sweep.json; ValueError if one is not what it was before."""
     info = run.info
     recorded = hashes_of(info)
-    # Commas separate the names in sweep.json.
-    hashes = {inputs.data.rstrip("/").rsplit("/", 1)[-1].replace(",", " "): inputs.data_hash for inputs in prepared}
+    hashes: dict[str, str] = {}
+    for inputs in prepared:
+        # Commas separate the names in sweep.json.
+        path, digest = inputs.data.rstrip("/").replace(",", " "), inputs.data_hash
+        name = path.rpartition("/")[2]
+        # Of several folders of one name, all but the first count by their paths.
+        hashes[name if hashes.get(name, digest) == digest else path] = digest
     for name, digest in hashes.items():
-        if recorded.get(name, digest) != digest:
+        if digest not in recorded.values() and recorded.get(name, digest) != digest:
             other = f"{name} has the hash {recorded[name]} there and {digest} now"
             raise ValueError(f"{run.path}: run on other data: {other}; start a new sweep, or restore the data")
     new = {name: digest for name, digest in hashes.items() if digest not in recorded.values()}

@@ -84,3 +84,19 @@ def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
     assert hashes_of(run.info).keys() == {"tones", "rain", "clips  v2"}
     with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
         record_data(run, [prepared("123")])
+
+
+def test_two_data_sets_in_folders_of_one_name_are_both_recorded(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+    first, second = (
+        Prepared(data=f"s3://{bucket}/tones", data_hash=digest, features=tmp_path, tokenizer=None, home=tmp_path)
+        for bucket, digest in (("a", "abc"), ("b", "def"))
+    )
+    record_data(run, [first, second])
+    assert hashes_of(run.info) == {"tones": "abc", "s3://b/tones": "def"}
+    # A resumed sweep prepares the sets of the trials that are left.
+    record_data(run, [second])
+    record_data(run, [first])
+    assert hashes_of(run.info) == {"tones": "abc", "s3://b/tones": "def"}
+    with pytest.raises(ValueError, match="run on other data: tones has the hash abc there and 123 now"):
+        record_data(run, [dataclasses.replace(second, data_hash="123")])
