@@ -171,6 +171,26 @@ def test_an_estimator_goes_on_bit_for_bit_and_finds_its_clips_in_another_order(n
         torch.testing.assert_close(resumed.tables[key][place], table, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("name", list(CORRESPONDENCES))
+def test_a_checkpoint_changes_nothing_of_pairs_that_come_again_in_the_epoch(name: str, world: World) -> None:
+    """As where a part of the data has a weight above 1."""
+    saved, unsaved = (method(name).estimator(world.pairs()) for _ in range(2))
+    (rows, slots), estimates = world.batches(3)[0], []
+    for estimator in (saved, unsaved):
+        world.train(estimator, 3)
+        estimator.begin_epoch(3)
+        for moved in (0.0, 0.3):
+            comparison = world.comparison(rows, slots)
+            comparison = dataclasses.replace(comparison, v=functional.normalize(comparison.v + moved, dim=-1))
+            estimates.append(estimator.for_batch(rows, slots)(comparison).sample_weight)
+            if estimator is saved:
+                estimator.state_dict()
+    for one, other in zip(estimates[:2], estimates[2:], strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def test_a_checkpoint_of_other_clips_is_refused(world: World) -> None:
     state = method("small_loss").estimator(world.pairs()).state_dict()
     others = TrainingPairs(clip_ids=["a stranger", *world.ids[1:]], slots=J, languages=K)
