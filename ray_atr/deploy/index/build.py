@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import shlex
 import time
@@ -287,8 +289,10 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
             return True
         return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
 
-    known = sum(map(is_known, archive.sounds()))
-    if known < LEAST_SHARED * len(earlier):
+    # No more than these are looked for, as each may have to be read.
+    needed = math.ceil(LEAST_SHARED * len(earlier))
+    known = len(list(itertools.islice(filter(is_known, archive.sounds()), needed)))
+    if known < needed:
         allowed = f"{place} at its new place: this one has {known} of its {counted(len(earlier), 'sound')}"
         raise refuse(
             "--audio", archive.place, f"{allowed}; make an index of another archive with `ray-atr index build`"
