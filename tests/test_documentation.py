@@ -86,6 +86,9 @@ def test_an_option_is_broken_neither_after_its_hyphens_nor_a_name_in_a_table_but
     assert breaks("<td><code>train.rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>") == (
         "<td><code>train.<wbr>rate</code> a.b <code>a.json</code></td><p><code>a.b</code></p>"
     )
+    assert breaks("<pre><span></span><code>run \\\n    it\n</code></pre>") == (
+        '<pre><span></span><code><span class="line">run \\</span>\n<span class="line">    it</span>\n</code></pre>'
+    )
 
 
 def test_the_site_has_every_page() -> None:
