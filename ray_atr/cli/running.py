@@ -392,7 +392,6 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
         seeds=tuple(sorted(seeds)),
         num_points=info.get("trials") if options.trials is None else options.trials,
         hours=options.hours,
-        goals=goals,
         scheduler=scheduler,
         spends_spared=_spends_spared(options, info),
     )

@@ -98,9 +98,7 @@ class Estimate:
         return lines + [f"  would fail: {words}" for words in self.failed]
 
 
-def estimate(
-    base: Experiment, plan: SweepPlan, home: Path, run_folder: Location, *, echo: Echo = print
-) -> Estimate:
+def estimate(base: Experiment, plan: SweepPlan, home: Path, run_folder: Location, *, echo: Echo = print) -> Estimate:
     """Prepare the data of a plan, then measure its kinds of trials. Only the prepared data stay on disk.
 
     `run_folder` is where the sweep would write, and need not exist.

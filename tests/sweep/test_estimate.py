@@ -95,7 +95,9 @@ def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path:
 def test_trials_share_the_weights_of_frozen_towers_on_the_disk_of_the_home(home: Path, tmp_path: Path) -> None:
     frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
     base, plan = tiny(home / "tones", train__epochs=1, **frozen), SweepPlan(FixedPoints([{"seed": 0}]))
-    weights = sum(file.stat().st_size for file in prepare(base, home, use_ray=False, echo=silent).frozen_weights.values())
+    weights = sum(
+        file.stat().st_size for file in prepare(base, home, use_ray=False, echo=silent).frozen_weights.values()
+    )
     disk = {}
     for place in (tmp_path / "runs" / "new", UPath("memory://runs/new")):
         (disk[is_local(place)],) = estimate(base, plan, home, place, echo=silent).disk
