@@ -189,12 +189,14 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
     return texts if blanks else list(filter(None, texts))
 
 
-def texts_by_language(value: Mapping[str, Any], at: str) -> dict[str, list[str]]:
-    """The texts of an object by language, each one or a list of them, empty in the place of a blank one.
-
-    ValueError for a language that is none, or is there twice.
+def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] | None:
+    """The texts of the object by language in `captions` or `caption`, each one or a list of them, empty in the place of a blank
+    one; None if the row has no such object. ValueError for a language that is none, or is there twice.
     """
-    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in value.items()}
+    found = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
+    if found is None:
+        return None
+    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in found.items()}
     cells = {code: cell for code, cell in cells.items() if any(cell)}
     # Checked without the blanks, which say where a sentence has no translation.
     check_captions({code: list(filter(None, cell)) for code, cell in cells.items()}, at)
