@@ -24,7 +24,7 @@ from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Remark, read_location
+from ray_atr.workshop.importing.sources.source import Remark, list_files, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
 from tests.support.clips_on_disk import tone, write_tone
@@ -251,6 +251,20 @@ def test_a_row_that_is_not_right_is_placed_once(tmp_path: Path, row: dict[str, s
         one for one in TableSource(source=str(root), drop_bad_rows=True).entries() if isinstance(one, Skipped)
     )
     assert dropped.reason.startswith(says)
+
+
+@pytest.mark.parametrize("kind", [TableSource, HuggingFace])
+def test_a_folder_may_hold_data_sets_that_were_imported_from_it(tmp_path: Path, kind: type[Source]) -> None:
+    source = kind(source=str(make_folder(tmp_path / "in")))
+    if kind is HuggingFace:
+        pq.write_table(audio_table(["a.wav"], text=["x"]), tmp_path / "in" / "train-00000.parquet")
+    first = import_data_set(source, tmp_path / "in" / "sets" / "one")
+    # The same import again is the data set that is there, and another one reads what the first read.
+    assert import_data_set(source, tmp_path / "in" / "sets" / "one") == first
+    assert import_data_set(source, tmp_path / "in" / "two").hash == first.hash
+    # Files of these names that are no data set are the user's.
+    (tmp_path / "in" / "two" / "manifest.json").unlink()
+    assert f"two/{first.shards[0].file}" in list_files(tmp_path / "in")
 
 
 def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
