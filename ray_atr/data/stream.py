@@ -201,7 +201,7 @@ def stream(
             plan.epoch,
             step,
             rows,
-            features.drawn_windows(rows, seed, plan.epoch, windows, plan.names and plan.names[step]),
+            features.drawn_windows(rows, seed, plan.epoch, windows, plan.names[step] if plan.names else None),
         )
         for number, plan in enumerate(plans)
         for step, rows in enumerate(plan.rows)

@@ -57,7 +57,7 @@ KINDS: Mapping[type, tuple[str, ...]] = {
     dict: ("data", "code", "fixed", "scaling"),
 }
 """What entries of `sweep.json` are, which someone may have changed."""
-KIND_NAMES = {str: "a text", list: "a list", dict: "an object"}
+KIND_NAMES: Mapping[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True)
