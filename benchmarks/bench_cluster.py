@@ -104,7 +104,7 @@ def sweep_on(options: argparse.Namespace) -> None:
     """Run the simulated trials and print what they took."""
     experiment = override(Experiment(), {"scaling.workers": 0, "scaling.cpus_per_worker": 1})
     space = Space.parse(["train.learning_rate=loguniform(1e-5,1e-2)"], experiment)
-    plan = SweepPlan(SEARCHES["random"](space, (Goal(RECALL),), 0), (), options.trials, goals=(Goal(RECALL),))
+    plan = SweepPlan(SEARCHES["random"](space, (Goal(RECALL),), 0), (), options.trials)
     tune_bridge.run_in_tune = simulated(options.epochs)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", experiment, {"name": "simulated"})

@@ -63,7 +63,7 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
     drawn = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", Experiment(), {"name": "simulated"})
-        plan = SweepPlan(search_of(name, trials), (), trials, goals=(GOAL,))
+        plan = SweepPlan(search_of(name, trials), (), trials)
         opened[0], began = 0, time.process_time()
         queue = TrialQueue(run, plan, lambda point: None)
         prepared = time.process_time() - began

@@ -5,7 +5,6 @@ imported when they are first used, so that `import ray_atr` costs nothing.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +38,10 @@ __all__ = sorted([*_WHERE, "__version__", "objectives"])
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return importlib.metadata.version("ray_atr")
+        # Not above: it would be most of what `ray-atr` imports before it can answer Ctrl-C.
+        from importlib.metadata import version
+
+        return version("ray_atr")
     if name == "objectives":
         return importlib.import_module("ray_atr.objectives")
     if name in _WHERE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +12,7 @@ import pytest
 
 from ray_atr.common.override import describe, flatten, override, with_absolute_paths
 from ray_atr.common.settings import Settings, setting
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import Experiment, ScalingSettings, TrainSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,26 @@ def test_no_setting_of_the_experiment_is_infinite() -> None:
     for path, value in itertools.product(numbers, ("inf", "-inf", "nan")):
         with pytest.raises(ValueError, match=rf"{path}: got -?{value.strip('-')}; allowed \S+"):
             override(Experiment(), {path: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        (
+            TrainSettings,
+            {"learning_rate": "fast"},
+            "learning_rate: got 'fast'; allowed float | Literal['auto'] (0, inf)",
+        ),
+        (TrainSettings, {"epochs": "3"}, "epochs: got '3'; allowed int [1, inf)"),
+        (ScalingSettings, {"ray_data": "Literal"}, "ray_data: got 'Literal'; allowed bool | Literal"),
+        (Tree, {"is_quick": "yes"}, "is_quick: got 'yes'; allowed bool"),
+        (Tree, {"objective": "moved"}, "objective: got 'moved'; allowed Objective one of plain, moved"),
+    ],
+)
+def test_a_word_is_no_number_from_python(kind: type[Settings], values: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        kind(**values)
+    assert ScalingSettings(share_losses_from="auto", ray_data="auto", workers="2:4").workers == "2:4"
 
 
 def test_what_is_allowed_beside_numbers_is_said() -> None:

@@ -265,6 +265,21 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_while_a_folder_is_written_is_told_by_the_final_name(tmp_path: Path) -> None:
+    full = errno.ENOSPC, os.strerror(errno.ENOSPC)
+    for name in (("audio", "frozen.safetensors"), (), None):
+        with pytest.raises(OSError, match="No space left") as error, atomic_folder(tmp_path / "best") as aside:
+            raise OSError(*full) if name is None else OSError(*full, str(aside.joinpath(*name)))
+        assert error.value.filename == str(tmp_path.joinpath("best", *(name or ())))
+    # Another file's error, and one of a connection, say what they are of.
+    with pytest.raises(FileNotFoundError) as missing, atomic_folder(tmp_path / "best"):
+        (tmp_path / "source").read_bytes()
+    assert missing.value.filename == str(tmp_path / "source")
+    with pytest.raises(ConnectionResetError) as reset, atomic_folder(tmp_path / "best"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    assert reset.value.filename is None
+
+
 @pytest.mark.parametrize("call", ["replace", "fsync", "open"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_failing_disk_is_told_by_the_final_name(
@@ -290,7 +305,7 @@ def test_a_failing_disk_is_told_by_the_final_name(
 
     with pytest.raises(OSError, match="Input/output error") as error:
         write()
-    assert Path(str(error.value.filename)) in (target, target.parent)
+    assert Path(str(error.value.filename)) in (target, target / "b", target.parent)
     assert (error.value.errno, error.value.filename2) == (errno.EIO, None)
 
 

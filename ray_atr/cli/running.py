@@ -71,7 +71,8 @@ def run_plan(
     resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:
-        print(*estimate(experiment, plan, home(), echo=echo).lines(experiment), sep="\n")
+        found = estimate(experiment, plan, home(), locate(_folder_of(name, options)), echo=echo)
+        print(*found.lines(experiment), sep="\n")
         return
     last = resumed.info if resumed is not None else {}
     how = replace(
@@ -280,13 +281,17 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
 def _create(
     name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, how: SweepOptions, recipe: str
 ) -> RunFolder:
-    folder = options.out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
     started = {**kept_options(how), "code": code_version(), "command": command}
     info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
-    return RunFolder.create(folder, experiment, info)
+    return RunFolder.create(_folder_of(name, options), experiment, info)
+
+
+def _folder_of(name: str, options: ExperimentOptions) -> str | Path:
+    """Where a new run writes."""
+    return options.out or home() / "runs" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _finish(
@@ -387,7 +392,6 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
         seeds=tuple(sorted(seeds)),
         num_points=info.get("trials") if options.trials is None else options.trials,
         hours=options.hours,
-        goals=goals,
         scheduler=scheduler,
         spends_spared=_spends_spared(options, info),
     )

@@ -138,7 +138,7 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
         goals = (Goal(experiment.evaluation.select_by),)
         space = Space.parse([f"{path}={text}" for path, text in space_of(method).items()], experiment)
         search = SEARCHES["optuna"](space, goals, 0, ())
-        plan = SweepPlan(search, seeds=(TUNING_SEED,), num_points=options.tune, goals=goals)
+        plan = SweepPlan(search, seeds=(TUNING_SEED,), num_points=options.tune)
         place = folder / method
         info = {"name": "tuning", **describe_plan(plan), "code": code_version(), "command": ""}
         is_begun = file_exists(place / "sweep.json")

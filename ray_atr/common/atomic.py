@@ -94,12 +94,15 @@ def _refusal_behind(error: Exception) -> int | None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` once everything is written."""
+    """A new folder to write into, which takes the place of `folder` once everything is written.
+
+    An error of the disk names the file below `folder` that would have been written, not the temporary one.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     with _folder_aside(folder) as aside:
-        yield aside
         try:
+            yield aside
             if is_synced:
                 for path in (*aside.rglob("*"), aside):
                     sync_folder(path)
@@ -108,8 +111,10 @@ def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
             if is_synced:
                 sync_folder(folder.parent)
         except OSError as error:
-            # The error names a temporary file, which is about to be removed.
-            raise OSError(error.errno, error.strerror, str(folder)) from None
+            named = str(error.filename or aside) if error.filename2 is None else str(aside)
+            if not named.startswith(str(aside)) or (error.filename is None and error.errno not in REFUSALS):
+                raise
+            raise OSError(error.errno, error.strerror, named.replace(str(aside), str(folder))) from None
 
 
 @contextlib.contextmanager

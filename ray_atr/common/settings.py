@@ -14,6 +14,7 @@ import importlib.util
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -147,10 +148,13 @@ def _bound(value: float) -> str:
 
 BOUNDS = {"above": operator.gt, "at_least": operator.ge, "below": operator.lt, "at_most": operator.le}
 LARGEST_INTEGER = 2**63 - 1  # integer settings are used in 64-bit computations
+WORD = re.compile(r"'\w+'|\w+")
+"""A name in the source text of a field's type, or a word of its `Literal`, in quotes."""
 
 
 class Settings:
-    """Base of every settings dataclass: on creation it makes paths absolute and refuses values outside the declared bounds.
+    """Base of every settings dataclass: on creation it makes paths absolute and refuses values outside the declared
+    bounds, and texts where the type has none.
 
     Subclasses are `@dataclass(frozen=True, kw_only=True)`. Their own checks go into `__post_init__` after
     `super().__post_init__()`, as `ValueError` made with `refuse`.
@@ -163,6 +167,8 @@ class Settings:
                 parts = [_absolute(part, field.metadata) for part in ((value,) if isinstance(value, str) else value)]
                 value = parts[0] if isinstance(value, str) else tuple(parts)
                 object.__setattr__(self, field.name, value)
+            if isinstance(value, str) and not {"str", repr(value)} & set(WORD.findall(str(field.type))):
+                raise refuse(field.name, value, f"{field.type} {describe_allowed(field)}".strip())
             if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
                 raise refuse(field.name, value, "integers of 64 bits")
             if not _is_allowed(value, field):

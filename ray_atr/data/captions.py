@@ -83,8 +83,15 @@ class TrainingCaptions:
                 is_true[row, slot, column] = folded(other[wanted]) in map(folded, captions)
         return is_true
 
-    def batch(self, rows: NDArray[np.int64], epoch: int, slots: NDArray[np.int64] | None = None) -> CaptionBatch:
-        """The captions of the clips at `rows` [b] in an epoch: those at `slots` [b]; None: drawn from (seed, epoch, clip_id).
+    def batch(
+        self,
+        rows: NDArray[np.int64],
+        epoch: int,
+        slots: NDArray[np.int64] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> CaptionBatch:
+        """The captions of the clips at `rows` [b] in an epoch: those at `slots` [b]; None: drawn from (seed, epoch, name), of
+        which the names are the clips' ids if there are no others.
 
         The slot is the same in every language, since caption j is the same sentence in every language; a language without a
         caption j is masked.
@@ -92,7 +99,7 @@ class TrainingCaptions:
         ids = [self.features.clip_ids[row] for row in rows]
         if slots is None:
             has = self.has_caption[rows].any(axis=2)
-            choice = sampling.integers(ids, 0, np.maximum(has.sum(axis=1), 1), self.seed, "caption", epoch)
+            choice = sampling.integers(names or ids, 0, np.maximum(has.sum(axis=1), 1), self.seed, "caption", epoch)
             # A noise index may leave out any of a clip's captions: the draw is among the others.
             slots = (has.cumsum(axis=1) > choice[:, None]).argmax(axis=1)
         owners, theirs = (part[rows, slots] for part in self.assigned)

@@ -122,12 +122,15 @@ class FeatureSet:
     def _first_windows(self) -> np.ndarray:
         return np.cumsum(self.num_windows) - self.num_windows
 
-    def drawn_windows(self, rows: np.ndarray, seed: int, epoch: int, most: int) -> np.ndarray:
-        """At most `most` windows of each clip for an epoch, [n, most]: one drawn from (seed, epoch, clip_id), the others evenly
-        after it; padded with -1.
+    def drawn_windows(
+        self, rows: np.ndarray, seed: int, epoch: int, most: int, names: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """At most `most` windows of each clip for an epoch, [n, most]: one drawn from (seed, epoch, name), the others evenly
+        after it; padded with -1. The names are the clips' ids if there are no others.
         """
         total = self.num_windows[rows]
-        drawn = sampling.integers([self.clip_ids[row] for row in rows], 0, total, seed, "window", epoch)
+        names = [self.clip_ids[row] for row in rows] if names is None else names
+        drawn = sampling.integers(names, 0, total, seed, "window", epoch)
         counts, turn = np.minimum(total, most)[:, None], np.arange(most)
         windows = (drawn[:, None] + turn * total[:, None] // counts) % total[:, None]
         return np.where(turn < counts, windows, -1)

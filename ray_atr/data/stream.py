@@ -48,10 +48,14 @@ READER_SECONDS = 60
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The steps of one epoch for one worker: `rows[step]` are the row numbers of its share of the global batch."""
+    """The steps of one epoch for one worker: `rows[step]` are the row numbers of its share of the global batch.
+
+    Where an epoch may have a clip twice, `names[step]` are other names of the clips, each of which it has once.
+    """
 
     epoch: int
     rows: list[np.ndarray]
+    names: list[list[str]] | None = None
 
 
 def steps_per_epoch(num_clips: int, batch_size: int) -> int:
@@ -193,7 +197,12 @@ def stream(
     that the pipeline is not empty at an epoch's end.
     """
     steps = [
-        (plan.epoch, step, rows, features.drawn_windows(rows, seed, plan.epoch, windows))
+        (
+            plan.epoch,
+            step,
+            rows,
+            features.drawn_windows(rows, seed, plan.epoch, windows, plan.names[step] if plan.names else None),
+        )
         for number, plan in enumerate(plans)
         for step, rows in enumerate(plan.rows)
         if number or step >= first_step

@@ -16,6 +16,7 @@ from rich.filesize import decimal
 
 from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import counted
+from ray_atr.common.storage import Location, is_local
 from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.sweep.search import History, Observation, SweepPlan
 from ray_atr.sweep.space import Point
@@ -97,9 +98,10 @@ class Estimate:
         return lines + [f"  would fail: {words}" for words in self.failed]
 
 
-def estimate(base: Experiment, plan: SweepPlan, home: Path, *, echo: Echo = print) -> Estimate:
+def estimate(base: Experiment, plan: SweepPlan, home: Path, run_folder: Location, *, echo: Echo = print) -> Estimate:
     """Prepare the data of a plan, then measure its kinds of trials. Only the prepared data stay on disk.
 
+    `run_folder` is where the sweep would write, and need not exist.
     ValueError if every kind that was measured fails.
     """
     points, number = _points(plan)
@@ -129,11 +131,12 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, *, echo: Echo = prin
             shutil.rmtree(folder, ignore_errors=True)
     if not costs:
         raise ValueError(failed[0])
+    is_linked = is_local(run_folder) and _device(run_folder) == _device(home)
     of_trials = [_cost_of(experiment, costs) for experiment in experiments]
     return Estimate(
         num_trials=number,
         trials=[cost.total(experiment) for cost, experiment in zip(of_trials, experiments, strict=True)],
-        disk=[cost.disk for cost in of_trials],
+        disk=[cost.disk - (cost.linked if is_linked else 0) for cost in of_trials],
         costs=list(costs.values()),
         num_kinds=len(kinds),
         failed=failed,
@@ -171,6 +174,11 @@ def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCos
         return any(path.startswith("objective") for path in differing), len(differing)
 
     return costs[min(costs, key=distance)]
+
+
+def _device(folder: Path) -> int:
+    """The number of the file system on which a folder is, or would be."""
+    return next(path for path in (folder, *folder.parents) if path.exists()).stat().st_dev
 
 
 def span(seconds: Sequence[float]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ray_atr.common.settings import refuse
 from ray_atr.sweep.search import History, Observation, RandomSearch, SpaceSearch
 from ray_atr.sweep.space import Dimension, Grid, LogUniform, Point, QUniform, RandInt
 from ray_atr.training.run_folder import FAILED, FINISHED, STOPPED
@@ -39,6 +40,10 @@ class OptunaSearch(SpaceSearch):
 
     name: ClassVar[str] = "optuna"
     is_adaptive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.goals:
+            raise refuse("goals", self.goals, f"one or more with {self.name}")
 
     def proposals(self, history: History) -> Iterator[Point]:
         grid = self.space.grid_points()

@@ -80,6 +80,7 @@ class FixedPoints:
     """The points of a list, in its order."""
 
     points: Sequence[Mapping[str, Any]]
+    goals: tuple[Goal, ...] = ()  # the metric that a scheduler compares by
     name: ClassVar[str] = "points"
     is_adaptive: ClassVar[bool] = False
     is_finite: ClassVar[bool] = True
@@ -93,7 +94,7 @@ class SpaceSearch(ABC):
     """A search of a space; one more is a class with `proposals` and a line in `ray_atr.sweep.SEARCHES`."""
 
     space: Space
-    goals: tuple[Goal, ...] = ()  # what an adaptive search looks for
+    goals: tuple[Goal, ...] = ()  # what an adaptive search looks for; a scheduler compares by the first
     seed: int = 0  # of its draws; a search that draws nothing has no use for it
     earlier: tuple[Observation, ...] = ()
     """Points of an earlier sweep, from which an adaptive search learns."""
@@ -153,7 +154,7 @@ def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Poin
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The points of a sweep, its seeds, limits and goals."""
+    """The points of a sweep, its seeds and limits."""
 
     search: FixedPoints | SpaceSearch
     seeds: tuple[int, ...] = ()
@@ -162,8 +163,6 @@ class SweepPlan:
     """Number of points, including those in the run folder; None: as many as the search has."""
     hours: float | None = None
     """Time limit: after it no trial starts, and running ones are stopped, to be resumed."""
-    goals: tuple[Goal, ...] = ()
-    """The goals of a search; a scheduler compares by the first."""
     scheduler: str = "none"
     """One of schedulers.SCHEDULERS."""
     spends_spared: bool = False
@@ -186,7 +185,7 @@ class SweepPlan:
             return replace(self, seeds=(*self.seeds, *(seed for seed in seeds if seed not in self.seeds)))
         seeded = [{**point, "seed": seed} for seed in seeds for point in self.search.points]
         points = {point_key(point): point for point in (*self.search.points, *seeded)}
-        return replace(self, search=FixedPoints(list(points.values())))
+        return replace(self, search=replace(self.search, points=list(points.values())))
 
     def is_reference(self, point: Mapping[str, Any]) -> bool:
         """Whether a point is a reference, which is never stopped early."""
@@ -199,6 +198,11 @@ class SweepPlan:
     def experiment(self, base: Experiment, point: Mapping[str, Any]) -> Experiment:
         """The experiment of a point. ValueError for a value that is not allowed."""
         return override(base, self.overrides(base, point))
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """The goals of the search."""
+        return self.search.goals
 
     @property
     def space(self) -> Space | None:

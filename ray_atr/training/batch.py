@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -177,6 +177,7 @@ class TrainingData:
             check_batch_size(number, experiment.train.batch_size, group.size, evenly=False)
             self.steps_per_epoch = steps_per_epoch(number, experiment.train.batch_size)
         self._slots: dict[int, list[np.ndarray]] = {}
+        self._names: dict[int, list[list[str]]] = {}
 
     @cached_property
     def clip_weights(self) -> np.ndarray | None:
@@ -208,6 +209,7 @@ class TrainingData:
             for epoch, batches in groupby(read, key=lambda batch: batch.epoch):
                 yield epoch, map(self._batch, batches)
                 self._slots.pop(epoch, None)
+                self._names.pop(epoch, None)
 
     def _order(self, epoch: int) -> EpochOrder:
         settings, data = self.experiment.train, self.experiment.data
@@ -217,8 +219,10 @@ class TrainingData:
         }  # fmt: skip
         if self._weights is not None:
             chosen = weighted(self._samples, self._parts, self._weights, self.experiment.seed, epoch)
-            order = training_plan(numbered([self._samples[sample] for sample in chosen.tolist()]), **shared)
-            order = EpochOrder(epoch=epoch, rows=[chosen[part] for part in order.rows])
+            names = numbered([self._samples[sample] for sample in chosen.tolist()])
+            order = training_plan(names, **shared)
+            self._names[epoch] = [[names[place] for place in part.tolist()] for part in order.rows]
+            order = EpochOrder(epoch, [chosen[part] for part in order.rows], self._names[epoch])
         elif self._groups is None:
             order = training_plan(self._samples, **shared)
         else:
@@ -228,15 +232,17 @@ class TrainingData:
             return order
         rows, slots = self._pairs
         self._slots[epoch] = [slots[chosen] for chosen in order.rows]
-        return EpochOrder(epoch=epoch, rows=[rows[chosen] for chosen in order.rows])
+        return replace(order, rows=[rows[chosen] for chosen in order.rows])
 
     def _batch(self, read: FeatureBatch) -> Batch:
         experiment = self.experiment
         slots = self._slots[read.epoch][read.step] if self._slots else None
-        captions = self.captions.batch(read.rows, read.epoch, slots)
         clip_ids = [self.features.clip_ids[row] for row in read.rows]
-        # Random draws are by sample: two captions of a clip are two samples.
+        # Random draws are by sample: two captions of a clip are two samples, and so is a clip that an epoch has twice.
         names = clip_ids if slots is None else [_sample_name(*sample) for sample in zip(clip_ids, slots, strict=True)]
+        if self._names:
+            names = self._names[read.epoch][read.step]
+        captions = self.captions.batch(read.rows, read.epoch, slots, names)
         audio_inputs = [names[clip] for clip in read.clips.tolist()]
         augment, seed = experiment.model.augment, experiment.seed
         augmented, blank = spec_augment(read.features, read.frames, augment, audio_inputs, seed, read.epoch)

@@ -51,6 +51,13 @@ DROPPED = "dropped"
 """The key, in a trial.json, of the evidence by which a race dropped the trial's point."""
 LAST, BEST = "last", "best"
 """A trial's checkpoints: everything needed to resume, and the retriever of the best validation epoch."""
+KINDS: Mapping[type, tuple[str, ...]] = {
+    str: ("name", "command"),
+    list: ("varied", "seeds", "points", "maximize", "minimize", "earlier", "granted_seeds", "race_seeds"),
+    dict: ("data", "code", "fixed", "scaling"),
+}
+"""What entries of `sweep.json` are, which someone may have changed."""
+KIND_NAMES: Mapping[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True)
@@ -322,9 +329,10 @@ class RunFolder:
         space = content.get("space") or {}
         if not isinstance(space, dict) or not isinstance(space.get("objective", ""), str | list):
             raise refuse(f"{file}: space", space, "what each varied setting takes, by its path")
-        for part in ("name", "command"):
-            if not isinstance(content.get(part, ""), str):
-                raise refuse(f"{file}: {part}", content[part], "a text")
+        for kind, parts in KINDS.items():
+            for part in parts:
+                if not isinstance(content.get(part, kind()), kind):
+                    raise refuse(f"{file}: {part}", content[part], KIND_NAMES[kind])
         return dict(redact_values(content))
 
     def update_info(self, **changes: Any) -> None:

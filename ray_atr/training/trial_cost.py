@@ -66,6 +66,8 @@ class TrialCost:
     """`start`, `step`, `first refresh`, `epoch's begin`, `epoch's end`, `validation`, `checkpoint`, `end`."""
     disk: int = 0
     """Bytes of a trial's folder at its end."""
+    linked: int = 0
+    """Bytes of them that on the disk of the home are links to its caches: the weights of frozen towers whose vectors are read."""
     memory: int = 0
     """Bytes of this process at its peak, Python and all libraries included."""
     gpu_memory: int = 0
@@ -173,6 +175,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         state.memory.close()
     cost.disk = _bytes(folder) + (VERSIONS_KEPT - 1) * _bytes(folder / "knowledge")
     cost.disk += (experiment.train.epochs - 1) * _bytes(folder / TRAJECTORY)
+    cost.linked = sum(file.stat().st_size for file in prepared.frozen_weights.values())
     cost.memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cost.gpu_memory = torch.cuda.max_memory_allocated(group.device) if is_on_gpu else 0
     return cost

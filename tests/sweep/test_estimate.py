@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from upath import UPath
 
 from ray_atr.cli.experiment_options import SweepOptions
 from ray_atr.cli.running import run_plan
 from ray_atr.common.override import override
+from ray_atr.common.progress import silent
+from ray_atr.common.storage import is_local
 from ray_atr.sweep import SEARCHES, FixedPoints, Goal, SweepPlan
 from ray_atr.sweep import estimate as estimating
 from ray_atr.sweep.estimate import duration, estimate, kind_of
 from ray_atr.sweep.space import Space
+from ray_atr.training.inputs import prepare
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
 from tests.support.tiny import tiny
@@ -52,7 +56,7 @@ def test_trials_that_cost_the_same_are_measured_once(
         for noise in (0.0, 0.4)
         for seed in (0, 1)
     ]
-    found = estimate(base, SweepPlan(FixedPoints(points)), home, echo=lambda line: None)
+    found = estimate(base, SweepPlan(FixedPoints(points)), home, tmp_path, echo=lambda line: None)
     assert measured == [("contrastive", 0.0), ("sigmoid", 0.0)]
     assert found.failed == ["triplet noise=0 seed=0: no such thing"]
     # Two steps an epoch, three epochs; a triplet trial costs what the first measured kind does.
@@ -64,7 +68,7 @@ def test_trials_that_cost_the_same_are_measured_once(
     assert "would fail: triplet noise=0 seed=0: no such thing" in said
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], base)
     search = SEARCHES["optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),), 0)
-    found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, echo=lambda line: None)
+    found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, tmp_path, echo=lambda line: None)
     assert found.num_trials == 200
     assert found.spent.cpu == pytest.approx(200 * 6)
 
@@ -74,7 +78,7 @@ def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path:
     plan = SweepPlan(FixedPoints([{"seed": 0}]))
     before = {path for path in home.rglob("*") if "cache" not in path.parts}
     said: list[str] = []
-    found = estimate(base, plan, home, echo=said.append)
+    found = estimate(base, plan, home, tmp_path, echo=said.append)
     (cost,) = found.costs
     assert 1 <= cost.steps_measured <= cost.steps_per_epoch == 6
     assert set(cost.parts) == {"start", "step", "epoch's begin", "epoch's end", "validation", "checkpoint", "end"}
@@ -86,6 +90,19 @@ def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path:
     assert (folder / "last" / "state.pt").is_file()
     assert (folder / "best").is_dir()
     assert {path for path in home.rglob("*") if "cache" not in path.parts} == before
+
+
+def test_trials_share_the_weights_of_frozen_towers_on_the_disk_of_the_home(home: Path, tmp_path: Path) -> None:
+    frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+    base, plan = tiny(home / "tones", train__epochs=1, **frozen), SweepPlan(FixedPoints([{"seed": 0}]))
+    weights = sum(
+        file.stat().st_size for file in prepare(base, home, use_ray=False, echo=silent).frozen_weights.values()
+    )
+    disk = {}
+    for place in (tmp_path / "runs" / "new", UPath("memory://runs/new")):
+        (disk[is_local(place)],) = estimate(base, plan, home, place, echo=silent).disk
+    assert weights > 10_000
+    assert disk[True] == pytest.approx(disk[False] - weights, abs=2000)
 
 
 def test_what_costs_the_same() -> None:

@@ -190,7 +190,7 @@ def searched(home: Path) -> tuple[RunFolder, SweepPlan]:
     assert (own, explicit) == ({"train.epochs": "2"}, {"objective.pair.epsilon": "0.03"})
     experiment = override(QUICKSTART, own)
     plan = plan_search(SPACE, experiment)
-    plan = SweepPlan(plan.search, plan.seeds, plan.num_points, goals=plan.goals, fixed=explicit)
+    plan = SweepPlan(plan.search, plan.seeds, plan.num_points, fixed=explicit)
     check_plan(plan, experiment, explicit)
     return RunFolder.create(home / "run", experiment, {"name": "sweep", **describe_plan(plan)}), plan
 

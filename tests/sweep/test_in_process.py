@@ -35,7 +35,7 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], experiment)
     goals = (Goal(experiment.evaluation.select_by),)
     run = RunFolder.create(home / "interrupted", experiment, {"name": "test", "varied": list(space.dimensions)})
-    plan = SweepPlan(SEARCHES["optuna"](space, goals), (0, 1), 3, goals=goals)
+    plan = SweepPlan(SEARCHES["optuna"](space, goals), (0, 1), 3)
     # As Tune ends after Ctrl-C between two trials.
     monkeypatch.setattr("ray_atr.sweep.run_trials._run_in_process", lambda queue, *_: finish(queue.next()))
     result = sweep(run, plan, home, use_ray=False, echo=lambda message: None)
@@ -133,7 +133,7 @@ def test_a_search_says_that_its_space_has_no_more_points(home: Path) -> None:
         lines: list[str] = []
         sweep(
             run,
-            SweepPlan(SEARCHES["optuna"](space, goals), (0,), number, goals=goals),
+            SweepPlan(SEARCHES["optuna"](space, goals), (0,), number),
             home,
             use_ray=False,
             echo=lines.append,

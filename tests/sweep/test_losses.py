@@ -18,6 +18,7 @@ from ray_atr.common.atomic import remove_leftovers
 from ray_atr.common.digests import seal_folder
 from ray_atr.common.storage import atomic_file, write_json, write_lines
 from ray_atr.evaluation.report import write_report
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, make_trial_id
 from tests.support.fake_runs import write_run
 
@@ -173,6 +174,17 @@ def test_what_a_kill_leaves_is_whole(tmp_path: Path, status: str) -> None:
         described = {**json.loads((Path(str(trial.folder)) / "trial.json").read_text()), "status": status}
         write_json(trial.folder / "trial.json", {name: value for name, value in described.items() if name != "digest"})
     assert RunFolder.open(run).problems() == []
+
+
+@pytest.mark.parametrize("part", ["command", "seeds", "points", "maximize", "data", "code", "fixed", "scaling"])
+def test_an_entry_of_another_kind_is_named(tmp_path: Path, part: str) -> None:
+    """As a hand writes it that takes the digest away too."""
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+    content = {**json.loads((run.path / "sweep.json").read_text()), part: 3}
+    content.pop("digest")
+    (run.path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"sweep\.json: {part}: got 3; allowed an? (text|list|object)$"):
+        run.info  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["experiment.json", "sweep.json"])

@@ -69,9 +69,11 @@ def rows_of(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def plan_of(*seeds: int, rates: tuple[float, ...] = tuple(STRENGTH), **choices: Any) -> SweepPlan:
+def plan_of(
+    *seeds: int, rates: tuple[float, ...] = tuple(STRENGTH), goals: tuple[Goal, ...] = (), **choices: Any
+) -> SweepPlan:
     points = [{RATE: rate, "seed": seed} for rate in rates for seed in seeds]
-    return SweepPlan(FixedPoints(points), scheduler="race", **choices)
+    return SweepPlan(FixedPoints(points, goals), scheduler="race", **choices)
 
 
 def quietly(run: RunFolder, plan: SweepPlan, **options: Any) -> Any:
@@ -145,8 +147,8 @@ def test_the_seeds_of_a_race_keep_their_order_in_whichever_they_are_named_again(
     run: RunFolder, trained: list[str], tmp_path: Path
 ) -> None:
     def grid(*seeds: int) -> SweepPlan:
-        search = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.01,0.001)"], EXPERIMENT))
-        return SweepPlan(search, seeds, goals=(Goal(SELECT_BY),), scheduler="race")
+        search = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.01,0.001)"], EXPERIMENT), (Goal(SELECT_BY),))
+        return SweepPlan(search, seeds, scheduler="race")
 
     whole = RunFolder.create(tmp_path / "whole", EXPERIMENT, {"name": "sweep"})
     quietly(whole, grid(0, 1, 2))
@@ -280,11 +282,11 @@ def test_a_race_by_a_median_or_of_an_adaptive_search_is_refused() -> None:
     with pytest.raises(ValueError, match=r"evaluation.select_by: .*a mean over queries"):
         check_scheduler(plan_of(0, 1), replace(EXPERIMENT, evaluation=evaluation))
     space, goals = Space.parse([f"{RATE}=uniform(0.1,1)"], EXPERIMENT), (Goal(SELECT_BY),)
-    adaptive = SweepPlan(OptunaSearch(space, goals), (0, 1), 4, goals=goals, scheduler="race")
+    adaptive = SweepPlan(OptunaSearch(space, goals), (0, 1), 4, scheduler="race")
     with pytest.raises(ValueError, match="known from the start"):
         check_scheduler(adaptive, EXPERIMENT)
-    grid = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.2)"], EXPERIMENT))
-    check_scheduler(SweepPlan(grid, (0, 1), goals=goals, scheduler="race"), EXPERIMENT)
+    grid = GridSearch(Space.parse([f"{RATE}=grid(0.1,0.2)"], EXPERIMENT), goals)
+    check_scheduler(SweepPlan(grid, (0, 1), scheduler="race"), EXPERIMENT)
 
 
 def test_the_report_says_who_was_dropped_and_by_what(run: RunFolder, trained: list[str]) -> None:

@@ -17,7 +17,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 RECALL = Goal("text_to_audio/eng/recall_at_1")
-PLAN = SweepPlan(FixedPoints([]), goals=(RECALL,), scheduler="asha")
+PLAN = SweepPlan(FixedPoints([], (RECALL,)), scheduler="asha")
 NEW = {"train.learning_rate": 0.5}
 
 
@@ -61,7 +61,7 @@ def test_a_result_is_never_stopped(run: RunFolder) -> None:
 
 def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     recorded = record(run, "train/loss", 1, 1.0, 1.0, 1.0)
-    plan = SweepPlan(FixedPoints([]), goals=(Goal("train/loss", is_maximised=False),), scheduler="asha")
+    plan = SweepPlan(FixedPoints([], (Goal("train/loss", is_maximised=False),)), scheduler="asha")
     assert decision(make_scheduler(plan, 9, run, recorded), run, **{"epoch": 1, "train/loss": 2.0}) == "STOP"
     assert decision(make_scheduler(plan, 9, run, recorded), run, **{"epoch": 1, "train/loss": 0.5}) == "CONTINUE"
 
@@ -73,7 +73,7 @@ def test_a_harder_task_is_not_ranked_below_an_easier_one(run: RunFolder, harder:
         "objective=grid(contrastive,m_ltm)",
         "train.learning_rate=uniform(0.1,1)",
     ]
-    plan = SweepPlan(RandomSearch(Space.parse(entries, run.experiment)), (0, 1), 9, goals=(RECALL,), scheduler="asha")
+    plan = SweepPlan(RandomSearch(Space.parse(entries, run.experiment), (RECALL,)), (0, 1), 9, scheduler="asha")
     easier = {"seed": 0, "data.noise.ratio": 0.0, "objective": "contrastive"}
     scheduler = make_scheduler(plan, 9, run, record(run, RECALL.metric, 1, 0.7, 0.8, 0.9, **easier))
     bad = {"epoch": 1, RECALL.metric: 0.1}
@@ -93,8 +93,8 @@ def test_a_grid_alone_is_compared_but_for_its_data(run: RunFolder) -> None:
 
 def test_a_sweep_with_nothing_to_stop_says_so(run: RunFolder) -> None:
     def said(*entries: str, scheduler: str = "asha") -> list[str]:
-        search = GridSearch(Space.parse(entries, run.experiment))
-        return conditions_of(SweepPlan(search, (0,), goals=(RECALL,), scheduler=scheduler), run.experiment)
+        search = GridSearch(Space.parse(entries, run.experiment), (RECALL,))
+        return conditions_of(SweepPlan(search, (0,), scheduler=scheduler), run.experiment)
 
     assert "--scheduler asha ends no trial" in said("data.noise.ratio=grid(0,0.6)")[0]
     assert not said("data.noise.ratio=grid(0,0.6)", scheduler="none")
@@ -103,7 +103,7 @@ def test_a_sweep_with_nothing_to_stop_says_so(run: RunFolder) -> None:
 
 def test_trials_of_other_seeds_leave_each_others_ranking_alone(run: RunFolder) -> None:
     """A trial is stopped by its own rivals alone, however many trials of another seed were better."""
-    plan = SweepPlan(FixedPoints([]), (0, 1), goals=(RECALL,), scheduler="asha")
+    plan = SweepPlan(FixedPoints([], (RECALL,)), (0, 1), scheduler="asha")
     recorded = record(run, RECALL.metric, 1, 0.7, 0.8, 0.9, seed=1)
     recorded += record(run, RECALL.metric, 1, 0.1, 0.1, 0.1, seed=0)
     scheduler = make_scheduler(plan, 9, run, recorded)

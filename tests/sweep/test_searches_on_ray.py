@@ -50,7 +50,7 @@ def test_stopped_trials_are_recorded_as_such_and_not_repeated(home: Path) -> Non
     lines: list[str] = []
 
     def plan(num_points: int) -> SweepPlan:
-        return SweepPlan(OptunaSearch(space, (LOSS,)), (0,), num_points, goals=(LOSS,), scheduler="asha")
+        return SweepPlan(OptunaSearch(space, (LOSS,)), (0,), num_points, scheduler="asha")
 
     result = sweep(run, plan(6), home, listeners=[ConsoleProgress(4, echo=lines.append)], concurrency=1, echo=quiet)
     assert result.stopped
@@ -210,7 +210,7 @@ def test_a_killed_driver_leaves_a_sweep_that_goes_on(home: Path, tmp_path: Path)
     begun = [trial.trial_id for trial in run.trials()]
     space = Space.parse([f"{path}={text}" for path, text in run.info["space"].items()], run.experiment)
     goals = (Goal(run.experiment.evaluation.select_by),)
-    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 3, goals=goals), home, use_ray=False, echo=quiet)
+    result = sweep(run, SweepPlan(OptunaSearch(space, goals), (0,), 3), home, use_ray=False, echo=quiet)
     assert len(result.finished) == 3
     assert set(begun) <= set(result.finished)
     assert all(path.stat().st_mtime_ns == written for path, written in finished.items())

@@ -42,7 +42,7 @@ def stop(trial: TrialFolder, recall: float) -> None:
 
 def optuna(num_points: int) -> SweepPlan:
     """A search by TPE for the best recall, with one seed."""
-    return SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points, goals=(RECALL,))
+    return SweepPlan(OptunaSearch(SPACE, (RECALL,)), (0,), num_points)
 
 
 def handed_out(queue: TrialQueue) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ def test_a_warm_start_tells_optuna_what_an_earlier_sweep_found() -> None:
 
 
 def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
-    plan = SweepPlan(RandomSearch(SPACE), seeds=(0, 1), num_points=1, goals=(RECALL, SECONDS))
+    plan = SweepPlan(RandomSearch(SPACE, (RECALL, SECONDS)), seeds=(0, 1), num_points=1)
     queue = TrialQueue(run, plan, accept)
     first, second = queue.next(), queue.next()
     finish(first, recall=0.2, seconds=1)
@@ -164,7 +164,7 @@ def test_a_point_counts_with_the_mean_of_its_seeds(run: RunFolder) -> None:
 
 
 def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None:
-    plan = SweepPlan(OptunaSearch(SPACE, (RECALL,)), seeds=(0,), num_points=8, goals=(RECALL,), scheduler="asha")
+    plan = SweepPlan(OptunaSearch(SPACE, (RECALL,)), seeds=(0,), num_points=8, scheduler="asha")
     queue = TrialQueue(run, plan, accept)
     trial = queue.next()
     stop(trial, 0.1)
@@ -173,16 +173,21 @@ def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None
     assert queue.next() is not None
 
 
+def test_a_search_that_learns_needs_a_goal() -> None:
+    with pytest.raises(ValueError, match=r"goals: got \(\); allowed one or more"):
+        OptunaSearch(SPACE)
+
+
 def test_two_goals_are_searched_together(run: RunFolder) -> None:
     goals = (RECALL, SECONDS)
-    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, goals), (0,), 12, goals=goals), accept)
+    queue = TrialQueue(run, SweepPlan(OptunaSearch(SPACE, goals), (0,), 12), accept)
     for trial in iter(queue.next, None):
         finish(trial, recall=mass_of(trial), seconds=mass_of(trial))
     assert len({mass_of(trial) for trial in run.trials()}) == 12
 
 
 def test_a_metric_that_was_not_measured_is_named(run: RunFolder) -> None:
-    plan = SweepPlan(OptunaSearch(SPACE, (Goal("recall"),)), (0,), 3, goals=(Goal("recall"),))
+    plan = SweepPlan(OptunaSearch(SPACE, (Goal("recall"),)), (0,), 3)
     queue = TrialQueue(run, plan, accept)
     trial = queue.next()
     finish(trial)
@@ -240,7 +245,7 @@ def test_an_earlier_sweep_is_read_as_far_as_it_lies_in_the_space(run: RunFolder)
 
 def test_a_point_of_which_one_seed_failed_has_failed(run: RunFolder) -> None:
     """Half a point's mean says nothing of the point: a search would learn from it."""
-    plan = SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}, {"data.noise.ratio": 0.4}]), seeds=(0, 1), goals=(RECALL,))
+    plan = SweepPlan(FixedPoints([{"data.noise.ratio": 0.2}, {"data.noise.ratio": 0.4}], (RECALL,)), seeds=(0, 1))
     queue = TrialQueue(run, plan, accept)
     for trial in list(queue.trials):
         described = trial.describe()["overrides"]

@@ -134,7 +134,7 @@ def test_what_asks_for_the_next_trial_can_be_written_to_a_file(tmp_path: Path, s
     base = RECIPES["quickstart"]()
     run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
     space, goals = Space.parse(["data.noise.ratio=grid(0,0.2,0.4)"], base), (Goal("text_to_audio/eng/recall_at_1"),)
-    plan = SweepPlan(SEARCHES[search](space, goals, 0, ()), seeds=(0,), num_points=3, goals=goals)
+    plan = SweepPlan(SEARCHES[search](space, goals, 0, ()), seeds=(0,), num_points=3)
     queue = TrialQueue(run, plan, lambda point: None)
     assert queue.next() is not None
     pickle.loads(cloudpickle.dumps(_asker(queue, lambda: False)))

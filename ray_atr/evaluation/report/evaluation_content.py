@@ -176,7 +176,7 @@ def compose_page(
     if baseline:
         shared = trained_by_both(trained_before, trained)
         comparison = compare_runs(baseline, samples, trained=shared, draws=draws, level=level, seed=seed)
-        warnings = [*warnings, *_not_both_trained(compared, (trained_before, trained), list(embedded.text))]
+        own_notes += _not_both_trained(compared, (trained_before, trained), list(embedded.text))
         own_notes += _of_one_alone(compared, (baseline[0], samples[0]), titles)
     ids = clip_ids if clip_ids is not None else [str(clip) for clip in range(len(embedded.audio))]
     chosen = _choose(first.retrievals, captions, seed, named)

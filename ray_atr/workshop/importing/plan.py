@@ -180,7 +180,7 @@ def _make_plan(source: Source, captions: Sequence[str], options: Import, work: L
     if not plan.shards:
         left_out = plan.absent + plan.missing
         named = (
-            f"{counted(len(left_out), 'clip is', 'clips are')} named, the audio of none is there"
+            f"{counted(len(left_out), 'clip is', 'clips are')} named, none of which can be imported"
             if left_out
             else "no clips are named"
         )

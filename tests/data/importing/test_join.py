@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -188,19 +189,45 @@ def test_weights_say_how_often_an_epoch_has_a_part(sets: Path, joined: Manifest)
     assert sum(part_of(name) == "sea" for name in drawn) > round(0.5 * num["sea"])
 
 
+@pytest.mark.parametrize(
+    "hears", [{"model__augment__time_bands": 1}, {"model__windows": "mean", "model__audio__clip_seconds": 1.0}]
+)
+def test_a_clip_that_an_epoch_has_twice_is_drawn_anew(tmp_path: Path, hears: dict[str, object]) -> None:
+    """Another caption, another language, and bands or a window of its own."""
+    for name in ("one", "two"):
+        clips = [clip(f"{name}{n}", "train", encoded(burst(n, 3.0)), name) for n in range(8)]
+        clips.append(clip(f"{name}8", "val", encoded(burst(len(name), 3.0)), name))
+        texts = {code: tuple(f"{code} {number}" for number in range(4)) for code in ("eng", "fra")}
+        write_clips(tmp_path / name, [replace(one, captions=texts) for one in clips], name=name, licence="none")
+    joined = join_data_sets(Join(sets=(f"{tmp_path}/one", f"{tmp_path}/two"), ray="never"), tmp_path / "joined")
+    data = data_of(tmp_path / "home", joined, data__weights="one=2,two=1", objective="ml_clap", **hears)
+    _, batches = next(data.epochs(0, 0, use_ray=False))
+    drawn: dict[str, list[tuple[object, ...]]] = {}
+    for batch in batches:
+        for place, name in enumerate(batch.clip_ids):
+            captions = batch.captions.texts[place][0]
+            drawn.setdefault(name, []).append((captions, int(batch.draw[place]), batch.features[place].tolist()))
+    twice = [of for of in drawn.values() if len(of) == 2]
+    assert len(twice) >= 6
+    for part in range(3):
+        assert sum(first[part] != second[part] for first, second in twice) >= 2, part
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_weighted_batches_are_the_same_for_any_number_of_workers(sets: Path, joined: Manifest, workers: int) -> None:
     changes = {"data__weights": "sea=0.7,forest=1.3", "train__batch_size": 4}
     experiment = tiny(Path(joined.folder), **changes)
     prepared = prepared_for(experiment, sets / "home")
-    alone = TrainingData(experiment, prepared, WorkerGroup())._order(1).rows
+    alone = TrainingData(experiment, prepared, WorkerGroup())._order(1)
     shares = []
     for rank in range(workers):
         data = TrainingData(experiment, prepared, WorkerGroup())
         data.group = type("Share", (), {"rank": rank, "size": workers})()
-        shares.append(data._order(1).rows)
-    for step, rows in enumerate(alone):
-        assert rows.tolist() == [row for share in shares for row in share[step].tolist()]
+        shares.append(data._order(1))
+    assert alone.names is not None
+    for step, rows in enumerate(alone.rows):
+        assert rows.tolist() == [row for share in shares for row in share.rows[step].tolist()]
+        assert alone.names[step] == [name for share in shares for name in (share.names or [])[step]]
 
 
 def test_noise_may_be_of_some_parts_alone(sets: Path, joined: Manifest) -> None:

@@ -347,7 +347,7 @@ def test_absent_clips_do_not_count_as_unreadable(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "out")
     (tmp_path / f"Y{3:011d}.wav").unlink()
     write_tone(tmp_path / "other.wav")
-    with pytest.raises(ValueError, match="20 clips are named, the audio of none is there"):
+    with pytest.raises(ValueError, match="20 clips are named, none of which can be imported"):
         import_data_set(AudioCaps(source=str(tmp_path)), tmp_path / "out")
 
 

@@ -24,7 +24,7 @@ from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Remark, read_location
+from ray_atr.workshop.importing.sources.source import Remark, list_files, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
 from tests.support.clips_on_disk import tone, write_tone
@@ -253,6 +253,20 @@ def test_a_row_that_is_not_right_is_placed_once(tmp_path: Path, row: dict[str, s
     assert dropped.reason.startswith(says)
 
 
+@pytest.mark.parametrize("kind", [TableSource, HuggingFace])
+def test_a_folder_may_hold_data_sets_that_were_imported_from_it(tmp_path: Path, kind: type[Source]) -> None:
+    source = kind(source=str(make_folder(tmp_path / "in")))
+    if kind is HuggingFace:
+        pq.write_table(audio_table(["a.wav"], text=["x"]), tmp_path / "in" / "train-00000.parquet")
+    first = import_data_set(source, tmp_path / "in" / "sets" / "one")
+    # The same import again is the data set that is there, and another one reads what the first read.
+    assert import_data_set(source, tmp_path / "in" / "sets" / "one") == first
+    assert import_data_set(source, tmp_path / "in" / "two").hash == first.hash
+    # Files of these names that are no data set are the user's.
+    (tmp_path / "in" / "two" / "manifest.json").unlink()
+    assert f"two/{first.shards[0].file}" in list_files(tmp_path / "in")
+
+
 def test_a_named_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path, rows=[{"path": "a.wav", "caption": "x"}, {"path": "c.wav", "caption": "x"}])
     entry, absent, note = TableSource(source=str(root)).entries()
@@ -467,6 +481,36 @@ def test_exports_without_audio_or_captions_are_refused(tmp_path: Path) -> None:
         entries_of(HuggingFace(source=str(tmp_path), caption_columns=("eng=word",)))
 
 
+def test_captions_may_be_an_object_by_language(tmp_path: Path) -> None:
+    captions: list[object] = [{"eng": ["rain", "wind"], "fr": ["pluie", None]}, {"eng": ["a dog"], "fr": None}]
+    pq.write_table(audio_table(["a.wav", "b.wav"], captions=captions), tmp_path / "train.parquet")
+    found = [entry.captions for entry in entries_of(HuggingFace(source=str(tmp_path)))]
+    assert found == [{"eng": ("rain", "wind"), "fra": ("pluie",)}, {"eng": ("a dog",)}]
+
+
+@pytest.mark.parametrize("form", ["Parquet", "object", "tar"])
+def test_a_clip_without_a_caption_is_left_out_and_listed(tmp_path: Path, form: str) -> None:
+    names = [f"{number}.wav" for number in range(3)]
+    texts: list[object] = ["rain", None, "wind"]
+    source: Source = HuggingFace(source=str(tmp_path / "in"))
+    (tmp_path / "in").mkdir()
+    if form == "tar":
+        source = WebDataset(source=str(tmp_path / "in"))
+        words = [(f"{number}.json", json.dumps({"caption": text}).encode()) for number, text in enumerate(texts)]
+        members = [pair for name, own in zip(names, words, strict=True) for pair in ((name, tone()), own)]
+        write_tar(tmp_path / "in" / "train.tar", members)
+    else:
+        table = audio_table(names, caption=[{"eng": text} for text in texts] if form == "object" else texts)
+        pq.write_table(table, tmp_path / "in" / "train.parquet")
+    with pytest.raises(ValueError, match=r"1 of 3 clips cannot be read.*The first: 1: .*no caption"):
+        import_data_set(source, tmp_path / "out")
+    manifest = import_data_set(source, tmp_path / "out", options=Import(max_unreadable=0.4))
+    assert [row["clip_id"] for row in iterate_rows(manifest, "train")] == ["0", "2"]
+    (left_out,) = manifest.skipped
+    assert left_out.clip_id == "1"
+    assert "no caption" in left_out.reason
+
+
 # --- WebDataset
 
 
@@ -575,8 +619,10 @@ def test_tars_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a complete tar file"):
         entries_of(WebDataset(source=str(tmp_path)))
     write_tar(tmp_path / "train.tar", [("a.wav", tone())])
-    with pytest.raises(ValueError, match="no caption in its"):
-        entries_of(WebDataset(source=str(tmp_path)))
+    with pytest.raises(
+        ValueError, match=r"1 clip is named, none of which can be imported \(first: a: .*no caption in its"
+    ):
+        import_data_set(WebDataset(source=str(tmp_path)), tmp_path / "out")
     write_tar(tmp_path / "train.tar", [("a.wav", tone()), ("a.json", b"{")])
     with pytest.raises(ValueError, match=r"a\.json: not JSON"):
         entries_of(WebDataset(source=str(tmp_path)))

@@ -28,6 +28,7 @@ IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.
 ROW_NUMBER = "row"
 OF_AUDIO = ("has bytes", "audio path")
 """What a row tells of its audio, beside its columns."""
+CAPTION_COLUMNS = re.compile(r"captions?|caption_\d+|texts?")
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
 
@@ -42,7 +43,8 @@ class HuggingFace(source.Source):
     audio_column: str = setting("", "the Audio column; unset: the only column of bytes and path")
     caption_columns: tuple[str, ...] = setting(
         (),
-        "language=column ..., e.g. eng=caption fra=caption_fr; unset: eng from caption, captions, text or caption_1 ...",
+        "language=column ..., e.g. eng=caption fra=caption_fr; unset: eng from caption, captions, text or caption_1 ..., or an "
+        "object by language there",
     )
     id_column: str = setting(
         "",
@@ -78,6 +80,9 @@ class HuggingFace(source.Source):
                         )
                         continue
                 captions, num_lost = source.in_place(self._captions(values, at))
+                if not captions:
+                    yield source.Absent(clip_id, split, f"{at}: no caption")
+                    continue
                 lost += num_lost
                 labels = source.labels_of(values.get(self.label_column) if self.label_column else None, f"{at}, label")
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
@@ -109,7 +114,10 @@ class HuggingFace(source.Source):
             kinds = ", ".join(f"{field.name} ({field.type})" for field in schema)
             columns = f"{len(audio)} Audio columns (of bytes and path)"
             raise ValueError(f"{file}: {columns}; choose with --audio-column: {kinds}")
-        return self.audio_column or audio[0], [name for name in schema.names if name not in audio]
+        others = [name for name in schema.names if name not in audio]
+        if not self.caption_columns and not any(map(CAPTION_COLUMNS.fullmatch, others)):
+            raise ValueError(f"{file}: no caption; choose its column with --caption-columns: {', '.join(others)}")
+        return self.audio_column or audio[0], others
 
     def _assigned(self) -> dict[str, str]:
         assigned = {}
@@ -122,22 +130,16 @@ class HuggingFace(source.Source):
 
     def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language, blank where a list of several languages lacks one."""
-        assigned = self._assigned()
-        if assigned:
-            captions = {
+        if assigned := self._assigned():
+            return {
                 language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
                 for language, column in assigned.items()
             }
-        else:
-            column = next((name for name in ("text", "texts") if values.get(name)), None)
-            captions = {
-                "eng": source.captions_of(values, at)
-                or (source.texts_of(values[column], f"{at}, {column}") if column else [])
-            }
-        if not any(map(any, captions.values())):
-            columns = ", ".join(name for name in values if name not in OF_AUDIO)
-            raise ValueError(f"{at}: no caption; choose its column with --caption-columns: {columns}")
-        return captions
+        if (by_language := source.texts_by_language(values, at)) is not None:
+            return by_language
+        column = next((name for name in ("text", "texts") if values.get(name)), None)
+        own = source.captions_of(values, at) or (source.texts_of(values[column], f"{at}, {column}") if column else [])
+        return {"eng": own}
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:

@@ -7,6 +7,7 @@ import errno
 import math
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from ray_atr.common.settings import Settings, counted, refuse, setting
 from ray_atr.common.storage import Location, files_below, is_local
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
-from ray_atr.data.shards import Skipped, hash_of_file, open_arrow
+from ray_atr.data.shards import MANIFEST_FILE, Skipped, hash_of_file, open_arrow
 from ray_atr.workshop.importing.sources.read_table import file_at
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -85,6 +86,8 @@ SPLIT_OF = {
     **dict.fromkeys(("evaluation", "eval", "testing"), "test"),
 }
 """The split that a word in the name of a file or folder stands for."""
+SHARD = re.compile(r"(.+)/[^/]+-\d{5}\.parquet")
+"""A shard of a data set below a folder, and the data set's folder."""
 UNUSUAL_SPLIT = "split that training looks for only if --data.train_split or the like names it (not train, val, test)"
 
 
@@ -189,12 +192,14 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
     return texts if blanks else list(filter(None, texts))
 
 
-def texts_by_language(value: Mapping[str, Any], at: str) -> dict[str, list[str]]:
-    """The texts of an object by language, each one or a list of them, empty in the place of a blank one.
-
-    ValueError for a language that is none, or is there twice.
+def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] | None:
+    """The texts of the object by language in `captions` or `caption`, each one or a list of them, empty in the place of a blank
+    one; None if the row has no such object. ValueError for a language that is none, or is there twice.
     """
-    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in value.items()}
+    found = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
+    if found is None:
+        return None
+    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in found.items()}
     cells = {code: cell for code, cell in cells.items() if any(cell)}
     # Checked without the blanks, which say where a sentence has no translation.
     check_captions({code: list(filter(None, cell)) for code, cell in cells.items()}, at)
@@ -272,14 +277,15 @@ def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
 
 
 def list_files(folder: Location) -> list[str]:
-    """The paths of all files below a folder, relative to it, sorted; hidden ones left out, and those whose names are not UTF-8,
-    which no table can name. ValueError if there are none.
+    """The paths of all files below a folder, relative to it, sorted; hidden ones left out, those whose names are not UTF-8,
+    which no table can name, and data sets that were imported to folders below it. ValueError if there are none.
     """
     shown = (path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/")))
     files = [path for path in shown if path == path.encode(errors="ignore").decode()]
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
-    return files
+    imported = {match[1] for match in map(SHARD.fullmatch, files) if match and f"{match[1]}/{MANIFEST_FILE}" in files}
+    return [path for path in files if path.rpartition("/")[0] not in imported]
 
 
 def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:

@@ -179,9 +179,9 @@ class TableSource(source.Source):
                 cell = source.texts_of(row[column], f"{at}, {column}", blanks=several)
                 captions.setdefault(language or own, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
-        by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
+        by_language = source.texts_by_language(row, at)
         if by_language is not None:
-            return source.texts_by_language(by_language, at)
+            return by_language
         texts_of_row = source.captions_of(row, at)
         return {own: texts_of_row} if texts_of_row else {}
 

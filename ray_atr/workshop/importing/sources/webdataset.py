@@ -61,6 +61,11 @@ class WebDataset(source.Source):
                     yield source.Absent(clip_id, split, f"{tar} has no audio for it")
                     continue
                 words, labels = self._words(texts, f"{tar}, {key}")
+                if not words:
+                    yield source.Absent(
+                        clip_id, split, f"{tar}, {key}: no caption in its .json (text, caption, captions) or .txt"
+                    )
+                    continue
                 captions, num_lost = source.in_place(words)
                 lost += num_lost
                 yield source.Entry(clip_id=clip_id, place=place, captions=captions, labels=labels, split=split)
@@ -84,15 +89,14 @@ class WebDataset(source.Source):
         if not isinstance(row, dict):
             raise ValueError(f"{at}.json: a JSON object is expected")
         labels = source.labels_of(row.get("labels") or row.get("tag") or row.get("label"), f"{at}.json, labels")
-        if isinstance(row.get("captions"), dict) and (words := source.texts_by_language(row["captions"], f"{at}.json")):
-            return words, labels
+        by_language = source.texts_by_language(row, f"{at}.json")
+        if by_language is not None:
+            return by_language, labels
         found = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
         if not found:
             found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
-        if not found:
-            raise ValueError(f"{at}: no caption in its .json (text, caption, captions) or .txt")
         language = check_language(str(row.get("language") or self.language), f"{at}, language")
-        return {language: found}, labels
+        return ({language: found} if found else {}), labels
 
 
 def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
