@@ -125,6 +125,14 @@ def test_a_line_is_seen_in_a_pipe_when_it_is_printed() -> None:
         process.kill()
 
 
+@pytest.mark.parametrize(("encoding", "seen"), [("latin-1", "12.5\xb0 text?audio"), ("ascii", "12.5? text?audio")])
+def test_output_in_another_encoding_ends_no_command(encoding: str, seen: str) -> None:
+    script = "from ray_atr.cli.parse import run_script; run_script(lambda: print('12.5° text→audio'))"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert done.stdout.decode(encoding) == f"{seen}\n"
+
+
 def test_a_reader_who_has_seen_enough_is_no_failure() -> None:
     """`--help | head` ended with an error about a pipe."""
     script = "from ray_atr.cli.parse import run_script; run_script(lambda: [print('x' * 100, flush=True) for _ in range(9_999)])"
