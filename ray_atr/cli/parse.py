@@ -358,6 +358,8 @@ def run_script(main: Callable[[], None]) -> None:
         # arrow of its table because the locale has none.
         sys.stdout.reconfigure(line_buffering=True, errors="replace")
     try:
+        # Where it is gone, torch's arithmetic would end the process with "Cannot load libtorch_cpu.so".
+        os.getcwd()
         main()
         # From here on all that is left is the exit, of Ray and torch too: an interrupt ends it without a traceback of theirs.
         atexit.register(_end_by_a_signal_at_once)
