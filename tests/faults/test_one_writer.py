@@ -112,7 +112,9 @@ def test_a_holder_on_another_machine_that_renews_its_note_is_left_alone(place: L
     note_of_elsewhere(place, 10)
     renewal = threading.Timer(0.1, note_of_elsewhere, (place, 0))
     renewal.start()
-    with pytest.raises(ValueError, match=r"by process 1 of ada on elsewhere, .* run the same command again when it has"):
+    with pytest.raises(
+        ValueError, match=r"by process 1 of ada on elsewhere, .* run the same command again when it has"
+    ):
         hold(place, "this run").__enter__()
     renewal.join()
 
