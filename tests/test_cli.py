@@ -16,7 +16,6 @@ from rich.console import Console
 
 from ray_atr.cli.parse import _of_box, counting, run_script, settings_from
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import locate
 
 
 def test_pairs_and_equals_are_the_same() -> None:
@@ -110,7 +109,8 @@ def test_a_working_directory_that_is_gone_is_said(
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(SystemExit) as exit_:
-        run_script(lambda: print(locate("runs")))
+        # Before anything computes, which torch cannot do there.
+        run_script(lambda: pytest.fail("the command began"))
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "error: the working directory no longer exists; change to one that does\n"
 
@@ -123,6 +123,14 @@ def test_a_line_is_seen_in_a_pipe_when_it_is_printed() -> None:
     ) as process:
         assert process.stdout.readline() == "starting\n"
         process.kill()
+
+
+@pytest.mark.parametrize(("encoding", "seen"), [("latin-1", "12.5\xb0 text?audio"), ("ascii", "12.5? text?audio")])
+def test_output_in_another_encoding_ends_no_command(encoding: str, seen: str) -> None:
+    script = "from ray_atr.cli.parse import run_script; run_script(lambda: print('12.5° text→audio'))"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert done.stdout.decode(encoding) == f"{seen}\n"
 
 
 def test_a_reader_who_has_seen_enough_is_no_failure() -> None:

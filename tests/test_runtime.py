@@ -14,6 +14,7 @@ from ray_atr.cli.parse import run_script
 from ray_atr.common import runtime
 from ray_atr.common.runtime import (
     PACKAGE,
+    RayStartError,
     code_digest,
     code_name,
     code_version,
@@ -29,9 +30,18 @@ def test_a_cluster_that_does_not_answer_is_named_at_once(prefix: str, capsys: py
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
         require_answer(address)
+    # The error after which a command removes the run folder that it has made: the same command can be run again.
+    with pytest.raises(RayStartError):
+        require_answer(address)
     with pytest.raises(SystemExit):
         run_script(lambda: require_answer(address))
     assert f"RAY_ADDRESS: no Ray answers at {address} (Connection refused)" in capsys.readouterr().err
+
+
+def test_the_address_of_a_dashboard_is_not_taken_for_a_clusters() -> None:
+    """Ray's own pages have it exported, for `ray job submit`."""
+    with pytest.raises(RayStartError, match=r"http://127.0.0.1:8265 is where `ray job submit` sends jobs"):
+        require_answer("http://127.0.0.1:8265")
 
 
 @pytest.mark.parametrize("address", ["", "auto", "local"])

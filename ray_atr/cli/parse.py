@@ -354,9 +354,12 @@ def run_script(main: Callable[[], None]) -> None:
     terminate_like_interrupt()
     _end_an_import_at_once()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Readers of a pipe, a file or a job's log get each line at once, as in a terminal.
-        sys.stdout.reconfigure(line_buffering=True)
+        # Readers of a pipe, a file or a job's log get each line at once, as in a terminal. A sweep of hours must not end at the
+        # arrow of its table because the locale has none.
+        sys.stdout.reconfigure(line_buffering=True, errors="replace")
     try:
+        # Where it is gone, torch's arithmetic would end the process with "Cannot load libtorch_cpu.so".
+        os.getcwd()
         main()
         # From here on all that is left is the exit, of Ray and torch too: an interrupt ends it without a traceback of theirs.
         atexit.register(_end_by_a_signal_at_once)

@@ -12,6 +12,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ LOCK_FILE = "lock"
 HOLDER_FILE = "lock.json"
 RENEW_SECONDS = 60.0
 DEAD_AFTER_SECONDS = 180.0
+POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,12 @@ def _remove(file: Path) -> None:
 @contextlib.contextmanager
 def _noted(folder: Location, what: str) -> Iterator[None]:
     """The note that names this process as holder, renewed until the block ends."""
-    host, now = socket.gethostname(), time.time()
-    earlier = _holder(folder)
+    host, earlier = socket.gethostname(), _holder(folder)
     # This machine's operating system has released the lock of an earlier process on it, which is dead.
     is_of_here = isinstance(folder, Path) and earlier is not None and earlier.host == host
     if earlier is not None and earlier.seconds_left > 0 and not is_of_here:
-        raise ValueError(
-            f"{folder}: {what} is being written by {earlier}; if that process is dead, wait {earlier.seconds_left:.0f} s "
-            f"or delete {folder / HOLDER_FILE}, and run the same command again"
-        )
+        _outlive(folder, earlier, what)
+    now = time.time()
     mine = Holder(uuid.uuid4().hex, host, os.getpid(), user_name(), now, now)
     _write(folder, mine, is_first=earlier is None)
     if not isinstance(folder, Path) and (holder := _holder(folder)) is not None and holder.id != mine.id:
@@ -101,6 +100,25 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
         # If the store does not answer, the note expires by itself.
         with contextlib.suppress(OSError), storage_errors(folder):
             (folder / HOLDER_FILE).unlink(missing_ok=True)
+
+
+def _outlive(folder: Location, holder: Holder, what: str) -> None:
+    """Wait until the holder counts as dead or has let go. ValueError as soon as it, or another process, writes the note.
+
+    A job that is queued again because its node was lost starts before the note expires, and nobody would start it a third time.
+    """
+    advice = (
+        f"if it is dead, this command goes on in {holder.seconds_left:.0f} s, or once {folder / HOLDER_FILE} is deleted"
+    )
+    print(f"{folder}: {what} is being written by {holder}; {advice}", file=sys.stderr, flush=True)
+    found: Holder | None = holder
+    while found is not None and found.seconds_left > 0:
+        if found != holder:
+            raise ValueError(
+                f"{folder}: {what} is being written by {found}; run the same command again when it has ended"
+            )
+        time.sleep(POLL_SECONDS)
+        found = _holder(folder)
 
 
 def _renew(folder: Location, mine: Holder, ended: threading.Event) -> None:

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -101,7 +102,7 @@ def start_ray(num_cpus: int | None = None) -> None:
 
 
 class RayStartError(ConnectionError):
-    """Ray did not start on this machine in time, after several tries."""
+    """Ray did not start on this machine, or the cluster of RAY_ADDRESS does not answer: nothing has run."""
 
 
 def _start_local(**options: Any) -> None:
@@ -115,6 +116,10 @@ def _start_local(**options: Any) -> None:
             return
         except Exception as error:  # noqa: BLE001 Ray raises a plain Exception when its node does not appear
             ray.shutdown()
+            if "AF_UNIX path length" in str(error):
+                where = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+                advice = "set RAY_TMPDIR to a folder with a shorter path, such as /tmp"
+                raise RayStartError(f"{where}: too long a path for the sockets of Ray; {advice}") from None
             reason = shortened(str(error), 120)
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     raise RayStartError(
@@ -173,7 +178,11 @@ def advice_of(interrupt: BaseException | None) -> str:
 
 
 def require_answer(address: str) -> None:
-    """ConnectionError if nothing listens at `host:port` or `ray://host:port`; Ray itself would try for minutes."""
+    """RayStartError if nothing listens at `host:port` or `ray://host:port`; Ray itself would try for minutes."""
+    if address.startswith(("http://", "https://")):
+        raise RayStartError(
+            f"RAY_ADDRESS: {address} is where `ray job submit` sends jobs; submit this command, or unset it"
+        )
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
@@ -181,7 +190,7 @@ def require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
-        raise ConnectionError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
+        raise RayStartError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
 
 
 def quiet_ray_data() -> None:

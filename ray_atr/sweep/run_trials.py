@@ -109,10 +109,9 @@ def sweep(
 
         if use_ray:
             echo(_announcement(queue, slots))
-            ended = [trial for trial in queue.trials if status_of(trial) in (FINISHED, STOPPED)]
             # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
             is_dropped = None if racing is None else racing.dropped.__contains__
-            scheduler = make_scheduler(plan, base.train.epochs, run, ended, is_dropped)
+            scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, is_dropped)
             with frozen_garbage():
                 run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)

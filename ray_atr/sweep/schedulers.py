@@ -81,8 +81,8 @@ def make_scheduler(
     has_dropped: Callable[[str], bool] | None = None,
 ) -> Any:
     """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
-    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch. In a race
-    `has_dropped` says of a trial whether its point was dropped.
+    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch, and none at
+    an epoch after which an earlier session went on. In a race `has_dropped` says of a trial whether its point was dropped.
     """
     if plan.scheduler == NONE:
         return None
@@ -107,6 +107,9 @@ def make_scheduler(
         def __init__(self) -> None:
             super().__init__()
             self.of_rivals: dict[str, Any] = {}
+            self.decided: dict[tuple[str, int], str] = {}
+            """Decisions by trial and epoch: a resumed trial reports its earlier epochs again, but is not ranked again among
+            trials that have come since."""
 
         def ranking(self, trial: Any) -> Any:
             key = rivals_key(run.trial(trial.config["trial_id"]).describe()["overrides"], plan.space)
@@ -121,21 +124,21 @@ def make_scheduler(
                 )
             return self.of_rivals[key]
 
-        def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-            self.ranking(trial).on_trial_add(tune_controller, trial)
-
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-            if result.get("is_final") or result.get("epoch", 0) >= epochs:
+            trial_id, epoch = trial.config["trial_id"], result.get("epoch", 0)
+            if result.get("is_final") or epoch >= epochs:
                 return str(self.CONTINUE)
-            return str(self.ranking(trial).on_trial_result(tune_controller, trial, result))
+            if (trial_id, epoch) not in self.decided:
+                # In every session under the same id; Tune's is another in each.
+                ranked, ranking = SimpleNamespace(trial_id=trial_id), self.ranking(trial)
+                ranking.on_trial_add(tune_controller, ranked)
+                decision = ranking.on_trial_result(tune_controller, ranked, result)
+                self.decided |= {(trial_id, epoch - 1): str(self.CONTINUE), (trial_id, epoch): str(decision)}
+            return self.decided[trial_id, epoch]
 
     scheduler = RankedAmongRivals()
-    for recorded_trial in recorded:
-        # Fill the rungs of successive halving with the reports of earlier sessions.
-        trial_id = recorded_trial.trial_id
-        stand_in = SimpleNamespace(trial_id=trial_id, config={"trial_id": trial_id})
-        if rows := [row for row in recorded_trial.epochs() if goal.metric in row]:
-            scheduler.on_trial_add(None, stand_in)
-            for row in rows:
-                scheduler.on_trial_result(None, stand_in, row)
+    # The ranks of earlier sessions again, in their order; one may have ended before a trial was stopped.
+    reports = [(row, trial.trial_id) for trial in recorded for row in trial.epochs() if goal.metric in row]
+    for row, trial_id in sorted(reports, key=lambda report: report[0].get("time", 0.0)):
+        scheduler.on_trial_result(None, SimpleNamespace(config={"trial_id": trial_id}), row)
     return scheduler

@@ -19,7 +19,17 @@ from ray_atr.common.storage import file_exists, write_text
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.ray_train import ERROR_FILE, TrialError, packed, ray_storage, remedy, run_trial, unpacked
+from ray_atr.training.ray_train import (
+    ENDED_FOR_MEMORY,
+    ERROR_FILE,
+    LOW_MEMORY,
+    TrialError,
+    packed,
+    ray_storage,
+    remedy,
+    run_trial,
+    unpacked,
+)
 from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 TRACEBACK_FILE = "traceback.txt"
@@ -168,7 +178,11 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if matches := DISK_ERROR.findall(text):
         reason, path = matches[-1]
         return f"{path}: {reason}"
-    line = text.splitlines()[-1].strip().removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
+    last = text.splitlines()[-1].strip()
+    line = last.removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
+    if line == last and LOW_MEMORY in text:
+        # Of a trial's own process; Ray's last line is advice on its settings.
+        line = ENDED_FOR_MEMORY.format("")
     return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 
 

@@ -46,6 +46,9 @@ ALWAYS_SHOWN = ("epoch", "is_final")
 ASK_EVERY = 5.0
 """Seconds between two checks for preemption: in each, all workers wait for each other."""
 
+LOW_MEMORY = "running low on memory"
+"""Of Ray's memory monitor, which ended a process."""
+ENDED_FOR_MEMORY = "Ray ended its process{}, because the memory of the node was nearly full"
 SIGNS = (
     "OutOfMemoryError",  # torch's on a GPU, Ray's of a node
     "ObjectStoreFullError",
@@ -53,6 +56,7 @@ SIGNS = (
     "MemoryError",  # Python's and NumPy's
     "can't allocate memory",  # torch's on a CPU
     "OOM killer",  # Ray's guess for a process that was killed from outside
+    LOW_MEMORY,
 )
 REMEDY = (
     "if memory was too small: lower train.embedding_chunk and train.language_chunk (the same gradient), train.batch_size, "
@@ -143,8 +147,8 @@ def how_process_ended(error: Exception) -> str | None:
         return None
     text = str(failure)
     where = f" on {address[1]}" if (address := re.search(r"\bip: ([\w.:]+)", text)) else ""
-    if isinstance(failure, OutOfMemoryError) or "running low on memory" in text:
-        return f"Ray ended its process{where}, because the memory of the node was nearly full"
+    if isinstance(failure, OutOfMemoryError) or LOW_MEMORY in text:
+        return ENDED_FOR_MEMORY.format(where)
     if "node has died" in text or "node died" in text:
         return f"its node{where} is gone"
     return f"its process{where} was killed, as the system does where memory is full, or it crashed"

@@ -197,6 +197,15 @@ def test_a_ray_that_starts_slowly_is_tried_again_then_told_in_a_line(
     assert len(tries) == min(failures + 1, runtime.STARTS)
 
 
+@pytest.mark.ray
+def test_a_temporary_folder_too_deep_for_a_socket_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As batch systems make them. Another try, on a less busy machine, would not help."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))
+    monkeypatch.setattr(runtime, "STARTS", 1)
+    with pytest.raises(runtime.RayStartError, match=rf"{tmp_path}/x+: too long .* set RAY_TMPDIR to a folder"):
+        runtime._start_local(address="local", include_dashboard=False)
+
+
 def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(4)}, tmp_path / "plain.pt")
     with (

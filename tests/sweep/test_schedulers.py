@@ -50,6 +50,23 @@ def test_asha_knows_what_earlier_sessions_reported(run: RunFolder) -> None:
     assert decision(make_scheduler(PLAN, 9, run, recorded), run, **good) == "CONTINUE"
 
 
+def test_a_resumed_trial_is_ranked_as_it_was_before(run: RunFolder) -> None:
+    """Better trials have come since; and its session may have ended before it was recorded as stopped."""
+
+    def decisions(trial: TrialFolder, *further: Mapping[str, Any]) -> list[str]:
+        scheduler = make_scheduler(PLAN, 9, run, [third, fourth, second, first])
+        overrides = trial.describe()["overrides"]
+        return [decision(scheduler, run, overrides, **row) for row in (*trial.epochs(), *further)]
+
+    first, second, third, fourth = (run.add_trial({"train.learning_rate": rate}) for rate in (1.0, 0.1, 0.2, 0.3))
+    for trial, epoch, recall in ((first, 1, 0.5), (second, 1, 0.1), (third, 1, 0.6), (fourth, 1, 0.7), (first, 2, 0.5)):
+        trial.add_epoch({"epoch": epoch, RECALL.metric: recall})
+    assert decisions(first) == ["CONTINUE", "CONTINUE"]
+    assert decisions(second) == ["STOP"]
+    fourth.add_epoch({"epoch": 3, RECALL.metric: 0.7})
+    assert decisions(first, {"epoch": 3, RECALL.metric: 0.5})[-1] == "STOP"
+
+
 def test_a_result_is_never_stopped(run: RunFolder) -> None:
     recorded = record(run, RECALL.metric, 9, 0.9, 0.9, 0.9)
     bad = {"epoch": 9, RECALL.metric: 0.1}

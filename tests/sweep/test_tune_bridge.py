@@ -81,6 +81,17 @@ def test_memory_that_is_too_small_is_told_with_the_settings_that_lower_it(tmp_pa
     )
 
 
+def test_a_process_that_rays_memory_monitor_ended_is_told_as_such(tmp_path: Path) -> None:
+    """As Ray 2.60 has it: forty lines, the last of which is advice on its own settings."""
+    text = (
+        "Failure # 1 (occurred at 2026-11-27_05-22-34)\n1 worker(s) were killed due to the node running low on memory. "
+        "Memory on the node (IP: 127.0.0.1, ID: a6e2) was 3.40GB used / 23.54GB limit\nRefer to the documentation on how"
+    )
+    told = _error_of(TrialFolder(tmp_path), failed_in_tune(tmp_path, text))
+    assert told.startswith("Ray ended its process, because the memory of the node was nearly full (")
+    assert "lower train.embedding_chunk" in told
+
+
 def test_every_setting_that_lowers_memory_exists() -> None:
     named = re.findall(r"[a-z]+\.[a-z_.]+", REMEDY)
     assert len(named) == 5
