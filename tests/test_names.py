@@ -7,6 +7,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from ray_atr.common.settings import by_name
+from ray_atr.objectives.pairs import LOSSES, Contrastive
 from tests.support.fork_server import run_program
 
 FILES = sorted((Path(__file__).parents[1] / "ray_atr").rglob("*.py"))
@@ -17,6 +21,14 @@ def test_a_class_name_occurs_in_one_module() -> None:
     count = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     assert count, "the package has classes"
     assert [name for name, number in count.items() if number > 1] == []
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    class CopiedContrastive(Contrastive):
+        """Its author forgot to change `name`."""
+
+    with pytest.raises(ValueError, match="CopiedContrastive: its name 'contrastive' is that of Contrastive"):
+        by_name((*LOSSES, CopiedContrastive))
 
 
 FIRST = """

@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 MAX_SHOWN = 200  # characters of a wrong value that an error repeats
 
@@ -54,6 +54,22 @@ def require_known(path: str, name: str, allowed: Collection[str]) -> None:
     """ValueError unless the name is one of those allowed."""
     if name not in allowed:
         raise refuse(path, name, "one of " + ", ".join(allowed), nearest(name, allowed))
+
+
+class _Named(Protocol):
+    name: ClassVar[str]
+
+
+_Class = TypeVar("_Class", bound=type[_Named])
+
+
+def by_name(classes: Iterable[_Class]) -> dict[str, _Class]:
+    """The classes by their `name`. ValueError if two have one name: settings and run folders know a class by it alone."""
+    named: dict[str, _Class] = {}
+    for one in classes:
+        if (other := named.setdefault(one.name, one)) is not one:
+            raise ValueError(f"{one.__module__}.{one.__name__}: its name {one.name!r} is that of {other.__name__}")
+    return named
 
 
 def require_extra(module: str, extra: str, what: str) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ray_atr.common import sampling
-from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.settings import Settings, by_name, refuse, setting
 from ray_atr.objectives.pairs.embeddings import Embeddings
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
@@ -244,7 +244,7 @@ class RandomMixture(Scheme):
         return mask & ((bits[:, None] >> torch.arange(mask.shape[1], device=mask.device)) & 1).bool()
 
 
-SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (English, MlClap, Cacl, Kcl, RandomMixture)}
+SCHEMES: dict[str, type[Scheme]] = by_name((English, MlClap, Cacl, Kcl, RandomMixture))
 
 
 def draw_language(seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor, scheme: str) -> Tensor:

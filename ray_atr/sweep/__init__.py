@@ -6,6 +6,7 @@ therefore the same as starting it: trials without a result are run, each from it
 Ray Tune is imported by the functions that use it: it takes three seconds, and trials in this process do without it.
 """
 
+from ray_atr.common.settings import by_name
 from ray_atr.sweep.optuna_search import OptunaSearch as OptunaSearch
 from ray_atr.sweep.recording import ConsoleProgress as ConsoleProgress
 from ray_atr.sweep.recording import FirstEpoch as FirstEpoch
@@ -20,5 +21,5 @@ from ray_atr.sweep.search import RandomSearch as RandomSearch
 from ray_atr.sweep.search import SpaceSearch as SpaceSearch
 from ray_atr.sweep.search import SweepPlan as SweepPlan
 
-SEARCHES: dict[str, type[SpaceSearch]] = {search.name: search for search in (GridSearch, RandomSearch, OptunaSearch)}
+SEARCHES: dict[str, type[SpaceSearch]] = by_name((GridSearch, RandomSearch, OptunaSearch))
 """The searches by their name in --search."""

@@ -429,3 +429,13 @@ def test_what_changes_no_weight_keeps_no_seeds_apart(tmp_path):
     write(trial / "trial.json", content)
     (row,) = aggregate(read_runs([folder])).to_dict("records")
     assert row["num_seeds"] == 2
+
+
+def test_the_page_names_the_settings_of_its_trials_where_they_differ_from_the_run(tmp_path):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"], "data.noise.ratio": [0.4], "seed": [1, 3]})
+    text = " ".join(" ".join(Page(write_report(folder, figures=False).page.read_text()).words).split())
+    assert "Noise ratio 0.4 Measured on" in text
+    shared = text.partition("settings that the trials share")[2]
+    assert "data.noise.ratio 0.4 " in shared
+    assert "objective.scheme kcl " in shared
+    assert " seed " not in shared

@@ -36,6 +36,7 @@ from ray_atr.training.run_folder import (
 )
 
 NOISE, SEED = "data.noise.ratio", "seed"
+DATA_HASH = "data.hash"
 TRAINED_LANGUAGES = "trained_languages"
 MEASURED = "measured on"
 OBJECTIVE = "objective"
@@ -68,6 +69,8 @@ class Runs:
     """The folders' names in tables: the last part, or the full path if two have the same last part."""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Trial id -> what it varies, as written in its folder."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """The settings that have one value in all trials."""
     dropped: dict[str, RaceEvidence] = field(default_factory=dict)
     """Why a race dropped a point, by the point's name."""
     problems: list[str] = field(default_factory=list)
@@ -140,7 +143,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
             experiment = run.experiment
         # Data sets are compared by hash: one may have been made again under its old name.
         data_hash = (run.info.get("data") or {}).get("hash")
-        data = {"data.hash": str(data_hash)} if data_hash else {}
+        data = {DATA_HASH: str(data_hash)} if data_hash else {}
         for trial in run.trials():
             try:
                 content = trial.describe()
@@ -161,6 +164,12 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     if not rows:
         lost = [problem for run in runs for problem in run.problems()]
         raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
+    first, *others = settings
+    shared = {
+        path: value
+        for path, value in first.items()
+        if path != DATA_HASH and all(path in other and other[path] == value for other in others)
+    }
     named = list(dict.fromkeys(path for changed in overrides.values() for path in changed))
     # Numbers of the test split and of the validation split are not averaged.
     if len({row["measured_on"] for row in rows if row["status"] == FINISHED}) > 1:
@@ -181,6 +190,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         folders=[run.path for run in runs],
         names=names,
         overrides=overrides,
+        shared=shared,
         dropped=dropped,
         problems=[problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows),
     )

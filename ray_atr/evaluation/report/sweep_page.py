@@ -88,8 +88,7 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         unfinished=[_unfinished(row) for row in row_dicts(runs.unfinished)],
         settings=[
             (path, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-            for path, value in runs.experiments[0].items()
-            if not _is_varied(path, runs)
+            for path, value in runs.shared.items()
         ],
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
@@ -101,12 +100,6 @@ def _title(runs: Runs) -> str:
     """The names of the sweeps; the folders' names if several are equal."""
     called = [info["name"] for info in runs.infos]
     return ", ".join(called if len(set(called)) == len(called) else runs.names)
-
-
-def _is_varied(path: str, runs: Runs) -> bool:
-    """Whether trials differ in a setting, or in the variant that it belongs to."""
-    differing = [varied for varied in (*runs.varied, SEED) if runs.trials[varied].nunique(dropna=False) > 1]
-    return any(path == varied or path.startswith(f"{varied}.") for varied in differing)
 
 
 def _summary(runs: Runs) -> str:
@@ -138,6 +131,7 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
         ("Data", f"{name} (manifest {hashes})" if hashes else str(name)),
         ("Trained languages", ", ".join(runs.trained) or MISSING),
         ("No captions in training" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
+        ("Noise ratio", "" if NOISE in runs.varied else f"{runs.trials[NOISE].iloc[0]:g}"),
         ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
         ("Training time", f"{minutes(seconds)} over all trials"),
         ("Code", named),

@@ -1,5 +1,6 @@
 """How likely each pair is to be a true one: one file for each method, one line here."""
 
+from ray_atr.common.settings import by_name
 from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.correspondence.correspondence import Correspondence, NoCorrespondence, Oracle
 from ray_atr.objectives.correspondence.correspondence import Estimator as Estimator
@@ -25,4 +26,4 @@ METHODS = (
     Rematch,
     Teacher,
 )
-CORRESPONDENCES: dict[str, type[Correspondence]] = {method.name: method for method in METHODS}
+CORRESPONDENCES: dict[str, type[Correspondence]] = by_name(METHODS)

@@ -1,5 +1,6 @@
 """How two sides are compared: one file a loss, one line here."""
 
+from ray_atr.common.settings import by_name
 from ray_atr.objectives.pairs.complementary import Complementary
 from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.contrastive_entropic import ContrastiveEntropic
@@ -24,4 +25,4 @@ LOSSES = (
     PartialLearningToMatch,
     M2M,
 )
-PAIRS.update({loss.name: loss for loss in LOSSES})
+PAIRS.update(by_name(LOSSES))
