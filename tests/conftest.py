@@ -16,6 +16,7 @@ from ray_atr.common.runtime import RayStartError, start_ray
 from tests.support.fork_server import start_server
 from tests.support.mlflow_tables import copy_tables, remove_tables
 from tests.support.own_ray import SWITCHES
+from tests.support.ray_forks import forked_workers
 from tests.support.shared_folder import SHARED
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -59,13 +60,14 @@ def ray_session() -> Iterator[None]:
     import ray
 
     global _ray_error
-    try:
-        start_ray(num_cpus=2)
-    except RayStartError as error:
-        _ray_error = str(error)
-        raise
-    yield
-    ray.shutdown()
+    with forked_workers():
+        try:
+            start_ray(num_cpus=2)
+        except RayStartError as error:
+            _ray_error = str(error)
+            raise
+        yield
+        ray.shutdown()
 
 
 _ray_error: str | None = None
