@@ -42,8 +42,12 @@ WITH_RAY = ("ray.train", "ray.tune", "ray.data", "ray_atr.training.ray_train", "
 def forked_workers() -> Iterator[None]:
     """A Ray that is started within has forks as workers, also those that it starts later.
 
-    Each would take three to five seconds of computing to import what nearly all of them need. The workers of `own_ray` do.
+    Each would take three to five seconds of computing to import what nearly all of them need. The workers of `own_ray` do, and
+    those of a system without `/proc`, from which a fork takes its output.
     """
+    if not Path("/proc/self/fd").is_dir():
+        yield
+        return
     with tempfile.TemporaryDirectory(prefix="ra") as folder:
         place, shim = f"{folder}/asked", Path(folder) / "python"
         shim.write_text(SHIM.format(python=sys.executable, place=place))
