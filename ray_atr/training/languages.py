@@ -34,7 +34,7 @@ def with_languages(experiment: Experiment) -> Experiment:
 
 
 def check_languages(experiment: Experiment) -> None:
-    """ValueError if the data set lacks a set language, or the scheme its anchor.
+    """ValueError if the data set lacks a set language, the training split one that is trained, or the scheme its anchor.
 
     A scheme's anchor is English; if there is only one language, that one is the anchor.
     """
@@ -50,6 +50,17 @@ def check_languages(experiment: Experiment) -> None:
             f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(has)} "
             f"(choose with {wish} {','.join(has)})"
         )
+    if data.source != "soundscapes":
+        shards = [shard for shard in read_manifest(data.source).shards if shard.split == data.train_split]
+        untrained = [code for code in experiment.trained_languages if not any(one.captions.get(code) for one in shards)]
+        rest = [language for language in data.languages if language not in untrained]
+        # Without a shard, the split itself is missing, which has a message of its own.
+        if shards and untrained:
+            remedy = f"; --data.languages {','.join(rest)} leaves out what cannot be trained" if rest else ""
+            raise ValueError(
+                f"data.languages: objective.scheme={scheme.name} trains on {', '.join(untrained)}, in which split "
+                f"{data.train_split} of {where} has no captions{remedy}"
+            )
     if scheme.has_anchor and ENGLISH not in data.languages and len(data.languages) > 1:
         free = "ml_clap or kcl, which need no English, or --data.languages with one language"
         raise refuse("objective.scheme", f"{scheme.name} without English ({', '.join(data.languages)})", free)

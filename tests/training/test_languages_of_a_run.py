@@ -102,3 +102,23 @@ def test_english_comes_first_however_it_is_written() -> None:
     settings = override(Experiment(), {"data.languages": "ko,fr,en"}).data
     assert settings.languages == ("eng", "kor", "fra")
     assert len(NOTES) == len(SWEDISH) == len(KOREAN)
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_language_without_captions_in_the_training_split_is_not_trained(tmp_path: Path) -> None:
+    table = tmp_path / "in" / "captions.jsonl"
+    rows: list[Any] = []
+    for split, count in (("train", 16), ("val", 8), ("test", 8)):
+        for index in range(count):
+            path = write_tone(tmp_path / "in" / split / f"{index:02d}.wav", 0.4, 200.0 + len(rows))
+            texts = {"eng": "" if split == "train" else f"tone {index}", "deu": f"Ton {index}"}
+            rows.append({"path": f"{split}/{path.name}", "split": split, **texts})
+    table.write_text("\n".join(map(json.dumps, rows)))
+    data = import_data_set(
+        TableSource(source=str(tmp_path / "in"), caption_column=("eng", "deu")), tmp_path / "set", options=Import()
+    ).folder
+    for scheme in ("english", "kcl"):
+        said = f"scheme={scheme} trains on eng, in which split train of .* no captions; --data.languages deu leaves out"
+        with pytest.raises(ValueError, match=said):
+            check_experiment(of(Path(str(data)), objective__scheme=scheme))
+    check_experiment(override(of(Path(str(data)), objective__scheme="kcl"), {"data.languages": "deu"}))
