@@ -184,7 +184,9 @@ class Settings:
                 value = parts[0] if isinstance(value, str) else tuple(parts)
                 object.__setattr__(self, field.name, value)
             if isinstance(value, str) and not {"str", repr(value)} & set(WORD.findall(str(field.type))):
-                raise refuse(field.name, value, f"{field.type} {describe_allowed(field)}".strip())
+                kind, *others = str(field.type).split(" | ")
+                words = [word.strip("'") for other in others for word in WORD.findall(other) if word != "Literal"]
+                raise refuse(field.name, value, " or ".join([f"{kind} {describe_allowed(field)}".strip(), *words]))
             if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
                 raise refuse(field.name, value, "integers of 64 bits")
             if not _is_allowed(value, field):

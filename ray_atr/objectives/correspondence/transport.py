@@ -21,7 +21,7 @@ from ray_atr.objectives.correspondence.correspondence import (
 )
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.objectives.pairs.learning_to_match import detached_cost
-from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch, require_mass
+from ray_atr.objectives.pairs.partial_learning_to_match import PartialLearningToMatch
 from ray_atr.objectives.transport import solve
 
 
@@ -44,10 +44,6 @@ class Transport(Correspondence):
         "auto", "share of the mass that is transported; auto: the estimated share of true pairs", above=0, at_most=1
     )
     smallest_mass: float = inherited(PartialLearningToMatch, "smallest_mass")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_mass(self.transport_mass)
 
     @property
     def needs_clean_share(self) -> bool:

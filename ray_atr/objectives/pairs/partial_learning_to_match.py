@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ray_atr.common.settings import refuse, setting
+from ray_atr.common.settings import setting
 from ray_atr.objectives.pairs.learning_to_match import LearningToMatch
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
@@ -56,10 +56,6 @@ class PartialLearningToMatch(LearningToMatch):
     )
     smallest_mass: float = setting(0.2, "the least that `transport_mass=auto` transports", above=0, at_most=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_mass(self.transport_mass)
-
     @property
     def follows_plan(self) -> bool:
         return self.target == "followed"
@@ -77,9 +73,3 @@ class PartialLearningToMatch(LearningToMatch):
             return 1.0, {}
         about = {"estimated_clean_share": estimate.share, "found_share": estimate.found_share}
         return max(self.smallest_mass, estimate.mass), {name: cost.new_tensor(value) for name, value in about.items()}
-
-
-def require_mass(transport_mass: float | str) -> None:
-    """ValueError for a `transport_mass` that is a word other than `auto`. (The setting's own bounds check numbers.)"""
-    if isinstance(transport_mass, str) and transport_mass != "auto":
-        raise refuse("transport_mass", transport_mass, "(0, 1] or auto")
