@@ -105,7 +105,7 @@ def test_no_setting_of_the_experiment_is_infinite() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "says"),
     [
-        (TrainSettings, {"learning_rate": "fast"}, "learning_rate: got 'fast'; allowed float (0, inf) or auto"),
+        (TrainSettings, {"learning_rate": "fast"}, "learning_rate: got 'fast'; allowed (0, inf) or auto"),
         (TrainSettings, {"epochs": "3"}, "epochs: got '3'; allowed int [1, inf)"),
         (ScalingSettings, {"ray_data": "Literal"}, "ray_data: got 'Literal'; allowed bool or auto"),
         (Tree, {"is_quick": "yes"}, "is_quick: got 'yes'; allowed bool"),

@@ -88,7 +88,7 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
     mine = Holder(uuid.uuid4().hex, host, os.getpid(), user_name(), now, now)
     _write(folder, mine, is_first=earlier is None)
     if not isinstance(folder, Path) and (holder := _holder(folder)) is not None and holder.id != mine.id:
-        raise ValueError(f"{folder}: {what} is being written by {holder}; run the same command again when it has ended")
+        raise _taken(folder, what, holder)
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(folder, mine, ended), name="lock", daemon=True)
     renewing.start()
@@ -114,11 +114,13 @@ def _outlive(folder: Location, holder: Holder, what: str) -> None:
     found: Holder | None = holder
     while found is not None and found.seconds_left > 0:
         if found != holder:
-            raise ValueError(
-                f"{folder}: {what} is being written by {found}; run the same command again when it has ended"
-            )
+            raise _taken(folder, what, found)
         time.sleep(POLL_SECONDS)
         found = _holder(folder)
+
+
+def _taken(folder: Location, what: str, holder: Holder) -> ValueError:
+    return ValueError(f"{folder}: {what} is being written by {holder}; run the same command again when it has ended")
 
 
 def _renew(folder: Location, mine: Holder, ended: threading.Event) -> None:

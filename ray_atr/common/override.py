@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ray_atr.common.settings import describe_allowed, nearest, refuse, shortened
+from ray_atr.common.settings import allowed_in_words, describe_allowed, nearest, refuse, shortened, type_in_words
 
 Tree = TypeVar("Tree")
 
@@ -88,35 +88,13 @@ def describe(tree: Any, prefix: str = "") -> Iterator[Setting]:
     hints = _hints(tree.__class__)
     for field in dataclasses.fields(tree):
         value, path = getattr(tree, field.name), prefix + field.name
-        allowed, help_text = _allowed(field, hints[field.name]), field.metadata.get("help", "")
+        allowed, help_text = allowed_in_words(field, hints[field.name]), field.metadata.get("help", "")
         if dataclasses.is_dataclass(value):
             if field.metadata.get("variants"):
                 yield Setting(path, "name", variant_name(field, value) or "-", allowed, help_text)
             yield from describe(value, path + ".")
         else:
-            yield Setting(path, _in_words(hints[field.name]), value, allowed, help_text)
-
-
-def _allowed(field: dataclasses.Field[Any], hint: Any) -> str:
-    """The allowed values of a field, with those that are no number within its bounds: `(0, 1] or auto`."""
-    numbers = describe_allowed(field)
-    if not numbers or numbers.startswith("one of "):
-        return numbers
-    words = [*field.metadata["words"], *(["a path"] if field.metadata["path"] else [])]
-    others = words or _in_words(hint).split(" or ")[1:]
-    return " or ".join(filter(None, [", ".join([numbers, *others[:-1]]), *others[-1:]]))
-
-
-def _in_words(hint: Any) -> str:
-    """A type as users read it, such as `float or auto`, `str or none`, `str,str,...`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is type(None):
-        return "none"
-    if origin is tuple:
-        return f"{_in_words(arguments[0])}," * 2 + "..."
-    if origin is typing.Literal:
-        return " or ".join(map(str, arguments))
-    return " or ".join(map(_in_words, arguments)) if arguments else str(hint.__name__)
+            yield Setting(path, type_in_words(hints[field.name]), value, allowed, help_text)
 
 
 def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
@@ -192,7 +170,7 @@ def _coerce(hint: Any, value: Any, path: str, field: dataclasses.Field[Any]) -> 
     if not isinstance(value, bool) or bool in (hint, *arguments):
         with contextlib.suppress(ValidationError):
             return _adapter(hint).validate_python(value)
-    raise refuse(path, value, f"{_in_words(hint)} {describe_allowed(field)}".strip())
+    raise refuse(path, value, f"{type_in_words(hint)} {describe_allowed(field)}".strip())
 
 
 def combinations(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

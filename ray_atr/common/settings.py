@@ -16,6 +16,7 @@ import operator
 import os
 import re
 import sys
+import typing
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -157,6 +158,28 @@ def describe_allowed(field: dataclasses.Field[Any]) -> str:
     return f"{left}, {right}"
 
 
+def allowed_in_words(field: dataclasses.Field[Any], hint: Any) -> str:
+    """The allowed values of a field, with those that are no number within its bounds: `(0, 1] or auto`."""
+    numbers = describe_allowed(field)
+    if not numbers or numbers.startswith("one of "):
+        return numbers
+    words = [*field.metadata["words"], *(["a path"] if field.metadata["path"] else [])]
+    others = words or type_in_words(hint).split(" or ")[1:]
+    return " or ".join(filter(None, [", ".join([numbers, *others[:-1]]), *others[-1:]]))
+
+
+def type_in_words(hint: Any) -> str:
+    """A type as users read it, such as `float or auto`, `str or none`, `str,str,...`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is type(None):
+        return "none"
+    if origin is tuple:
+        return f"{type_in_words(arguments[0])}," * 2 + "..."
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    return " or ".join(map(type_in_words, arguments)) if arguments else str(hint.__name__)
+
+
 def _bound(value: float) -> str:
     """A bound as a user types it, with all digits of an integer."""
     return str(value) if isinstance(value, int) else f"{value:g}"
@@ -184,9 +207,10 @@ class Settings:
                 value = parts[0] if isinstance(value, str) else tuple(parts)
                 object.__setattr__(self, field.name, value)
             if isinstance(value, str) and not {"str", repr(value)} & set(WORD.findall(str(field.type))):
-                kind, *others = str(field.type).split(" | ")
-                words = [word.strip("'") for other in others for word in WORD.findall(other) if word != "Literal"]
-                raise refuse(field.name, value, " or ".join([f"{kind} {describe_allowed(field)}".strip(), *words]))
+                hint = typing.get_type_hints(type(self))[field.name]
+                kind, allowed = type_in_words(hint), allowed_in_words(field, hint)
+                # A union's words are among what is allowed.
+                raise refuse(field.name, value, (allowed or kind) if " or " in kind else f"{kind} {allowed}".strip())
             if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
                 raise refuse(field.name, value, "integers of 64 bits")
             if not _is_allowed(value, field):

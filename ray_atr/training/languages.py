@@ -41,7 +41,8 @@ def check_languages(experiment: Experiment) -> None:
     data, scheme = experiment.data, experiment.objective.scheme
     where = "soundscapes" if data.source == "soundscapes" else data.source
     wish = "--data.soundscapes.languages" if data.source == "soundscapes" else "--data.languages"
-    has = available_languages(experiment)
+    manifest = None if data.source == "soundscapes" else read_manifest(data.source)
+    has = data.soundscapes.languages if manifest is None else manifest.languages
     if not has:
         raise ValueError(f"data.source: {where} has no captions")
     missing = [language for language in data.languages if language not in has]
@@ -50,8 +51,8 @@ def check_languages(experiment: Experiment) -> None:
             f"data.languages: {', '.join(missing)} not in {where}; it has {', '.join(has)} "
             f"(choose with {wish} {','.join(has)})"
         )
-    if data.source != "soundscapes":
-        shards = [shard for shard in read_manifest(data.source).shards if shard.split == data.train_split]
+    if manifest is not None:
+        shards = [shard for shard in manifest.shards if shard.split == data.train_split]
         untrained = [code for code in experiment.trained_languages if not any(one.captions.get(code) for one in shards)]
         rest = [language for language in data.languages if language not in untrained]
         # Without a shard, the split itself is missing, which has a message of its own.

@@ -437,7 +437,7 @@ def test_detached_maximum_leaves_the_value_and_changes_the_gradient() -> None:
     [
         ({"transport_mass": 0.0}, "transport_mass: got 0.0; allowed"),
         ({"transport_mass": 1.5}, "transport_mass: got 1.5; allowed"),
-        ({"transport_mass": "all"}, "transport_mass: got 'all'; allowed float \\(0, 1\\] or auto"),
+        ({"transport_mass": "all"}, "transport_mass: got 'all'; allowed \\(0, 1\\] or auto"),
         ({"epsilon": 0.0}, "epsilon: got 0.0; allowed \\(0, inf\\)"),
         ({"metric": "mahalonobis"}, "did you mean mahalanobis"),
     ],

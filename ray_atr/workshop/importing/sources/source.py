@@ -284,7 +284,10 @@ def list_files(folder: Location) -> list[str]:
     files = [path for path in shown if path == path.encode(errors="ignore").decode()]
     if not files:
         raise ValueError(f"{folder}: the folder is empty or does not exist")
-    imported = {match[1] for match in map(SHARD.fullmatch, files) if match and f"{match[1]}/{MANIFEST_FILE}" in files}
+    manifests = {path for path in files if path.endswith(f"/{MANIFEST_FILE}")}
+    imported = {
+        match[1] for match in map(SHARD.fullmatch, files) if match and f"{match[1]}/{MANIFEST_FILE}" in manifests
+    }
     return [path for path in files if path.rpartition("/")[0] not in imported]
 
 
