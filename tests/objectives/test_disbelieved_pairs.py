@@ -116,6 +116,20 @@ def test_a_disbelieved_pair_is_at_most_a_negative(case: tuple[str, str, str | No
     check(case, pulls(case, identity, slice(None)))
 
 
+def test_a_weight_that_is_nearly_0_is_0() -> None:
+    estimator = judging("small_loss")
+    estimator.tables["clean_probabilities"][:3] = torch.tensor([1e-38, 1e-20, 1e-3], dtype=torch.float64)[:, None, None]
+    rows = torch.arange(N)
+    eye = torch.eye(N, dtype=torch.float64)
+    judged = estimator.for_batch(rows, 0 * rows)(Comparison(u=eye, v=eye, v_language=torch.zeros(N, dtype=torch.long)))
+    assert judged.sample_weight is not None
+    assert judged.sample_weight[:2].tolist() == [0, 0]
+    assert judged.sample_weight[:3].tolist() == pytest.approx([0, 0, 1e-3], abs=1e-9)
+    assert 0 < float(estimator.epoch_probabilities[0, 0, 0]) < float(estimator.epoch_probabilities[1, 0, 0]), (
+        "the detector's ranks"
+    )
+
+
 def work(rank: int, size: int) -> list[Tensor]:
     own = slice(rank * N // size, (rank + 1) * N // size)
     return [pulls(case, WorkerGroup(rank, size).gather, own) / size for case in OF_TWO]

@@ -16,6 +16,7 @@ from ray_atr.objectives.pairs import (
     Comparison,
     Complementary,
     Contrastive,
+    ContrastiveEntropic,
     LearningToMatch,
     PairLoss,
     PartialLearningToMatch,
@@ -105,6 +106,32 @@ def test_belief_is_the_marginal_of_a_transport_plan(mass: float, loss: type[Lear
     assert loss(**settings)(dataclasses.replace(case, sample_weight=SAMPLE_WEIGHT)).loss.item() == pytest.approx(
         expected, abs=1e-6
     )
+
+
+@pytest.mark.parametrize("loss", all_losses(), ids=name_of)
+@pytest.mark.parametrize("has_twins", [False, True])
+def test_no_gradient_of_a_pair_of_weight_0_is_a_subnormal_number(loss: PairLoss, has_twins: bool) -> None:
+    u, v = (one.float().requires_grad_() for one in (unit(64, 16, 0), unit(64, 16, 1)))
+    believed = torch.arange(64) % 5 == 0
+    twins = torch.arange(64) % 8
+    positives = twins[:, None] == twins if has_twins else None
+    loss(Comparison(u, v, sample_weight=believed.float(), positives=positives)).loss.backward()
+    for gradient in (u.grad, v.grad):
+        assert gradient is not None
+        size = gradient.abs()
+        assert not bool(((size > 0) & (size < torch.finfo(torch.float32).tiny)).any())
+        assert bool(size.any()), "the believed pairs"
+
+
+@pytest.mark.parametrize("loss", [Contrastive, ContrastiveEntropic])
+def test_a_pair_of_weight_0_is_no_negative_at_a_low_temperature(loss: type[Contrastive]) -> None:
+    u, v = unit(2, 5, 0), unit(2, 5, 1)
+    # The third clip and text are nearer to the second text and clip than these are to each other.
+    case = Comparison(
+        torch.cat([u, v[1:]]), torch.cat([v, u[1:]]), sample_weight=torch.tensor([1.0, 1.0, 0.0]).double()
+    )
+    alone, weighted = (loss(temperature=0.002)(one).loss for one in (Comparison(u, v), case))
+    torch.testing.assert_close(weighted * 3, alone * 2, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", [loss for loss in all_losses() if isinstance(loss, TRANSPORT)], ids=name_of)

@@ -30,6 +30,7 @@ from ray_atr.common.settings import Settings, counted, refuse
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.detection import detection
 from ray_atr.objectives.pairs import CleanShare, Comparison
+from ray_atr.objectives.pairs.pair_loss import LEAST_SAMPLE_WEIGHT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +160,9 @@ class Estimator:
             self.write(self.epoch_probabilities, index, clean_probability)
             if estimate.sample_weight is not None:
                 weighed[comparison.row_numbers, index.languages] = clean_probability.to(weighed.dtype)
+                # A smaller weight's gradients could be subnormal numbers, which are slow.
+                has_none = estimate.sample_weight < LEAST_SAMPLE_WEIGHT
+                estimate = estimate._replace(sample_weight=estimate.sample_weight.masked_fill(has_none, 0.0))
             return dataclasses.replace(comparison, **estimate._asdict())
 
         return weigh_pairs
