@@ -74,8 +74,8 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
-    """Lines about settings that some points lack, about noise in one language, about languages that no point trains on, and about
-    a scheduler with nothing to rank.
+    """Lines about settings that some points lack, about noise in one language, about languages that no point trains on, about a
+    scheduler with nothing to rank, and about a GPU that is not used.
     """
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
@@ -86,7 +86,17 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
         lines += dict.fromkeys(untrained)
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
+    if all(map(leaves_gpu, planned)):
+        lines.append("trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU")
     return lines
+
+
+def leaves_gpu(experiment: Experiment) -> bool:
+    """Whether a trial in this process computes on the CPU beside a GPU."""
+    import torch
+
+    scaling = experiment.scaling
+    return scaling.workers == 0 and not scaling.gpus_per_worker and torch.cuda.is_available()
 
 
 def noise_line(experiment: Experiment) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ray_atr.cli.comparisons import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
@@ -97,6 +98,17 @@ def test_only_some_points_have_it_is_printed() -> None:
     ]
     experiment, plan = planned(NOISE, {"objective.scheme": "kcl"})
     assert conditions_of(plan, experiment) == []
+
+
+@pytest.mark.parametrize(("workers", "gpus", "has_gpu"), [(0, 0, True), (0, 1, True), ("auto", 0, True), (0, 0, False)])
+def test_a_gpu_that_is_not_used_is_told(
+    workers: int | str, gpus: int, has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    experiment = override(QUICKSTART, {"scaling.workers": workers, "scaling.gpus_per_worker": gpus})
+    lines = conditions_of(SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), experiment)
+    told = "trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU"
+    assert lines == ([told] if (workers, gpus, has_gpu) == (0, 0, True) else [])
 
 
 def test_languages_that_nothing_trains_on_are_named() -> None:
