@@ -218,12 +218,14 @@ def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
     (audio / "deep").mkdir()
     (audio / "tone 0.wav").rename(audio / "deep" / "moved.wav")
     shutil.copyfile(audio / "tone 1.wav", audio / "copy.wav")  # of another time of change
+    (audio / "tone 2.wav").rename(audio / "tone 4.wav")
+    (audio / "tone 3.wav").rename(audio / "tone 2.wav")  # by a name that was another's
     changed = bytearray((audio / "tone 2.wav").read_bytes())
     changed[-2] ^= 1
     (audio / "as long.wav").write_bytes(changed)
     encoded = watched_encoding(monkeypatch)
     changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
-    assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 1)
+    assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 2)
     monkeypatch.undo()
     build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "fresh"))
     assert_same_rows(rows_of(tmp_path / "index"), rows_of(tmp_path / "fresh"))
