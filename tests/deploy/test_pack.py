@@ -253,6 +253,25 @@ def test_an_index_of_foreign_vectors_is_built_and_asked_with_a_pack(inputs: Path
     assert best.score == pytest.approx(score.max(), abs=2e-3)
 
 
+def test_a_pack_made_of_vectors_says_that_it_reads_no_text(inputs: Path, tmp_path: Path) -> None:
+    """Without asking for a language first."""
+    np.save(tmp_path / "text.npy", random_rows(2 * CLIPS, 2))
+    made = make_pack(
+        str(inputs / "audio.npy"),
+        str(inputs / "pairs.csv"),
+        str(tmp_path / "text.npy"),
+        tmp_path / "pack",
+        space_text=str(inputs / "english.npy"),
+        options=PackOptions(onnx=False),
+        echo=lambda message: None,
+    )
+    build_index(str(made.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    for language in (None, "eng"):
+        with pytest.raises(ValueError, match=r"allowed its vector, .* no encoder of texts"):
+            index.search("a low tone", language)
+
+
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     make_tones(tmp_path / "audio", 1)
     with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):
