@@ -26,6 +26,7 @@ from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.deploy.serve.app import create_app
+from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords, vector_and_words
@@ -175,6 +176,9 @@ def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, 
     about = json.loads((pack.folder / "pack.json").read_text())
     assert set(about["before"]) < set(about["after"])
     assert "text_to_audio/deu/mean_rank_variance" in about["after"]
+    with (pack.folder / CARD_FILE).open("a") as card:  # as `evaluate --card` does
+        card.write("More of it.")
+    Retriever.from_pretrained(pack.folder)
     (pack.folder / "extra").mkdir()
     content = (pack.folder / "pack.json").read_bytes()
     (pack.folder / "pack.json").write_bytes(content.replace(b"both", b"m2mm"))
