@@ -15,7 +15,7 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,16 @@ def _has_remains(text: bytes) -> bool:
     return sum(ours == theirs for ours, theirs in zip(_MARK, mark, strict=False)) > len(_MARK) // 2
 
 
-def seal_folder(folder: Path, known_digests: Mapping[str, str] | None = None) -> None:
-    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere."""
+def seal_folder(
+    folder: Path, known_digests: Mapping[str, str] | None = None, *, left_out: Collection[str] = ()
+) -> None:
+    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere. Those of
+    `left_out` may be changed later.
+    """
     # Names with a leading dot are unfinished files.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     present = {path.relative_to(folder).as_posix() for path in paths}
-    names = sorted((present | set(known_digests or {})) - {DIGESTS_FILE})
+    names = sorted((present | set(known_digests or {})) - {DIGESTS_FILE, *left_out})
     files = {name: (known_digests or {}).get(name) or digest_of_file(folder / name) for name in names}
     write_bytes(folder / DIGESTS_FILE, (seal({"files": files}, indent=1) + "\n").encode())
 

@@ -248,7 +248,11 @@ def _embed(
 
 
 def _is_evaluation(paths: Sequence[str | Location]) -> bool:
-    return len(paths) == 1 and all(file_exists(locate(paths[0]) / name) for name in (FACTS_FILE, SCORES_FILE.format(0)))
+    if len(paths) != 1 or not file_exists(locate(paths[0]) / FACTS_FILE):
+        return False
+    if not file_exists(locate(paths[0]) / SCORES_FILE.format(0)):
+        raise refuse("baseline", str(paths[0]), f"an evaluation with its scores; {SCORES_FILE.format(0)} is missing")
+    return True
 
 
 def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Samples], list[str] | None]:
@@ -257,7 +261,7 @@ def _stored_scores(folder: Location, eval_split: EvalSplit) -> tuple[list[Sample
     ValueError for other data or languages; other captions are found later.
     """
     manifest, split = eval_split.manifest, eval_split.split
-    facts = read_json(folder / FACTS_FILE)["facts"]
+    facts = read_json(folder / FACTS_FILE).get("facts", {})
     if (facts.get(HASH_FACT), facts.get("split")) != (manifest.hash[:HASH_DIGITS], split):
         raise refuse("baseline", str(folder), f"an evaluation of split {split} of {manifest.name}, as it is now")
     scores: list[Samples] = []

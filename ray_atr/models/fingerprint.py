@@ -42,7 +42,7 @@ def fitted_to(folder: Location) -> str:
 
 def is_told_language(retriever: Retriever) -> bool:
     """Whether the text tower encodes a text differently in another language, so that a query needs its language."""
-    return _tokens(retriever, "eng") != _tokens(retriever, "fra")
+    return retriever.text_tower.reads_texts and _tokens(retriever, "eng") != _tokens(retriever, "fra")
 
 
 def _tokens(retriever: Retriever, language: str) -> list[int] | str:

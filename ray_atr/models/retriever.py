@@ -713,6 +713,8 @@ def _windows(
     if front_end.kind == "vector":
         return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
     waveform = np.asarray(clip)
+    if waveform.dtype.kind not in "fiub":
+        raise refuse(name, f"a {type(clip).__name__}", "a path, or a mono waveform [S] of finite samples")
     if waveform.dtype.kind in "iub":
         raise refuse(name, f"samples of type {waveform.dtype}", "floats with full scale 1 (int16: samples / 32768)")
     waveform = waveform.astype(np.float32, copy=False)

@@ -76,6 +76,8 @@ class TextTower(nn.Module):
     pad_token_id: int
     saves_weights: bool = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
+    reads_texts: bool = True
+    """Whether it takes texts, and not only their vectors."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:

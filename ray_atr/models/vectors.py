@@ -83,7 +83,7 @@ class TextVectorsTower(TextTower):
 
     def __init__(self, data: str | None, width: int) -> None:
         super().__init__()
-        self.data, self.width = data, width
+        self.data, self.width, self.reads_texts = data, width, data is not None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Nothing here is trained, and the vectors are in files.
@@ -91,8 +91,13 @@ class TextVectorsTower(TextTower):
 
     @cached_property
     def vectors(self) -> CaptionVectors:
-        """The captions' vectors. ValueError if their folder is missing."""
-        return open_caption_vectors(Path(self.data or "") / GIVEN, is_cache=False)
+        """The captions' vectors. ValueError if there are none, or their folder is missing."""
+        if self.data is None:
+            allowed = (
+                "its vector, given to Retriever.encode_text: the model was made of vectors and has no encoder of texts"
+            )
+            raise refuse("text", "words", allowed)
+        return open_caption_vectors(Path(self.data) / GIVEN, is_cache=False)
 
     def looked_up(self, rows: NDArray[np.int64]) -> Tensor:
         """The vectors [n, W] of rows [n]."""
@@ -124,7 +129,7 @@ class EncodedText(TextVectorsTower):
 
     def __init__(self, tower: TextTower, vectors: CaptionVectors) -> None:
         super().__init__(None, tower.width)
-        self.vectors = vectors
+        self.vectors, self.reads_texts = vectors, True
         # In a tuple, so that the frozen tower is no submodule: it is not moved, copied or saved with this one.
         self._tower = (tower.eval(),)
         self._new_rows: dict[Caption, int] = {}

@@ -85,6 +85,7 @@ class WithWords(TextTower):
         self.encoder, self.words = encoder, list(words)
         self.width = 2 * encoder.width + len(words) + 1
         self.pad_token_id, self.saves_weights = encoder.pad_token_id, encoder.saves_weights
+        self.reads_texts = encoder.reads_texts
         self._tokens = {word: -1 - number for number, word in enumerate(words)}
 
     def knows(self, texts: Sequence[str], language: str) -> bool:

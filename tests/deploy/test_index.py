@@ -27,6 +27,7 @@ from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.build import build_index, update_index
+from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.options import IndexEncoding
@@ -217,12 +218,14 @@ def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
     (audio / "deep").mkdir()
     (audio / "tone 0.wav").rename(audio / "deep" / "moved.wav")
     shutil.copyfile(audio / "tone 1.wav", audio / "copy.wav")  # of another time of change
+    (audio / "tone 2.wav").rename(audio / "tone 4.wav")
+    (audio / "tone 3.wav").rename(audio / "tone 2.wav")  # by a name that was another's
     changed = bytearray((audio / "tone 2.wav").read_bytes())
     changed[-2] ^= 1
     (audio / "as long.wav").write_bytes(changed)
     encoded = watched_encoding(monkeypatch)
     changes = update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(audio))
-    assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 1)
+    assert (encoded, changes.taken_over, changes.removed) == (["as long.wav"], 5, 2)
     monkeypatch.undo()
     build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "fresh"))
     assert_same_rows(rows_of(tmp_path / "index"), rows_of(tmp_path / "fresh"))
@@ -370,10 +373,22 @@ def test_another_models_queries_are_refused(place: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
-def test_of_equal_rows_the_earlier_comes_first(distance: str) -> None:
-    rows = np.tile(np.eye(4, dtype=np.float16), (40, 1))
-    _, found = nearest_rows(build_structure(rows, distance), rows, np.eye(4, dtype=np.float32), 40, distance)
-    assert found.tolist() == [list(range(row, 160, 4)) for row in range(4)]
+@pytest.mark.parametrize("k", [1, 5, 37, 1000])
+def test_of_equal_rows_the_earlier_comes_first(k: int, distance: str) -> None:
+    """Of a few copies or many, also where only some of them are wanted, and however many queries there are."""
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((300, 100)).astype(np.float16)[random.integers(0, 300, 4000)]
+    queries = random.standard_normal((10, 100)).astype(np.float32)
+    wide, asked = rows.astype(np.float64), queries.astype(np.float64)
+    exact = asked @ wide.T if distance == "cosine" else -np.linalg.norm(asked[:, None] - wide, axis=-1)
+    # Products of matrices may round copies differently.
+    order = np.argsort(-exact.round(9), axis=1, kind="stable")[:, :k]
+    index = build_structure(rows, distance)
+    for number in (1, len(queries)):
+        _, found = nearest_rows(index, rows, queries[:number], k, distance)
+        assert np.array_equal(found, order[:number])
+    if distance == "cosine":
+        assert np.array_equal(CoarseRows(rows).nearest(queries, k)[1], order)
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

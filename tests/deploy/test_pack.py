@@ -26,6 +26,7 @@ from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.deploy.serve.app import create_app
+from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords, vector_and_words
@@ -175,6 +176,9 @@ def test_a_pack_is_a_retriever_whose_graph_and_folder_are_checked(inputs: Path, 
     about = json.loads((pack.folder / "pack.json").read_text())
     assert set(about["before"]) < set(about["after"])
     assert "text_to_audio/deu/mean_rank_variance" in about["after"]
+    with (pack.folder / CARD_FILE).open("a") as card:  # as `evaluate --card` does
+        card.write("More of it.")
+    Retriever.from_pretrained(pack.folder)
     (pack.folder / "extra").mkdir()
     content = (pack.folder / "pack.json").read_bytes()
     (pack.folder / "pack.json").write_bytes(content.replace(b"both", b"m2mm"))
@@ -251,6 +255,25 @@ def test_an_index_of_foreign_vectors_is_built_and_asked_with_a_pack(inputs: Path
     (best,) = index.search("ein tiefer Ton", "deu", top=1)
     assert int(best.path) == score.argmax()
     assert best.score == pytest.approx(score.max(), abs=2e-3)
+
+
+def test_a_pack_made_of_vectors_says_that_it_reads_no_text(inputs: Path, tmp_path: Path) -> None:
+    """Without asking for a language first."""
+    np.save(tmp_path / "text.npy", random_rows(2 * CLIPS, 2))
+    made = make_pack(
+        str(inputs / "audio.npy"),
+        str(inputs / "pairs.csv"),
+        str(tmp_path / "text.npy"),
+        tmp_path / "pack",
+        space_text=str(inputs / "english.npy"),
+        options=PackOptions(onnx=False),
+        echo=lambda message: None,
+    )
+    build_index(str(made.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    for language in (None, "eng"):
+        with pytest.raises(ValueError, match=r"allowed its vector, .* no encoder of texts"):
+            index.search("a low tone", language)
 
 
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +31,7 @@ from tests.support.tiny import tone
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from ray_atr.deploy.serve import connections
+from ray_atr.deploy.serve import app, connections
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
@@ -209,6 +209,22 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
     assert required_token("0.0.0.0") == TOKEN
     assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
+
+
+def test_any_address_of_this_machine_is_a_name_of_the_server(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """127.0.0.2 is this machine's too."""
+    monkeypatch.delenv("RAY_ATR_TOKEN", raising=False)
+    given = list[Sequence[str]]()
+
+    def refused(index: Index, *, hosts: Sequence[str], **options: Any) -> None:
+        given.append(hosts)
+        raise ValueError("nothing is served")
+
+    monkeypatch.setattr(app, "create_app", refused)
+    for host, name in (("127.0.0.2", "127.0.0.2"), ("0::1", "[0::1]")):
+        with pytest.raises(SystemExit):
+            main("serve", arguments=[str(index.folder), "--host", host])
+        assert name in given.pop()
 
 
 def test_an_address_that_cannot_be_had_is_refused() -> None:

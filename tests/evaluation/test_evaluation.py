@@ -562,6 +562,14 @@ def test_a_baseline_of_another_version_of_the_data_is_refused(world: dict[str, P
     changed = options(data=str(tmp_path / "tones"))
     with pytest.raises(ValueError, match=r"baseline: .*an evaluation of split test of tones, as it is now"):
         evaluate([world["loose"]], changed, baseline=[tmp_path / "before"], progress=_no_encoding, **quiet)
+    # As is one of nothing, and one whose scores were left behind.
+    same = options(data=str(world["data"]))
+    (tmp_path / "before" / "evaluation.json").write_text("{}")
+    with pytest.raises(ValueError, match="as it is now"):
+        evaluate([world["loose"]], same, baseline=[tmp_path / "before"], progress=_no_encoding, **quiet)
+    (tmp_path / "before" / "scores-0.npz").unlink()
+    with pytest.raises(ValueError, match=r"baseline: .*its scores; scores-0\.npz is missing"):
+        evaluate([world["loose"]], same, baseline=[tmp_path / "before"], progress=_no_encoding, **quiet)
 
 
 def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str, Path], tmp_path: Path) -> None:

@@ -381,6 +381,11 @@ def test_integers_are_no_waveform_as_their_full_scale_is_another(kind: str) -> N
             scratch().encode_audio(clip, 16_000)
 
 
+def test_a_list_of_paths_is_not_one_clip() -> None:
+    with pytest.raises(ValueError, match="clip 0: got 'a list'; allowed a path"):
+        scratch().encode_windows(["a.wav"])
+
+
 def test_columns_of_tables_and_tensors_of_any_float_are_taken(tmp_path: Path) -> None:
     retriever = scratch()
     soundfile.write(tmp_path / "a.wav", WAVEFORMS[0], 16_000, subtype="FLOAT")

@@ -248,10 +248,11 @@ def _encode(
                 continue
             order.append(entry)
             older = earlier.get(sound.path)
-            if older is None and sound.size in by_size:
-                # A moved or copied file.
-                older = by_size[sound.size].get(_digest(sound, archive))
-            if older is not None and _is_unchanged(older, sound, archive):
+            if older is None or not _is_unchanged(older, sound, archive):
+                # Perhaps a moved or copied file, whose name may have been another's.
+                same_size = by_size.get(sound.size)
+                older = same_size.get(_digest(sound, archive)) if same_size else None
+            if older is not None:
                 reused[sound.path] = dataclasses.replace(older, sound=entry)
             else:
                 yield sound

@@ -34,6 +34,14 @@ def is_fast() -> bool:
     return torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()
 
 
+def inner_products(
+    rows: NDArray[np.float16], queries: NDArray[np.float32], positions: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Inner products [M, C] of queries [M, r] with the rows at positions [M, C]; equal rows have the same to the last bit."""
+    # Products of matrices round the last rows of a block differently, which would put copies out of their order.
+    return np.einsum("mr,mcr->mc", queries, torch.from_numpy(rows[positions]).float().numpy())
+
+
 class CoarseRows:
     """16-bit rows [N, r] with copies in 8 bits, with one scale per row."""
 
@@ -66,7 +74,7 @@ class CoarseRows:
         values, where = rough.gather(1, inside).topk(size, dim=1)
         candidates = inside.gather(1, where)
         positions = candidates.numpy()
-        scores = torch.einsum("mr,mcr->mc", given, self._wide(candidates)).numpy()
+        scores = inner_products(self.rows, queries, positions)
         best = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         # Bound on exact minus approximate score, by the Cauchy-Schwarz inequality.
         lengths = given.norm(dim=1)
@@ -77,7 +85,7 @@ class CoarseRows:
         scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
         for number in torch.nonzero(rest).flatten().tolist():
             own = torch.nonzero(rough[number] >= least[number]).flatten().numpy()
-            exact = (self._wide(torch.from_numpy(own)) @ given[number]).numpy()
+            exact = inner_products(self.rows, queries[number : number + 1], own[None])[0]
             order = np.lexsort((own, -exact))[:k]
             scores[number], positions[number] = exact[order], own[order]
         return scores, positions
@@ -99,10 +107,6 @@ class CoarseRows:
             groups = rough[:, start : own.stop * GROUP].unflatten(1, (-1, GROUP))
             torch.amax(groups, dim=2, out=maxima[:, own])
         return rough, maxima
-
-    def _wide(self, positions: Tensor) -> Tensor:
-        """The rows at positions [...] as 32-bit floats, [..., r]."""
-        return torch.from_numpy(self.rows)[positions].float()
 
 
 def _rounded(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

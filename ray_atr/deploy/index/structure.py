@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
-from ray_atr.deploy.index.coarse import CoarseRows
+from ray_atr.deploy.index.coarse import TOGETHER, CoarseRows, inner_products
 from ray_atr.training.knowledge_base.faiss_library import faiss_for_search
 from ray_atr.training.knowledge_base.searcher import exact_top_k
 
@@ -22,6 +22,8 @@ EXACT_ROWS = 200_000
 """Largest number of rows for an exact index, which compares every row with the query."""
 RANKED_AGAIN = 100
 """Number of best rows by 8-bit codes that are ranked again by their 16-bit rows."""
+SPARE = 8
+"""Number of rows beyond the wanted ones that are compared, to see equal ones of which only some are wanted."""
 PROBES = 64
 """Number of lists searched per query."""
 ROWS_A_CENTRE = 64
@@ -92,28 +94,46 @@ def nearest_rows(
     """
     k = min(int(k), len(rows))  # FAISS takes no integer of NumPy
     is_exact = not hasattr(index, "nprobe")
-    if is_exact and distance == "cosine" and len(queries) >= MANY_QUERIES:
-        if coarse is not None:
-            return coarse().nearest(queries, k)
-        entries = torch.from_numpy(rows)
-        values, where = exact_top_k(torch.from_numpy(queries), entries, k, block=BLOCK)
-        return values.numpy(), where.numpy()
-    wanted = k if is_exact else min(max(k, RANKED_AGAIN), len(rows))
-    with faiss_for_search():
-        _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
+    many = is_exact and distance == "cosine" and len(queries) >= MANY_QUERIES
+    if many and coarse is not None:
+        return coarse().nearest(queries, k)
+    wanted = min(k + SPARE if is_exact else max(k, RANKED_AGAIN), len(rows))
+    if many:
+        found = exact_top_k(torch.from_numpy(queries), torch.from_numpy(rows), wanted, block=BLOCK)[1].numpy()
+    else:
+        with faiss_for_search():
+            _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
     scores = exact_scores(rows, queries, found, distance)
     # For equal scores the earlier row comes first.
-    order = np.lexsort((found, -scores), axis=-1)[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
+    order = np.lexsort((found, -scores), axis=-1)
+    scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
+    if is_exact and wanted < len(rows):
+        # FAISS and torch keep any of the equal rows of which not all are wanted.
+        for number in np.flatnonzero(scores[:, k - 1] == scores[:, -1]):
+            best = _best_of_all(rows, queries[number : number + 1], k, distance)
+            scores[number, :k], found[number, :k] = best
+    return scores[:, :k], found[:, :k]
+
+
+def _best_of_all(
+    rows: Rows, query: NDArray[np.float32], k: int, distance: str
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(scores, positions) [k] of the rows nearest to one query [1, r], of equal ones the earlier first."""
+    blocks = (np.arange(start, min(start + BLOCK, len(rows)))[None] for start in range(0, len(rows), BLOCK))
+    scores = np.concatenate([exact_scores(rows, query, block, distance)[0] for block in blocks])
+    best = np.argsort(-scores, kind="stable")[:k]
+    return scores[best], best
 
 
 def exact_scores(
     rows: Rows, queries: NDArray[np.float32], positions: NDArray[np.int64], distance: str
 ) -> NDArray[np.float32]:
     """Scores [M, k] of the rows at positions [M, k]; -inf where the position is -1."""
-    candidates = rows[np.maximum(positions, 0)].astype(np.float32)
-    if distance == "cosine":
-        scores = np.einsum("mr,mkr->mk", queries, candidates)
-    else:
-        scores = -np.linalg.norm(queries[:, None] - candidates, axis=-1)
-    return np.where(positions < 0, -np.inf, scores).astype(np.float32)
+    scores = np.empty(positions.shape, np.float32)
+    for first in range(0, len(queries), TOGETHER):
+        some, own = queries[first : first + TOGETHER], np.maximum(positions[first : first + TOGETHER], 0)
+        if distance == "cosine":
+            scores[first : first + TOGETHER] = inner_products(rows, some, own)
+        else:
+            scores[first : first + TOGETHER] = -np.linalg.norm(some[:, None] - rows[own].astype(np.float32), axis=-1)
+    return np.where(positions < 0, np.float32(-np.inf), scores)

@@ -39,6 +39,7 @@ from ray_atr.metrics.alignment import AlignedCaptions
 from ray_atr.metrics.languages import embedding_metrics, language_metrics, retrieve_languages
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, retrieval_samples
+from ray_atr.models.card import CARD_FILE
 from ray_atr.models.fingerprint import PACK_FILE
 from ray_atr.models.onnx_graph import require_onnx, write_graph
 from ray_atr.models.retriever import ModelSettings, Retriever
@@ -133,7 +134,8 @@ def make_pack(
         size = _write_projection(retriever, aside) if options.onnx else 0
         about = _about(foreign, experiment, options, split, before, after)
         write_json(aside / PACK_FILE, about)
-        seal_folder(aside)
+        # An evaluation replaces the card.
+        seal_folder(aside, left_out=[CARD_FILE])
     return Pack(folder, before, after, seconds, size)
 
 

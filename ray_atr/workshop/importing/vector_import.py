@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -73,7 +75,7 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
     try:
         array = np.asarray(_load(file, part, path))
     except (ValueError, TypeError, OSError, SafetensorError) as error:
-        if str(error).startswith(f"{path}: got"):
+        if str(error).startswith(f"{path}: "):
             raise
         raise refuse(path, place, f"a file of vectors ({shortened(str(error))})") from None
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
@@ -115,13 +117,16 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
     names = pq.read_schema(file).names
     if part not in names:
         raise _no_part(file, part, path, "columns", names)
-    rows = pq.read_table(file, columns=[part]).column(part).to_pylist()
-    width = len(rows[0]) if rows and rows[0] is not None else 0
-    for number, row in enumerate(rows):
-        if row is None or len(row) != width:
-            got = "nothing" if row is None else f"{len(row)} numbers"
-            raise refuse(f"{path}: {file}, row {number}", got, f"{width} numbers, as the first row has")
-    return np.array(rows, np.float32)
+    column = pq.read_table(file, columns=[part]).column(part).combine_chunks()
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise refuse(path, f"{file}::{part}: a column of {kind}", "a column of lists of floating-point numbers")
+    lengths = pc.list_value_length(column).fill_null(-1).to_numpy()
+    width = max(int(lengths[0]), 0) if len(lengths) else 0
+    if len(bad := np.flatnonzero(lengths != width)):
+        got = "nothing" if lengths[bad[0]] < 0 else f"{lengths[bad[0]]} numbers"
+        raise refuse(f"{path}: {file}, row {bad[0]}", got, f"{width} numbers, as the first row has")
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(lengths), width)
 
 
 def _read_pairs(
@@ -131,11 +136,15 @@ def _read_pairs(
     clips: dict[int, ListedClip] = {}
     owners: dict[str, ListedClip] = {}
     captions: dict[Caption, int] = {}
-    blank = 0
+    blank = number = 0
+    has_text_rows: bool | None = None
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
         place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
-        at_text = f"{at}, text_row" if row.get("text_row") not in (None, "") else f"{at} (the table has no text_row)"
-        text_place = _row(row.get("text_row") if "text_row" in row else number, len(text), at_text, settings.text)
+        if has_text_rows not in (None, "text_row" in row):
+            raise refuse(f"{at}, text_row", row.get("text_row"), "one in each row of the table, or in none")
+        has_text_rows = "text_row" in row
+        at_text = f"{at}, text_row" if has_text_rows else f"{at} (the table has no text_row)"
+        text_place = _row(row["text_row"] if has_text_rows else number, len(text), at_text, settings.text)
         found = captions_of(row, at)
         if len(found) != 1:
             raise refuse(f"{at}, caption", f"{len(found)} captions", "one caption a row: it has one vector")
@@ -152,7 +161,10 @@ def _read_pairs(
         clip.labels += [one for one in labels_of(row.get("label"), f"{at}, label") if one not in clip.labels]
     if not clips:
         raise ValueError(f"{settings.table}: no pairs")
-    return list(clips.values()), captions, [blank_splits(blank, settings.split)] if blank else []
+    notes = [blank_splits(blank, settings.split)] if blank else []
+    if not has_text_rows and number + 1 < len(text):
+        notes.append(f"the table has no text_row: vectors {number + 1} to {len(text) - 1} of --text are no caption's")
+    return list(clips.values()), captions, notes
 
 
 def _clip_of_row(found: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:

@@ -31,7 +31,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.check import check_data_set, page
 from ray_atr.workshop.importing.import_options import Check, VectorImport
-from ray_atr.workshop.importing.vector_import import import_vectors
+from ray_atr.workshop.importing.vector_import import import_vectors, read_vectors
 
 CLIPS, CAPTIONS = 48, 96
 
@@ -102,7 +102,7 @@ def test_a_blank_id_contradicts_nothing(files: dict[str, str], tmp_path: Path) -
 def test_blank_splits_of_vectors_are_counted(files: dict[str, str], tmp_path: Path) -> None:
     Path(files["table"]).write_text("audio_row,caption,split\n3,a dog,\n4,wind,val\n")
     manifest = import_vectors(VectorImport(**files), tmp_path / "data")
-    assert manifest.notes[1:] == ("blank splits: 1 row, taken to be in train (--split)",)
+    assert manifest.notes[1] == "blank splits: 1 row, taken to be in train (--split)"
 
 
 def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_vector_lasts_no_time(files: dict[str, str], tmp_path: Path) -> None:
 
 def test_a_column_of_numbers_and_a_store_to_write_to_are_refused(files: dict[str, str], tmp_path: Path) -> None:
     pq.write_table(pa.table({"clip": list(range(CLIPS))}), tmp_path / "clips.parquet")
-    with pytest.raises(ValueError, match=r"audio: got .*clips.parquet::clip'; allowed a file of vectors"):
+    with pytest.raises(ValueError, match=r"audio: got .*clips.parquet::clip: a column of int64'"):
         import_vectors(VectorImport(**{**files, "audio": f"{tmp_path}/clips.parquet::clip"}), tmp_path / "data")
     with pytest.raises(ValueError, match=r"out: got 's3://bucket/set'; allowed a folder on this machine"):
         import_vectors(VectorImport(**files), "s3://bucket/set")
@@ -268,6 +268,33 @@ def test_parquet_columns_and_safetensors_are_the_same_set(files: dict[str, str],
         import_vectors(VectorImport(**{**files, "text": f"{tmp_path}/text.parquet::e6"}), tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (["ab", "cd"], r"audio: got '.*::v: a column of string'; allowed a column of lists"),
+        ([[1.0, 2.0], [1.0]], r"^audio: \S*, row 1: got '1 numbers'; allowed 2 numbers"),
+        ([[1.0, 2.0], None], r"^audio: \S*, row 1: got 'nothing'; allowed 2 numbers"),
+        ([[1.0, 2.0], [1.0, None]], r"^audio: \S*, row 1: got 'NaN or infinity'"),
+        ([[1, 2]], "int64 of shape .*allowed floating-point"),
+    ],
+)
+def test_a_column_that_is_no_vectors_is_told_as_what_it_is(rows: list[Any], named: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": rows}), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match=named):
+        read_vectors(f"{tmp_path}/x.parquet::v", "audio")
+
+
+def test_vectors_without_a_row_of_the_table_are_told(files: dict[str, str], tmp_path: Path) -> None:
+    """A table of which rows were removed would give the others a wrong vector."""
+    table, count = Path(files["table"]), len(np.load(files["text"]))
+    table.write_text("audio_row,caption\n0,a dog\n1,rain\n")
+    assert f"vectors 2 to {count - 1} of --text" in import_vectors(VectorImport(**files), tmp_path / "data").notes[1]
+    lines = ['{"audio_row": 0, "caption": "a dog", "text_row": 5}', '{"audio_row": 1, "caption": "rain"}']
+    (jsonl := table.with_suffix(".jsonl")).write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="line 2, text_row: got None; allowed one in each row"):
+        import_vectors(VectorImport(**{**files, "table": str(jsonl)}), tmp_path / "none")
+
+
 def test_captions_with_decomposed_letters_have_their_vectors(files: dict[str, str], tmp_path: Path) -> None:
     table = Path(files["table"])
     table.write_text(unicodedata.normalize("NFD", table.read_text().replace("son ", "bruit de café ")))
@@ -308,6 +335,10 @@ def with_nan(array: np.ndarray) -> np.ndarray:
         (
             lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption\nzero,a dog\n"),
             "line 2, audio_row: got 'zero'",
+        ),
+        (
+            lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,text_row,caption\n0,,a dog\n"),
+            "line 2, text_row: got ''; allowed a row of",
         ),
         (
             lambda folder, audio: (folder / "pairs.csv").write_text("audio_row,caption\n0,a dog\n1,a dog\n"),
