@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from ray_atr.cli.parse import _of_box, counting, run_script, settings_from
+from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted
 
 
@@ -74,14 +75,20 @@ def test_a_users_mistake_ends_with_one_line_and_exit_code_2(capsys: pytest.Captu
     assert capsys.readouterr().err == "error: noise: got 1.2; allowed [0, 1)\n"
 
 
-def test_a_full_disk_ends_with_one_line_that_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_ends_with_one_line_that_names_the_file_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def main() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "/data/shard.parquet")
+        with advising("resume it with --resume RUN"):
+            raise OSError(errno.ENOSPC, "No space left on device", "/data/shard.parquet")
 
     with pytest.raises(SystemExit) as exit_:
         run_script(main)
     assert exit_.value.code == 74
-    assert capsys.readouterr().err.startswith("error: /data/shard.parquet: No space left on device;")
+    said = (
+        "/data/shard.parquet: No space left on device; nothing that was finished is lost; resume it with --resume RUN"
+    )
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 @pytest.mark.parametrize(

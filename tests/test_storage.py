@@ -8,6 +8,8 @@ import resource
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from ray_atr.common import locations
-from ray_atr.common.atomic import disk_errors, new_folder
+from ray_atr.common.atomic import disk_errors, files_aside, new_folder
 from ray_atr.common.locations import storage_errors
 from ray_atr.common.storage import (
     StorageError,
@@ -307,6 +309,24 @@ def test_a_failing_disk_is_told_by_the_final_name(
         write()
     assert Path(str(error.value.filename)) in (target, target / "b", target.parent)
     assert (error.value.errno, error.value.filename2) == (errno.EIO, None)
+
+
+@pytest.mark.parametrize("writer", [atomic_file, new_folder, files_aside])
+def test_a_disk_on_which_nothing_can_be_made_is_told_by_the_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Callable[[Path], AbstractContextManager[object]]
+) -> None:
+    """As one that is mounted to be read only. The name aside tells a user nothing."""
+
+    def refuse_aside(make: Callable[..., object], path: Path, *options: object, **named: object) -> object:
+        if path.name.startswith("."):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return make(path, *options, **named)
+
+    for name in ("open", "mkdir"):
+        monkeypatch.setattr(Path, name, partialmethod(partial(refuse_aside, getattr(Path, name))))
+    with pytest.raises(OSError, match="Read-only") as error, writer(tmp_path / "target"):
+        pass
+    assert error.value.filename == str(tmp_path / "target")
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "weights", "linked weights", "tokeniser"])

@@ -193,13 +193,36 @@ def test_a_database_that_cannot_be_opened_stops_no_training(tmp_path, caplog):
     assert "move it away" in tracker.problem
 
 
-def test_a_database_that_another_process_holds_is_not_to_be_moved_away(tmp_path, store, monkeypatch):
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("database is locked", "; another process uses it"),
+        ("database or disk is full", ""),
+        ("unable to open database file", ""),
+        ("no such table: experiments", "; move it away, and a new one is made"),
+    ],
+)
+def test_only_a_damaged_database_is_to_be_moved_away(reason, remedy, store, monkeypatch):
     def search(*_: object, **__: object) -> None:
-        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked"))
+        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError(reason))
 
     monkeypatch.setattr("mlflow.MlflowClient.search_experiments", search)
-    with pytest.raises(ConnectionError, match=r"database is locked\); another process uses it$"):
+    with pytest.raises(ConnectionError, match=rf"{reason}\){remedy}$"):
         store.connect()
+
+
+def test_a_full_disk_is_told_in_a_line_without_sql_and_tracebacks(tmp_path, store, monkeypatch, capsys):
+    folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    assert tracker.start_sweep() is not None
+
+    def commit(_: object) -> None:
+        raise OperationalError("INSERT INTO metrics", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr("sqlalchemy.orm.Session.commit", commit)
+    assert not tracker.update_trial(next((folder / "trials").iterdir()).name)
+    assert tracker.problem == "(sqlite3.OperationalError) database or disk is full"
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):

@@ -371,7 +371,8 @@ def run_script(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_PIPE) from None
     except OSError as error:
-        print(f"error: {_one_line(error)}; nothing that was finished is lost", file=sys.stderr)
+        advice = "".join(f"; {note}" for note in getattr(error, "__notes__", ())[:1])
+        print(f"error: {_one_line(error)}; nothing that was finished is lost{advice}", file=sys.stderr)
         raise SystemExit(EXIT_IO) from None
     except KeyboardInterrupt as interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -94,27 +94,18 @@ def _refusal_behind(error: Exception) -> int | None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` once everything is written.
-
-    An error of the disk names the file below `folder` that would have been written, not the temporary one.
-    """
+    """A new folder to write into, which takes the place of `folder` once everything is written."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     with _folder_aside(folder) as aside:
-        try:
-            yield aside
-            if is_synced:
-                for path in (*aside.rglob("*"), aside):
-                    sync_folder(path)
-            remove_folder(folder)
-            os.replace(aside, folder)
-            if is_synced:
-                sync_folder(folder.parent)
-        except OSError as error:
-            named = str(error.filename or aside) if error.filename2 is None else str(aside)
-            if not named.startswith(str(aside)) or (error.filename is None and error.errno not in REFUSALS):
-                raise
-            raise OSError(error.errno, error.strerror, named.replace(str(aside), str(folder))) from None
+        yield aside
+        if is_synced:
+            for path in (*aside.rglob("*"), aside):
+                sync_folder(path)
+        remove_folder(folder)
+        os.replace(aside, folder)
+        if is_synced:
+            sync_folder(folder.parent)
 
 
 @contextlib.contextmanager
@@ -176,7 +167,10 @@ def _aside(path: Path) -> Path:
 def _open_aside(file: Path) -> tuple[Path, IO[bytes]]:
     while True:
         aside = _aside(file)
-        output = aside.open("w+b")
+        try:
+            output = aside.open("w+b")
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from None
         _claim(output.fileno())
         # Between the two calls another writer may have removed it as a dead writer's.
         if aside.exists():
@@ -186,20 +180,29 @@ def _open_aside(file: Path) -> tuple[Path, IO[bytes]]:
 
 @contextlib.contextmanager
 def _folder_aside(folder: Path) -> Iterator[Path]:
-    while True:
-        aside = _aside(folder)
-        aside.mkdir()
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(aside, os.O_RDONLY)
-            _claim(descriptor)
-            if aside.exists():
-                break
-            os.close(descriptor)
+    """A new folder next to `folder`, removed at the end. An error of the disk names the file below `folder` that would have
+    been written, not the temporary one.
+    """
     try:
-        yield aside
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        os.close(descriptor)
+        while True:
+            aside = _aside(folder)
+            aside.mkdir()
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(aside, os.O_RDONLY)
+                _claim(descriptor)
+                if aside.exists():
+                    break
+                os.close(descriptor)
+        try:
+            yield aside
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            os.close(descriptor)
+    except OSError as error:
+        named = str(error.filename or aside) if error.filename2 is None else str(aside)
+        if not named.startswith(str(aside)) or (error.filename is None and error.errno not in REFUSALS):
+            raise
+        raise OSError(error.errno, error.strerror, named.replace(str(aside), str(folder))) from None
 
 
 def _claim(descriptor: int) -> None:

@@ -49,8 +49,8 @@ class Holder:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until it counts as dead."""
-        return self.renewed + DEAD_AFTER_SECONDS - time.time()
+        """Seconds until it counts as dead, at most those after a renewal."""
+        return min(self.renewed + DEAD_AFTER_SECONDS - time.time(), DEAD_AFTER_SECONDS)
 
 
 @contextlib.contextmanager
@@ -112,7 +112,9 @@ def _outlive(folder: Location, holder: Holder, what: str) -> None:
     )
     print(f"{folder}: {what} is being written by {holder}; {advice}", file=sys.stderr, flush=True)
     found: Holder | None = holder
-    while found is not None and found.seconds_left > 0:
+    # By this process's own clock: the holder's may be hours ahead, and either may be set back.
+    until = time.monotonic() + holder.seconds_left
+    while found is not None and time.monotonic() < until:
         if found != holder:
             raise _taken(folder, what, found)
         time.sleep(POLL_SECONDS)

@@ -161,11 +161,17 @@ def terminate_like_interrupt() -> None:
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one."""
+    """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one; a
+    failing disk or network gets it as a note. After a RayStartError, whose message says what to do, there is nothing to continue.
+    """
     try:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(advice) from None
+    except OSError as error:
+        if not isinstance(error, RayStartError):
+            error.add_note(advice)
+        raise
 
 
 def advice_of(interrupt: BaseException | None) -> str:

@@ -255,13 +255,11 @@ class RunFolder:
 
     @staticmethod
     def create(path: str | Location, experiment: Experiment, info: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder. ValueError if it cannot be written, is a run folder already, holds a data set or a retriever,
-        or a setting holds a secret.
+        """Make a new run folder. ValueError if it cannot be written, is a run folder already or is just being made one, holds a
+        data set or a retriever, or a setting holds a secret.
         """
         folder = storage.locate(path)
-        if storage.file_exists(folder / "sweep.json"):
-            resuming = RunFolder(folder).resuming
-            raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
+        _require_no_run(folder)
         for file, kind in ((MANIFEST_FILE, "data set"), (SETTINGS_FILE, "retriever")):
             if storage.file_exists(folder / file):
                 raise ValueError(f"{folder}: holds a {kind} ({file}); choose another folder for the run")
@@ -269,10 +267,13 @@ class RunFolder:
         refuse_secrets(settings)
         try:
             storage.make_folder(folder / "trials")
-            storage.write_json(folder / "experiment.json", settings, is_private=True)
-            storage.write_json(
-                folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
-            )
+            # Of two that start at once, the second would train with the first one's settings, or the first with its.
+            with storage.hold(folder, "this run"):
+                _require_no_run(folder)
+                storage.write_json(folder / "experiment.json", settings, is_private=True)
+                storage.write_json(
+                    folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
+                )
         except StorageError as error:
             raise ValueError(str(error)) from None
         except OSError as error:
@@ -391,6 +392,13 @@ class RunFolder:
             }
             storage.write_json(trial.folder / "trial.json", described, is_private=True)
         return trial
+
+
+def _require_no_run(folder: Location) -> None:
+    """ValueError if a folder is a run folder."""
+    if storage.file_exists(folder / "sweep.json"):
+        resuming = RunFolder(folder).resuming
+        raise ValueError(f"{folder}: a run folder already; continue it with {resuming}, or choose another")
 
 
 def metric_chosen_by(settings: Mapping[str, Any]) -> str:

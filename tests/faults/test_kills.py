@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import open_features
 from ray_atr.data.shards import read_manifest
+from ray_atr.models.weights import WEIGHTS_FILE
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.sweep import sweep
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -28,11 +32,14 @@ from ray_atr.training.knowledge_base.refresher import (
 )
 from ray_atr.training.knowledge_base.shard import BaseShard
 from ray_atr.training.knowledge_base.snapshot import Snapshot, load_version
-from ray_atr.training.run_folder import FINISHED, LAST, RUNNING, RunFolder
+from ray_atr.training.run_folder import BEST, FINISHED, LAST, RUNNING, RunFolder
 from ray_atr.training.shards import ShardWriter
-from tests.support.crash_points import every_crash, failed_at, file_operations, in_fork
+from tests.support.crash_points import KILL, TEAR, every_crash, failed_at, file_operations, in_fork
 from tests.support.encoders import SPEC, Turn, weights
-from tests.support.tiny import make_data
+from tests.support.tiny import MEASURED, make_data, tiny
+
+VARIES = re.compile(r".*seconds|time$|trial_id$|memory/|knowledge/failed_refreshes$")
+"""Metrics that two equal trainings need not share."""
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -139,6 +146,47 @@ def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> N
         trial.finish({"best_epoch": 1})
         assert trial.describe()["status"] == FINISHED, where
         assert not leftovers(trial.folder), where
+
+
+def test_a_sweep_killed_at_any_point_and_resumed_ends_as_one_that_nobody_killed(tmp_path: Path) -> None:
+    """One trial has a knowledge base, the other estimates clean pairs; checkpoints are also written within an epoch."""
+    data, home = make_data(tmp_path / "tones"), tmp_path / "home"
+    changes = {"train__checkpoint_every_steps": 2, "data__noise__ratio": 0.4}
+    experiment = tiny(data, **MEASURED, **changes, scaling__workers=0, scaling__ray_data=False)
+    points: list[dict[str, Any]] = [
+        {"objective": "ask", "objective.knowledge.prototypes": 4, "objective.knowledge.refresh_every_epochs": 1},
+        {"objective.correspondence": "small_loss", "objective.correspondence.warmup_epochs": 1},
+    ]
+
+    def train(run: RunFolder) -> None:
+        with run.locked():
+            sweep(run, points, home, use_ray=False, echo=lambda message: None)
+
+    def prepare(folder: Path) -> Callable[[], object]:
+        run = RunFolder.create(folder / "run", experiment, {"name": "test"})
+        return lambda: train(run)
+
+    def content(folder: Path) -> list[Any]:
+        found: list[Any] = []
+        for trial in RunFolder.open(folder / "run").trials():
+            rows = [*map(dict, trial.epochs()), *(trial.result()[part] for part in ("val", "last", "test"))]
+            measured = [{name: row[name] for name in row if not VARIES.match(name)} for row in rows]
+            found += [trial.describe()["status"], *measured, (trial.folder / BEST / WEIGHTS_FILE).read_bytes()]
+        return found
+
+    def all_resumed() -> None:
+        prepare(tmp_path / "whole")()
+        expected = content(tmp_path / "whole")
+        assert expected.count(FINISHED) == 2
+        for folder, where in every_crash(prepare, tmp_path / "crashes", (KILL, TEAR), most=4):
+            print(where)  # shown if it fails
+            run = RunFolder.open(folder / "run")
+            assert run.problems() == []
+            train(run)
+            assert content(folder) == expected
+            assert not leftovers(folder)
+
+    assert in_fork(all_resumed) == 0
 
 
 class TwoParts(BackgroundRefresher):

@@ -12,10 +12,12 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ray_atr.common import lock
+from ray_atr.common import lock, storage
 from ray_atr.common.lock import HOLDER_FILE
 from ray_atr.common.storage import Location, file_exists, hold, locate
 from ray_atr.training.experiment import Experiment
@@ -119,6 +121,28 @@ def test_a_holder_on_another_machine_that_renews_its_note_is_left_alone(place: L
     renewal.join()
 
 
+@pytest.mark.parametrize("is_set_back", [False, True])
+def test_a_clock_that_is_ahead_or_set_back_makes_nobody_wait_for_hours(
+    place: Location, is_set_back: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The holder died, and wrote the note by a clock an hour ahead, or this machine's is set back while it waits."""
+    monkeypatch.setattr(lock, "DEAD_AFTER_SECONDS", 0.3)
+    note_of_elsewhere(place, 0 if is_set_back else -3600)
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        assert len(naps) < 100, "it waits for ever"
+        time.sleep(0.02)
+
+    def now() -> float:
+        return time.time() - 3600 * (is_set_back and bool(naps))
+
+    monkeypatch.setattr(lock, "time", SimpleNamespace(**{**vars(time), "time": now, "sleep": sleep}))
+    with hold(place, "this run"):
+        assert "this command goes on in 0 s" in capsys.readouterr().err
+
+
 def test_of_two_that_start_at_once_in_a_store_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     place = locate(f"memory://{uuid.uuid4().hex}")
     with hold(place, "this run"), monkeypatch.context() as patch:
@@ -133,6 +157,25 @@ def test_of_two_that_start_at_once_in_a_store_one_writes(monkeypatch: pytest.Mon
 def run(tmp_path: Path) -> RunFolder:
     """In the folder that `holder` holds."""
     return RunFolder.create(tmp_path, Experiment(), {"name": "test"})
+
+
+def test_of_two_that_make_one_run_folder_at_once_the_second_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two jobs of an array, which start in one second, and so with one name."""
+    write, others = storage.write_json, list[RunFolder]()
+
+    def after_another(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr(storage, "write_json", write)
+        with pytest.raises(ValueError, match=f"this run is being written by process {os.getpid()}"):
+            others.append(RunFolder.create(tmp_path, Experiment(seed=2), {"name": "second"}))
+        write(*given, **options)
+
+    monkeypatch.setattr(storage, "write_json", after_another)
+    run = RunFolder.create(tmp_path, Experiment(seed=1), {"name": "first"})
+    assert (run.experiment.seed, run.info["name"], others) == (1, "first", [])
+    with pytest.raises(ValueError, match="a run folder already; continue it with --resume"):
+        RunFolder.create(tmp_path, Experiment(seed=2), {"name": "second"})
 
 
 def test_a_run_folder_has_one_writer(run: RunFolder, holder: subprocess.Popen[str]) -> None:

@@ -17,6 +17,7 @@ from ray_atr.metrics.bootstrap import (
     compare_runs,
     over_clips_and_seeds,
 )
+from ray_atr.metrics.measures import MEASURES
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.relevance import relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval
@@ -185,7 +186,7 @@ def test_an_interval_of_a_share_ends_where_shares_end() -> None:
         [retrieval_samples(retrieve_languages(*model(seed, noise, 8))) for seed in (3, 4)] for noise in (0.8, 9)
     )
     found = [*bootstrap_runs(easy, draws=100).items(), *bootstrap_runs(hard, draws=100).items()]
-    shares = [one for name, one in found if name.name != "median_rank" and name.name != "mean_rank_variance"]
+    shares = [one for name, one in found if MEASURES[name.name].is_share]
     assert all(0 <= one.low <= one.value <= one.high <= 1 for one in shares)
     # Some are cut off, and those of ranks are not.
     assert {0.0, 1.0} <= {end for one in shares if one.low < one.high for end in (one.low, one.high)}

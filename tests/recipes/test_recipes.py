@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ray_atr.cli import main
-from ray_atr.cli.experiment_options import ExperimentOptions
+from ray_atr.cli.experiment_options import OWN_RECIPES, ExperimentOptions
 from ray_atr.cli.running import start_of
 from ray_atr.common.override import flatten, override
 from ray_atr.models.audio import Ced, ResNet38
@@ -27,7 +27,7 @@ from tests.support import tiny_checkpoints
 from tests.support.tiny import make_data
 from tests.support.whole_product import IS_WHOLE
 
-OF_PAPERS = [name for name in RECIPES if name not in ("quickstart", "from_scratch", "vectors", "clap")]
+OF_PAPERS = [name for name in RECIPES if name not in OWN_RECIPES]
 WITH_TOWERS = [name for name in RECIPES if name != "vectors"]
 """Vectors have a data set of their own: tests/data/importing/test_vector_import.py."""
 
@@ -94,7 +94,7 @@ def small(recipe: Callable[[], Experiment], home: Path) -> Experiment:
             "scaling.gpus_per_worker": 0.0,
             "scaling.gpus_per_encoder": 0.0,
             "tracking.mlflow": False,
-            **({} if is_shipped else SMALL[audio] | SMALL[text]),
+            **({} if is_shipped else SMALL.get(audio, {}) | SMALL.get(text, {})),
             **SMALL.get(knowledge, {}),
         },
     )
@@ -257,7 +257,7 @@ def test_the_train_script_starts_from_a_recipe_and_lists_them(
     with pytest.raises(SystemExit):
         main("train", arguments=["--help"])
     shown = "".join(capsys.readouterr().out.split())
-    assert "quickstart,from_scratch,vectors,clap,orapaper's(--help-settingslistsall)" in shown.replace("│", "")
+    assert f"{','.join(OWN_RECIPES)},orapaper's(--help-settingslistsall)" in shown.replace("│", "")
     with pytest.raises(SystemExit):
         main("train", arguments=["--help-settings"])
     settings = capsys.readouterr().out

@@ -21,7 +21,7 @@ from ray_atr.evaluation.report.aggregate import aggregate
 from ray_atr.evaluation.report.curves import curves_of
 from ray_atr.evaluation.report.style import spread
 from ray_atr.evaluation.report.sweep_page import best_points
-from ray_atr.evaluation.report.tables import recall_table
+from ray_atr.evaluation.report.tables import point_table, recall_columns, recall_table
 from ray_atr.evaluation.report.write import main_tables
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.papers.layouts import paper_layouts
@@ -103,6 +103,17 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
     assert len({len(line) for line in rows}) == 1
     assert len(rows) == 2 + 6
     assert "**" in rows[-1]
+
+
+def test_a_column_of_ranks_is_no_percentage_and_marks_the_smallest(noise_run):
+    runs = read_runs([noise_run])
+    table = point_table(runs, "ranks", recall_columns("eng", ("recall_at_1", "mean_rank_variance")))
+    recall, variance = ([row[column] for row in table.blocks[0]] for column in (2, 3))
+    points = aggregate(runs).set_index(["objective", "data.noise.ratio"])
+    means = points["text_to_audio/eng/mean_rank_variance"].loc[["contrastive", "m_ltm", "m_ltm_pot"], 0.0]
+    assert [cell.text.split()[0] for cell in variance] == [f"{mean:.2f}" for mean in means]
+    # In the fake runs, the variance falls as recall grows.
+    assert [cell.is_best for cell in variance] == [cell.is_best for cell in recall] == [False, False, True]
 
 
 def test_the_terminal_table_fits_and_says_what_is_left_out(noise_report):

@@ -59,9 +59,9 @@ def recall_columns(
 ) -> list[Column]:
     """These measures in both directions, of one language or of the mean over all."""
     return [
-        Column(f"{direction}/{language}/{measure}", MEASURES[measure].heading.removesuffix(" %"), arrow)
+        Column(f"{direction}/{language}/{name}", of.heading.removesuffix(" %"), arrow, of.is_share, of.is_higher_better)
         for direction, arrow in ARROWS.items()
-        for measure in measures
+        for name, of in ((name, MEASURES[name]) for name in measures)
     ]
 
 

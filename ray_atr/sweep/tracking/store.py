@@ -78,9 +78,9 @@ class Store:
 
         if self.is_server or self.artifacts is None:
             return MlflowClient(tracking_uri=self.uri)
-        # MLflow logs every table that it creates.
-        for name in ("mlflow.store.db.utils", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        # MLflow logs every table that it creates, and a traceback of each error, which the tracker tells in a line.
+        for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("alembic", logging.WARNING)):
+            logging.getLogger(name).setLevel(level)
         self.artifacts.parent.mkdir(parents=True, exist_ok=True)
         file = self.artifacts.parent / DATABASE
         # Two processes that first use the file at once break its migration, and a kill leaves some of its tables: MLflow would
@@ -127,8 +127,8 @@ def all_runs(client: MlflowClient, experiment_id: str, wanted: str = "") -> list
 
 
 def brief(error: Exception) -> str:
-    """MLflow's error text without secrets, on one line of at most 200 characters."""
-    return cut(" ".join(redact(str(error)).split()), 200)
+    """MLflow's error text without secrets and SQL, on one line of at most 200 characters."""
+    return cut(" ".join(redact(str(error).partition("\n[SQL: ")[0]).split()), 200)
 
 
 def cut(text: str, length: int) -> str:
@@ -143,16 +143,18 @@ def _open(uri: str) -> MlflowClient:
     """A client of a database, made and migrated if need be. ConnectionError if that fails, which MLflow leaves to SQLAlchemy."""
     from alembic.util import CommandError
     from mlflow import MlflowClient
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
     try:
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error).partition("\n")[0]
-        is_locked = "database is locked" in reason
-        remedy = "another process uses it" if is_locked else "move it away, and a new one is made"
-        raise ConnectionError(f"the database cannot be opened ({reason}); {remedy}") from None
+        # An OperationalError is of what is around the database, as a full disk, unless a table is missing in it.
+        is_damaged = not isinstance(error, OperationalError) or "no such" in reason
+        remedy = "; move it away, and a new one is made" if is_damaged else ""
+        remedy = "; another process uses it" if "database is locked" in reason else remedy
+        raise ConnectionError(f"the database cannot be opened ({reason}){remedy}") from None
     return client
 
 
