@@ -1,4 +1,4 @@
-"""Workers of the session's Ray that are forks of a process which has imported torch, Ray and the package."""
+"""Workers of the session's Ray that are forks of a process which has imported torch and the package."""
 
 from __future__ import annotations
 
@@ -20,22 +20,27 @@ from unittest import mock
 
 SHIM = """#!{python} -IS
 import json, os, socket, sys
-if sys.argv[1].endswith("default_worker.py"):
+words, variables, given = sys.argv[1:], dict(os.environ), "--serialized-runtime-env-context="
+if words[0].endswith("setup_worker.py"):
+    context = json.loads(next((word[len(given):] for word in words if word.startswith(given)), "{{}}"))
+    more = context.get("env_vars") or {{}}
+    variables.update(more)
+    if not context.get("command_prefix") and not any("$" in value for value in more.values()):
+        words = [word for word in words[1:] if not word.startswith((given, "--language="))]
+if words[0].endswith("default_worker.py"):
     try:
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect("{place}")
-            asked.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), os.getpid()]).encode() + b"\\n")
-            said = asked.recv(16)
+            asked.sendall(json.dumps([words, variables, os.getcwd(), os.getpid()]).encode() + b"\\n")
+            sys.exit(int(asked.recv(16) or 1))
     except OSError:
-        said = b"no"
-    if said != b"no":
-        sys.exit(int(said or 1))
+        pass
 os.execv("{python}", ["{python}", *sys.argv[1:]])
 """
-"""What Ray starts in the place of Python: for a worker it asks for a fork, and ends as that does. All else is Python itself."""
-READ_ON_IMPORT = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""What Ray's library reads of its environment once, when it is imported: the same for all workers of a driver."""
-WITH_RAY = ("ray.train", "ray.tune", "ray.data", "ray_atr.training.ray_train", "ray_atr.sweep.tune_bridge")
+"""What Ray starts in the place of Python: for a worker it asks for a fork, and ends as that does. All else is Python itself.
+
+A worker with variables of its own, as Tune's and Train's are, is asked for by way of `setup_worker.py`.
+"""
 
 
 @contextlib.contextmanager
@@ -55,7 +60,7 @@ def forked_workers() -> Iterator[None]:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(place)
             listening.listen(64)
-            # It imports while Ray starts. This process has imported Ray, for another environment.
+            # It imports while Ray starts. This process has imported Ray, which a fork must do by itself.
             server = subprocess.Popen(
                 [sys.executable, "-c", f"from tests.support.ray_forks import serve; serve({listening.fileno()})"],
                 pass_fds=[listening.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL,
@@ -69,25 +74,22 @@ def forked_workers() -> Iterator[None]:
 
 
 def serve(descriptor: int) -> None:
-    """Make forks for all who ask."""
+    """Make forks for all who ask.
+
+    Ray is imported by each of them. Its library draws the seed of its identifiers once for all of a process's forks: two workers
+    would give two tasks one name, and the actor that is asked for both ends with "Check failed: erased == 1".
+    """
     importlib.import_module("tests.support.preloaded")
+    assert "ray" not in sys.modules
+    gc.freeze()
     # Its forks are nobody's to wait for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    known: list[str | None] = []
     with socket.socket(fileno=descriptor) as listening:
         while True:
             connection, _ = listening.accept()
             with connection, connection.makefile("r") as asked:
                 arguments, environment, folder, asked_by = json.loads(asked.readline())
-                if not known:
-                    known = [environment.get(name) for name in READ_ON_IMPORT]
-                    os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
-                    for name in WITH_RAY:
-                        importlib.import_module(name)
-                    gc.freeze()
-                if known != [environment.get(name) for name in READ_ON_IMPORT]:
-                    connection.sendall(b"no")
-                elif os.fork() == 0:
+                if os.fork() == 0:
                     listening.close()
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     if (worker := os.fork()) == 0:
