@@ -317,8 +317,10 @@ def _finish(
                 print(f"             {page}")
     trials_left = counted(result.num_left, "trial")
     if result.common_failure is not None:
-        print(f"stopped: every trial so far failed for the same reason: {result.common_failure}", file=sys.stderr)
-        print(f"not run to the end: {trials_left}; continue with {run.resuming} --retry-failed", file=sys.stderr)
+        tried = "stopped: every trial so far" if result.num_left else "every trial"
+        print(f"{tried} failed for the same reason: {result.common_failure}", file=sys.stderr)
+        left = f"not run to the end: {trials_left}; " if result.num_left else ""
+        print(f"{left}continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
     if result.num_left and result.is_out_of_time:
         print(f"out of time: {trials_left} to do; continue with {run.resuming}")

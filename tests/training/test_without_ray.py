@@ -138,6 +138,26 @@ def test_a_resumed_sweep_keeps_its_options_until_others_are_given(home: Path, mo
 
 
 @pytest.mark.usefixtures("at_home")
+@pytest.mark.parametrize("left", [0, 2])
+def test_one_reason_for_every_failure_is_told_with_what_is_left(
+    left: int, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = home / "runs" / f"failed-{left}"
+    ended = SweepResult([], [], ["a trial"] * left, [], common_failure="no memory")
+    monkeypatch.setattr("ray_atr.cli.running.sweep", lambda *_, **__: ended)
+    begun = ["--objectives", "kcl", "--noise", "0", *SMALL, "--data.source", str(home / "tones"), "--out", str(run)]
+    with pytest.raises(SystemExit):
+        main("sweep", "noise", arguments=[*begun, "--ray", "never"])
+    reason, advice = capsys.readouterr().err.splitlines()[-2:]
+    resumed = f"continue with --resume {run} --retry-failed"
+    if left:
+        assert reason == "stopped: every trial so far failed for the same reason: no memory"
+        assert advice == f"not run to the end: 2 trials; {resumed}"
+    else:
+        assert (reason, advice) == ("every trial failed for the same reason: no memory", resumed)
+
+
+@pytest.mark.usefixtures("at_home")
 def test_workers_are_refused_without_ray(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main("train", arguments=["--ray", "never", "--scaling.workers", "2"])
