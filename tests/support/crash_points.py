@@ -232,6 +232,9 @@ def in_fork(work: Callable[[], object], into: list[Any] | None = None) -> int:
             try:
                 # The threads that computed here before are not in the fork, and OpenMP would wait for them for ever.
                 torch.set_num_threads(1)
+                if (ray := sys.modules.get("ray")) is not None:
+                    # This process's Ray may be running, and a fork that asks it for an actor would wait for ever.
+                    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
                 # A search for garbage would look at all that is there, and so copy the memory that holds it.
                 gc.freeze()
                 result = work()
