@@ -591,9 +591,9 @@ class Retriever(nn.Module):
             }
             saved_state = self.state_dict() if weights is None else weights
             state = {name: value for name, value in saved_state.items() if not name.startswith(self._saved_by_towers)}
-            seal_folder(aside, write_state(aside, state, linked))
-            # Without a digest: an evaluation replaces it.
             (aside / CARD_FILE).write_text(self.card(), encoding="utf-8")
+            # An evaluation replaces the card.
+            seal_folder(aside, write_state(aside, state, linked), left_out=[CARD_FILE])
 
     @property
     def _saved_by_towers(self) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
@@ -93,8 +95,6 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
 
 def leaves_gpu(experiment: Experiment) -> bool:
     """Whether a trial in this process computes on the CPU beside a GPU."""
-    import torch
-
     scaling = experiment.scaling
     return scaling.workers == 0 and not scaling.gpus_per_worker and torch.cuda.is_available()
 
