@@ -349,7 +349,7 @@ def print_plain(console: Console, lines: Sequence[str]) -> None:
 
 def run_script(main: Callable[[], None]) -> None:
     """Run a command: exit 2 with one line on a user's mistake, 74 if a disk or the network fails (complete files stay: the same
-    command continues, a sweep with --resume), 130 with advice on Ctrl-C, 143 on SIGTERM.
+    command continues, a sweep with --resume), 130 with advice on Ctrl-C, 143 on SIGTERM or SIGHUP.
     """
     terminate_like_interrupt()
     _end_an_import_at_once()
@@ -384,7 +384,7 @@ def run_script(main: Callable[[], None]) -> None:
 
 
 def _end_by_a_signal_at_once() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 

@@ -142,11 +142,11 @@ def own_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-TERMINATED = threading.Event()  # whether a SIGTERM came since `terminate_like_interrupt`
+TERMINATED = threading.Event()  # whether a SIGTERM or SIGHUP came since `terminate_like_interrupt`
 
 
 def terminate_like_interrupt() -> None:
-    """Make SIGTERM raise KeyboardInterrupt in this process, like Ctrl-C; `TERMINATED` distinguishes them."""
+    """Make SIGTERM, and SIGHUP of a closed terminal, raise KeyboardInterrupt, like Ctrl-C; `TERMINATED` distinguishes them."""
 
     def interrupt(number: int, frame: Any) -> None:
         TERMINATED.set()
@@ -157,6 +157,9 @@ def terminate_like_interrupt() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, interrupt)
+        # `nohup` has it ignored.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, interrupt)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""SIGTERM is Ctrl-C with another exit code; a Ray that does not start is one line; a hostile checkpoint costs no memory."""
+"""SIGTERM and SIGHUP are Ctrl-C with another exit code; a Ray that does not start is one line; a checkpoint costs no memory."""
 
 from __future__ import annotations
 
@@ -50,9 +50,21 @@ run_script(main)
 """
 
 
+def listen_to(*numbers: signal.Signals) -> None:
+    """Take these signals, in the background of a script or under `nohup` too, where they are ignored from the start."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "again_at"),
-    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "winding up"), (signal.SIGINT, 130, "leaving")],
+    [
+        (signal.SIGTERM, 143, ""),
+        (signal.SIGHUP, 143, ""),
+        (signal.SIGINT, 130, "winding up"),
+        (signal.SIGINT, 130, "leaving"),
+    ],
 )
 def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
     number: signal.Signals, code: int, again_at: str
@@ -62,8 +74,7 @@ def test_a_stop_is_one_line_with_what_to_do_also_if_it_comes_twice(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # In the background of a script, SIGINT is ignored from the start; these tests may run there too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL),
+        preexec_fn=lambda: listen_to(number),
     )
     assert process.stdout is not None
     for word in process.stdout:
@@ -92,7 +103,7 @@ def stopped(script: str, word: str, number: signal.Signals) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: listen_to(number, signal.SIGINT),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == f"{word}\n"
@@ -110,7 +121,7 @@ def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code
     assert stopped(script, "on", number) == (code, "\ninterrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_at_the_exit_has_no_traceback(number: signal.Signals) -> None:
     """As of torch, which writes a table then; the interrupt was told as an ignored exception, and the code was 0."""
     script = """
