@@ -108,6 +108,7 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
 def test_a_column_of_ranks_is_no_percentage_and_marks_the_smallest(noise_run):
     runs = read_runs([noise_run])
     table = point_table(runs, "ranks", recall_columns("eng", ("recall_at_1", "mean_rank_variance")))
+    assert table.note.startswith("Percent except MRV, ")
     recall, variance = ([row[column] for row in table.blocks[0]] for column in (2, 3))
     points = aggregate(runs).set_index(["objective", "data.noise.ratio"])
     means = points["text_to_audio/eng/mean_rank_variance"].loc[["contrastive", "m_ltm", "m_ltm_pot"], 0.0]
