@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from ray_atr.objectives.correspondence.cross_fit import Pairs, random_share
 from ray_atr.objectives.correspondence.ridge import (
@@ -149,7 +148,10 @@ def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_p
     sampled = slice(None, None, -(-len(row) // ROWS))
     row = row[sampled]
     fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[sampled]), predicted[row] @ bank.T
-    log_ratios = [fit / tau - logsumexp(all_fit / tau + log_prior, axis=1) for tau in TAUS]
+    largest, prior = all_fit.max(axis=1), np.exp(log_prior)
+    all_fit -= largest[:, None]
+    # SciPy's logarithm of a sum takes twice as long, and this is most of an estimate's time.
+    log_ratios = [(fit - largest) / tau - np.log(np.exp(all_fit / tau) @ prior) for tau in TAUS]
     likelihoods = [np.logaddexp(np.log(share) + ratio, np.log(max(1 - share, TINY))).sum() for ratio in log_ratios]
     return float(TAUS[int(np.argmax(likelihoods))])
 
@@ -157,11 +159,14 @@ def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_p
 def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Floats) -> tuple[Floats, Floats]:
     """For rows [n, W]: the logarithm of the sum over the bank's captions, [n], and the mean of these under p_i, [n, W]."""
     totals, means = np.empty(len(predicted)), np.empty((len(predicted), captions.shape[1]))
+    prior = np.exp(log_prior)[:, None]
+    terms = np.hstack([captions * prior, prior])
     for start in range(0, len(predicted), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
-        logits = predicted[part] @ bank.T + log_prior
-        totals[part] = logsumexp(logits, axis=1)
-        means[part] = np.exp(logits - totals[part, None]) @ captions
+        logits = predicted[part] @ bank.T
+        largest = logits.max(axis=1)
+        sums = np.exp(logits - largest[:, None]) @ terms
+        totals[part], means[part] = largest + np.log(sums[:, -1]), sums[:, :-1] / sums[:, -1:]
     return totals, means
 
 
