@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class EvaluateCommand:
     """Evaluate saved retrievers.
 
-    A checkpoint is a trial's folder, a run of one trial, or a folder that `Retriever.save_pretrained` wrote; several are
-    seeds of one experiment. Folders may be URLs (s3://...). The results are a JSON, a Markdown and an HTML file, and every
-    query's scores, in one new folder.
+    A checkpoint is a trial's folder, a run of one trial, a folder that `Retriever.save_pretrained` wrote, or the published
+    weights of LAION-CLAP or ML-CLAP; several are seeds of one experiment. Folders may be URLs (s3://...). The results are a
+    JSON, a Markdown and an HTML file, and every query's scores, in one new folder.
     """
 
     checkpoint: tuple[str, ...] = option(

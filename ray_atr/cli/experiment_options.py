@@ -78,12 +78,14 @@ class ExperimentOptions:
         return recipe
 
     def require_data(self, settings: Mapping[str, str]) -> None:
-        """ValueError if these options and settings name a data set that is none, before the imports that take seconds."""
+        """ValueError if a setting holds a secret, or the data set is none, before the imports that take seconds."""
+        from ray_atr.common.redaction import refuse_secrets
         from ray_atr.data.shards import read_manifest
 
         values: Mapping[str, Any] = settings
         if self.resume is None:
             values = {**RECIPES[self.recipe_of(settings)].values, **self.config_values, **settings}
+        refuse_secrets(values)
         source = values.get("data.source", "soundscapes")
         if isinstance(source, str) and source != "soundscapes":
             read_manifest(source)

@@ -28,7 +28,9 @@ class ImportCommand:
     """Import a data set."""
 
     data: tyro.conf.OmitArgPrefixes[Source]
-    out: str = option(help="folder or URL to write; must be new or empty", metavar="FOLDER")
+    out: str = option(
+        help="folder or URL to write: new, empty, or that of the same import, which is then completed", metavar="FOLDER"
+    )
     captions: tuple[str, ...] = option(
         (), "captions in further languages, joined by id (CSV, TSV, JSON lines or Parquet)", "LANGUAGE=FILE ...", "none"
     )

@@ -41,7 +41,7 @@ class Fill:
 
 @dataclass(frozen=True, kw_only=True)
 class BackTranslate:
-    """Translate a sample of the captions back and print how close they come to the English ones."""
+    """Translate a sample of the captions back to the source language and print how close they come to its captions."""
 
     data: str = option(help="folder or URL of the data set", metavar="FOLDER")
     translation: tyro.conf.OmitArgPrefixes[Translation]

@@ -94,7 +94,9 @@ def storage_errors(place: Location) -> Iterator[None]:
         yield
     except _errors() as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-        raise StorageError(redact(f"{place}: the storage cannot be used ({reason})")) from error
+        if (shown := redact(str(place))) != str(place):
+            reason = type(error).__name__  # its text may quote the URL's user and password without the rest of the URL
+        raise StorageError(redact(f"{shown}: the storage cannot be used ({reason})")) from error
 
 
 def with_retries(place: Location, action: Callable[[], Result]) -> Result:

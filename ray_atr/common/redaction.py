@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ray_atr.common.settings import refuse
+
 HIDDEN = "***"
 
 _SECRET_WORD = (
@@ -53,3 +55,14 @@ def redact_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(redact_values(item) for item in value)
     return value
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """ValueError for a setting with a password or key in a URL: a run folder stores its settings in plain text."""
+    for path, value in settings.items():
+        if redact_values(value) != value:
+            allowed = (
+                f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
+                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
+            )
+            raise refuse(path, redact(str(value)), allowed)

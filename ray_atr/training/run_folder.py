@@ -33,7 +33,7 @@ from ray_atr.common.atomic import remove_leftovers_among
 from ray_atr.common.digests import first_cut_short
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.override import flatten, override
-from ray_atr.common.redaction import HIDDEN, redact, redact_values
+from ray_atr.common.redaction import redact_values, refuse_secrets
 from ray_atr.common.settings import refuse, shortened
 from ray_atr.common.storage import Location, StorageError
 from ray_atr.data.caption_sample import CaptionSample
@@ -492,14 +492,3 @@ def _described(file: Location, trial_id: str) -> dict[str, Any]:
     if content.get("status") not in STATUSES:
         raise refuse(f"{file}: status", content.get("status"), ", ".join(STATUSES))
     return content
-
-
-def refuse_secrets(settings: Mapping[str, Any]) -> None:
-    """ValueError for a setting with a password or key in a URL: a run folder stores its settings in plain text."""
-    for path, value in settings.items():
-        if redact_values(value) != value:
-            allowed = (
-                f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
-                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
-            )
-            raise refuse(path, redact(str(value)), allowed)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ray_atr.cli.commands import run_command
 from ray_atr.cli.parse import run_script
+from ray_atr.common.locations import StorageError, locate, storage_errors
 from ray_atr.common.override import override
 from ray_atr.common.redaction import redact, redact_command, redact_values
 from ray_atr.evaluation.report import write_report
@@ -69,6 +71,22 @@ def test_a_setting_that_holds_a_secret_is_refused_before_anything_is_written(tmp
     with pytest.raises(ValueError, match=r"data.source: got"):
         run.add_trial({"data.source": f"https://h/?key={SECRET}"})
     assert not any(SECRET.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_key_in_the_address_of_the_data_is_refused_before_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(["train", "--data.source", f"s3://k:{SECRET}@bucket/data"])
+    error = capsys.readouterr().err
+    assert "data.source: got 's3://***@bucket/data'; allowed a URL without" in error
+    assert SECRET not in error
+
+
+def test_an_error_of_a_store_that_quotes_its_key_is_not_repeated() -> None:
+    place = locate(f"s3://k:{SECRET}@bucket/x")
+    said = r"s3://\*\*\*@bucket/x: .* \(ConnectionError\)"
+    with pytest.raises(StorageError, match=said) as error, storage_errors(place):
+        raise ConnectionError(f"invalid bucket name k:{SECRET}@bucket")
+    assert SECRET not in str(error.value)
 
 
 def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(

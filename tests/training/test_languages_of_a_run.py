@@ -122,3 +122,22 @@ def test_a_language_without_captions_in_the_training_split_is_not_trained(tmp_pa
         with pytest.raises(ValueError, match=said):
             check_experiment(of(Path(str(data)), objective__scheme=scheme))
     check_experiment(override(of(Path(str(data)), objective__scheme="kcl"), {"data.languages": "deu"}))
+
+
+def test_a_metric_in_a_language_that_validation_lacks_is_refused_at_once(tmp_path: Path) -> None:
+    rows: list[Any] = []
+    for split, count in (("train", 16), ("val", 8)):
+        for index in range(count):
+            path = write_tone(tmp_path / "in" / split / f"{index:02d}.wav", 0.4, 200.0 + len(rows))
+            texts = {"eng": f"tone {index}" if split == "train" else "", "deu": f"Ton {index}"}
+            rows.append({"path": f"{split}/{path.name}", "split": split, **texts})
+    (tmp_path / "in" / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = TableSource(source=str(tmp_path / "in"), caption_column=("eng", "deu"))
+    experiment = of(Path(str(import_data_set(source, tmp_path / "set", options=Import()).folder)))
+    chosen_by = {group: {"evaluation.select_by": f"text_to_audio/{group}/recall_at_1"} for group in ("trained", "mean")}
+    said = (
+        r"select_by: got 'text_to_audio/trained/recall_at_1 \(eng\)'; allowed a language in which split val of .* has"
+    )
+    with pytest.raises(ValueError, match=said):
+        check_experiment(override(experiment, chosen_by["trained"]))
+    check_experiment(override(experiment, chosen_by["mean"]))

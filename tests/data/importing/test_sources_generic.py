@@ -739,6 +739,9 @@ def test_a_row_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> N
     blank = TableSource(source=str(root), caption_column=("name", "deu=deutsch"))
     with pytest.raises(ValueError, match=r"line 2: no caption in name, deutsch; --drop-bad-rows leaves such rows out"):
         entries_of(blank)
+    (root / "captions.csv").write_text("path,caption\na.wav,\n")
+    with pytest.raises(ValueError, match=r"line 2: no caption in caption; --drop-bad-rows leaves such rows out"):
+        entries_of(TableSource(source=str(root)))
     (root / "captions.csv").write_text('path,caption,clip_id\n"a\tb.wav",x,\n"a\tc.wav",y,c\na.wav,z,"a\tb"\n')
     with pytest.raises(
         ValueError, match=r"line 2, path: got 'a\\tb.wav'; allowed printable text, or an id in column cl"

@@ -24,6 +24,7 @@ from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Readin
 
 LEAST_DRAWN = 20
 """Clips without a split of which a tenth each validates and tests; fewer are all of train."""
+USUAL_CAPTIONS = re.compile(r"captions?|caption_\d+")
 NAMED = 3
 """Files that no row names which a note lists."""
 
@@ -139,11 +140,13 @@ class TableSource(source.Source):
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
-        if not captions and self.caption_column:
-            where = shortened(", ".join(column for _, column in self._columns()))
-            remedy = "" if self.drop_bad_rows else "; --drop-bad-rows leaves such rows out"
-            raise ValueError(f"{at}: no caption in {where}{remedy}")
         if not captions:
+            blank = [column for _, column in self._columns()] or [
+                name for name in row if USUAL_CAPTIONS.fullmatch(name)
+            ]
+            if blank:
+                remedy = "" if self.drop_bad_rows else "; --drop-bad-rows leaves such rows out"
+                raise ValueError(f"{at}: no caption in {shortened(', '.join(blank))}{remedy}")
             which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
             raise ValueError(f"{at}: no caption; its columns are {shortened(', '.join(row))}; {which}")
         split = self._split(row, f"{at}, {self.split_column}")
@@ -199,7 +202,7 @@ class TableSource(source.Source):
         optional = (self.split_column, self.language_column, self.id_column)
         read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns())}
         if not self.caption_column:
-            read |= {name for name in columns if re.fullmatch(r"captions?|caption_\d+", name)}
+            read |= {name for name in columns if USUAL_CAPTIONS.fullmatch(name)}
         absent = [column for column in (*optional, "label", "caption") if column not in columns]
         return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
