@@ -116,8 +116,8 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
         lead.append(SEEN)
     frames = [frame for _, frame in points.groupby(NOISE, sort=True)] if NOISE in runs.varied else [points]
     blocks = [_block(frame, lead, columns) for frame in frames]
-    others = " and ".join(dict.fromkeys(column.title for column in columns if not column.is_percent))
-    percent_of = "Percent" + f" except {others}" * bool(others)
+    rest = " and ".join(dict.fromkeys(column.title for column in columns if not column.is_percent))
+    percent_of = "Percent" + f" except {rest}" * bool(rest)
     unit = f"{percent_of}, " if any(column.is_percent for column in columns) else ""
     when = {TEST: "test split at the epoch chosen on validation", VALIDATION: "validation split after the last epoch"}
     on = " and ".join(when.get(split, split) for split in runs.measured_on) or "nothing yet"
