@@ -116,10 +116,8 @@ def _make(command: BuildIndex | UpdateIndex) -> None:
             changes = update_index(command.index, command.checkpoint, command.audio, **common)
             folder = command.index
     name = shlex.quote(folder)
-    print_plain(
-        console,
-        [_summary(changes), f'ask it:   ray-atr index query {name} "a dog barks"', f"serve it: ray-atr serve {name}"],
-    )
+    ask = [f"ask it:   ray-atr index query {name} {changes.query}"] if changes.query else []
+    print_plain(console, [_summary(changes), *ask, f"serve it: ray-atr serve {name}"])
 
 
 def _summary(changes: Changes) -> str:

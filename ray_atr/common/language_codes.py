@@ -42,6 +42,8 @@ DEFAULT_LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 """Those of Yin et al. 2025 (ACL), the default of generated data. Fixed, so that a new language changes no existing data set."""
 
 ENGLISH = "eng"
+_STANDARD = {"ara": "arb", "aze": "azj", "fas": "pes", "kur": "kmr", "lav": "lvs", "msa": "zsm", "nor": "nob"}
+"""The member that the name of a macrolanguage usually means, where FLORES-200 has several."""
 _PRIVATE_USE = re.compile(r"q[a-t][a-z]")
 _TAG = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
@@ -83,14 +85,30 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
     """A language's FLORES-200 tag among those of a tokeniser (`kor` -> `kor_Hang`), or None if it has none.
 
     Where ISO 639-3 has a macrolanguage (`ara`) and the tokeniser a member of it (`arb_Arab`), or the other way, the member
-    stands for it. If there are several scripts, the one in `LANGUAGES` is used, else the first.
+    stands for it: that of `_STANDARD`, else the first by the alphabet. If there are several scripts, the one in `LANGUAGES` is
+    used, else the first by the alphabet.
     """
     language = require_language(code)
-    valid = [tag for tag in tags if _TAG.fullmatch(tag)]
+    # In an order of its own: a tokeniser's vocabulary has another one in each process.
+    valid = sorted(tag for tag in tags if _TAG.fullmatch(tag))
     if language.tag in valid:
         return language.tag
+    family = _family(language.code)
     own = [tag for tag in valid if tag[:3] == language.code]
-    return next(iter(own or [tag for tag in valid if _family(tag[:3]) == _family(language.code)]), None)
+    members = [tag for tag in valid if _family(tag[:3]) == family]
+    standard = [tag for tag in members if tag[:3] == _STANDARD.get(family)]
+    return next(iter(own or standard or members), None)
+
+
+def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
+    """The codes of ISO 639, of two letters and of three, for whose language a tokeniser has a tag, with that tag."""
+    valid = [tag for tag in tags if _TAG.fullmatch(tag)]
+    found: dict[str, str] = {}
+    for code in sorted({code for tag in valid for code in (tag[:3], _family(tag[:3]))}):
+        language = _by_code(code)
+        if language is not None and (tag := tag_among(code, valid)) is not None:
+            found |= dict.fromkeys(filter(None, (code, language.iso_639_1)), tag)
+    return found
 
 
 @cache
@@ -169,3 +187,12 @@ def _entry(**key: str) -> Any:
 def normalise(text: str) -> str:
     """The text in Unicode NFC, with runs of white space as one blank and none at the ends."""
     return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written in UTF-8; texts from a command line or a file name may hold other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -45,6 +45,11 @@ def is_told_language(retriever: Retriever) -> bool:
     return retriever.text_tower.reads_texts and _tokens(retriever, "eng") != _tokens(retriever, "fra")
 
 
+def reads_any_text(retriever: Retriever) -> bool:
+    """Whether the text tower takes any text, and not only captions whose vectors it has."""
+    return not isinstance(_tokens(retriever, "eng"), str)
+
+
 def _tokens(retriever: Retriever, language: str) -> list[int] | str:
     try:
         return retriever.text_tower.tokenise([PROBE], [language])[0]

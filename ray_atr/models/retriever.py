@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ray_atr.common.digests import check_folder, seal_folder
-from ray_atr.common.language_codes import require_language
+from ray_atr.common.language_codes import is_unicode, require_language
 from ray_atr.common.override import flatten, override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.settings import Settings, refuse, setting
@@ -519,6 +519,8 @@ class Retriever(nn.Module):
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise refuse(f"text {number}", text, "a string")
+            if not is_unicode(text):
+                raise refuse(f"text {number}", text, "a text in UTF-8")
         languages = [language] * len(texts) if isinstance(language, str) else list(language)
         if len(languages) != len(texts):
             allowed = f"one language, or one for each of the {len(texts)} texts"

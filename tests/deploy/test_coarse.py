@@ -62,5 +62,7 @@ def test_eight_bits_are_for_processors_that_multiply_them(monkeypatch: pytest.Mo
     """AVX2 alone is not enough: there torch multiplies them in a plain loop."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: has_vnni)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_vnni": has_vnni})
     assert is_fast() == has_vnni
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not is_fast(), "an older torch does not tell"

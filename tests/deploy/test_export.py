@@ -167,8 +167,41 @@ def test_the_command_and_the_targets_name_the_same_formats():
 )
 def test_an_export_embeds_as_the_retriever(made, tmp_path, target, audio, text, settings):
     folder = made(audio, text, **settings)
-    found = export(folder, target, tmp_path / "out", asked=asked_of(folder), echo=lambda _: None)
+    asked = asked_of(folder)
+    if target == "onnx":
+        # Clips shorter than a frame, or than half of one, and languages by two letters or without a name here.
+        asked = asked_of(folder, (3e-4, 0.008, 0.018, 0.03, 0.4, 1.1, 1.9))
+        asked = replace(asked, languages=[{"eng": "en", "jpn": "swe"}.get(code, code) for code in LANGUAGES])
+    found = export(folder, target, tmp_path / "out", asked=asked, echo=lambda _: None)
     require_same_and_whole(found)
+    loader = loader_of(found.folder)
+    width = Retriever.from_pretrained(folder).vector_width
+    assert loader.encode_audio([]).shape == loader.encode_text([], []).shape == (0, width)
+
+
+def loader_of(folder: Path) -> Any:
+    """The loader of an export, in this process."""
+    spec = importlib.util.spec_from_file_location("load", folder / "load.py")
+    loader: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loader)
+    return loader
+
+
+@ONNX
+def test_a_graph_refuses_what_the_retriever_refuses(made, tmp_path):
+    folder = made("ast", "sonar", windows="max")
+    loader = loader_of(export(folder, "onnx", tmp_path / "out", asked=asked_of(folder), echo=lambda _: None).folder)
+    sound = np.ones(8_000, np.float32)
+    for wrong in (sound.astype(np.int16), sound[None], sound[:0], np.where(sound > 0, np.nan, sound)):
+        with pytest.raises(ValueError, match=r"clip 1: got .*; allowed a mono waveform \[S\] of finite floats"):
+            loader.encode_audio([sound, wrong])
+    with pytest.raises(ValueError, match="this model's graph takes one window"):
+        loader.encode_audio([np.ones(80_000, np.float32)])
+    for wrong in ("a dog barks", ["a dog", " "]):
+        with pytest.raises(ValueError, match=r"texts: got '(a dog barks| )'; allowed a list of texts with words"):
+            loader.encode_text(wrong)
+    with pytest.raises(ValueError, match=r"languages: got \['tlh'\]; allowed codes"):
+        loader.encode_text(["qul", "a dog"], ["tlh", "eng"])
 
 
 def test_mlflow_says_nothing_of_the_files_it_copies(made, tmp_path, capfd, recwarn):
@@ -246,9 +279,7 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     scales = {one.name: int(np.prod(one.dims)) for one in small.initializer if one.name.endswith("_scale")}
     # A scale for each column: 256 of a matrix, 768 of queries, keys and values together.
     assert max(scales.values()) >= 256
-    spec = importlib.util.spec_from_file_location("load", found.folder / "load.py")
-    loader: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loader)
+    loader = loader_of(found.folder)
     retriever = Retriever.from_pretrained(folder)
     clip = np.random.default_rng(3).normal(0, 0.1, 25 * 32_000).astype(np.float32)
     np.testing.assert_allclose(loader.encode_audio([clip])[0], retriever.encode_audio(clip)[0], atol=1e-5)
@@ -351,20 +382,21 @@ FRONT_ENDS = {
     "decibels": FrontEnd(),
     "top_db and repeats": FrontEnd(top_db=40.0, pad="repeat", clip_seconds=2.0, mel_scale="slaney", mel_norm="slaney"),
     "zeros": FrontEnd(pad="zeros", clip_seconds=2.0, mean=-20.0, std=25.0),
-    "waveform": FrontEnd(kind="waveform", num_mels=1, normalises_clip=True),
+    "waveform": FrontEnd(kind="waveform", num_mels=1, normalises_clip=True, minimum_samples=400),
     "kaldi": FrontEnd(kind="kaldi", window_size=400, hop_size=160, num_mels=32, low_hz=20.0, pad_frames=128),
 }
 
 
 @ONNX
+@pytest.mark.parametrize("length", [1, 320, 321, 400, 639, 12_345])
 @pytest.mark.parametrize("name", FRONT_ENDS)
-def test_the_front_end_of_a_graph_is_the_front_end(name):
+def test_the_front_end_of_a_graph_is_the_front_end(name, length):
     from ray_atr.deploy.export.onnx import LogMel
 
     front_end = FRONT_ENDS[name]
-    clips = np.random.default_rng(0).normal(0, 0.1, (2, 12_345)).astype(np.float32)
+    clips = np.random.default_rng(0).normal(0, 0.1, (2, length)).astype(np.float32)
     # A loud tone beside silence, which rounding of the samples' size would fill.
-    clips[1] = np.sin(2 * np.pi * 440 / front_end.sample_rate * np.arange(12_345)) * np.hanning(12_345)
+    clips[1] = np.sin(2 * np.pi * 440 / front_end.sample_rate * np.arange(length)) * np.hanning(length)
     found = LogMel(front_end)(torch.from_numpy(clips))
     expected = np.stack([log_mel(fit(clip, front_end), front_end) for clip in clips])
     assert found.shape == expected.shape

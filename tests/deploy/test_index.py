@@ -33,6 +33,8 @@ from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
+from ray_atr.workshop.importing.import_options import VectorImport
+from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.fork_server import run_program
@@ -141,6 +143,57 @@ def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
     for before, row in itertools.pairwise(own):
         just_before = float(np.nextafter(row["start"], 0))
         assert np.array_equal(index.window("tone 1.wav", just_before), np.float32(before["vector"]))
+    assert np.array_equal(index.window("tone 1.wav", 0.6), np.float32(own[-1]["vector"]))
+    for outside in (-1.0, -5e-324, 0.6001, float("nan")):
+        with pytest.raises(ValueError, match=r"start: got .*; allowed a second of the sound, 0 to 0\.6"):
+            index.like_window("tone 1.wav", outside)
+
+
+def test_a_score_is_no_more_than_a_cosine(place: Path) -> None:
+    """In 16 bits, a unit vector is a little longer or shorter."""
+    index = Index.open(place / "index")
+    assert index.nearest(index.rows.astype(np.float32), 1)[0].max() > 1
+    best = [index.like_window(row["path"], row["start"], top=1)[0] for row in rows_of(place / "index")]
+    assert max(one.score for one in best) == 1
+
+
+@pytest.mark.parametrize(
+    ("audio", "text", "query"),
+    [
+        ("sound", {}, '"a dog barks"'),
+        ("sound", {"text": "vectors"}, "--like FILE"),
+        ("vectors", {"text": "vectors"}, '"A CAPTION OF ITS DATA" --language eng'),
+    ],
+)
+def test_what_an_index_can_be_asked_is_told(place, tmp_path, capsys, audio, text, query) -> None:
+    for name in ("audio", "text"):
+        np.save(tmp_path / f"{name}.npy", np.eye(2, 8, dtype=np.float32))
+    (tmp_path / "pairs.csv").write_text("audio_row,caption\n0,a low tone\n1,a high tone\n")
+    given = VectorImport(
+        **{name: str(tmp_path / f"{name}.npy") for name in ("audio", "text")}, table=str(tmp_path / "pairs.csv")
+    )
+    data = import_vectors(given, tmp_path / "data").folder
+    model = {**text, **({"text.data": data} if text else {})}
+    archive = str(make_tones(tmp_path / "tones", 1))
+    if audio == "vectors":
+        model, archive = {**model, "audio": "vectors", "audio.width": 8}, str(data)
+    save_retriever(tmp_path / "model", **model)
+    main(
+        "index",
+        arguments=[
+            "build",
+            "--checkpoint",
+            str(tmp_path / "model"),
+            "--audio",
+            archive,
+            "--out",
+            str(tmp_path / "index"),
+        ],
+    )
+    asked = f"ask it:   ray-atr index query {tmp_path / 'index'} {query}\n"
+    assert asked in capsys.readouterr().out
+    if query.startswith('"A'):
+        main("index", arguments=["query", str(tmp_path / "index"), "a low tone", "--language", "eng"])
 
 
 def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,7 +269,7 @@ def test_a_pack_made_of_vectors_says_that_it_reads_no_text(inputs: Path, tmp_pat
         options=PackOptions(onnx=False),
         echo=lambda message: None,
     )
-    build_index(str(made.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    assert build_index(str(made.folder), str(inputs / "audio.npy"), str(tmp_path / "index")).query == ""
     index = Index.open(tmp_path / "index")
     for language in (None, "eng"):
         with pytest.raises(ValueError, match=r"allowed its vector, .* no encoder of texts"):

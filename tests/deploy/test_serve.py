@@ -157,6 +157,8 @@ def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(
         ("GET", "/audio", {"path": "tone 1.wav\0"}, None, 400, "a sound of the index"),
         ("GET", "/audio", {"path": "tone 1.wav", "start": "-1"}, None, 400, "start: got"),
         ("GET", "/similar", {"path": "absent.wav"}, None, 400, "a sound of the index"),
+        ("GET", "/similar", {"path": "tone 1.wav", "start": "-1"}, None, 400, "start: got -1.0; allowed a second"),
+        ("GET", "/similar", {"path": "tone 1.wav", "start": "1e308"}, None, 400, "start: got"),
         ("POST", "/similar", {}, b"no sound", 400, "not audio"),
         ("POST", "/similar", {}, b"", 400, "not audio"),
         ("POST", "/similar", {}, tone(1, 1, 2.5), 400, "at most 2 s"),

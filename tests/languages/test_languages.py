@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import unicodedata
 
 import pytest
@@ -11,6 +12,7 @@ from ray_atr.common.language_codes import (
     normalise,
     require_language,
     tag_among,
+    tags_by_code,
 )
 
 
@@ -60,11 +62,25 @@ def test_reports_put_english_first_then_the_known_ones_then_by_code() -> None:
         ("zho", ["zho_Hant", "zho_Hans"], "zho_Hans"),
         ("ara", ["acm_Arab_no", "arb_Arab"], "arb_Arab"),
         ("lvs", ["lav_Latn"], "lav_Latn"),
+        ("ara", ["acm_Arab", "arz_Arab", "arb_Arab", "acq_Arab"], "arb_Arab"),
+        ("nor", ["nno_Latn", "nob_Latn"], "nob_Latn"),
+        ("apc", ["arz_Arab", "acm_Arab"], "acm_Arab"),
+        ("ace", ["ace_Latn", "ace_Arab"], "ace_Arab"),
         ("swe", ["kor_Hang", "swe", "<s>"], None),
     ],
 )
 def test_the_tag_of_a_language_among_those_of_a_tokeniser(code: str, tags: list[str], tag: str | None) -> None:
-    assert tag_among(code, tags) == tag
+    for order in itertools.permutations(tags):
+        assert tag_among(code, order) == tag
+
+
+def test_the_codes_of_the_languages_that_a_tokeniser_has_tags_for() -> None:
+    tags = tags_by_code(["swe_Latn", "zho_Hant", "zho_Hans", "a_word", "arb_Arab", "xxx_Latn"])
+    swedish, chinese, arabic = (dict.fromkeys(codes, tag) for codes, tag in (
+        (("swe", "sv"), "swe_Latn"), (("zho", "zh"), "zho_Hans"), (("arb", "ara", "ar"), "arb_Arab"),
+    ))  # fmt: skip
+    assert tags == swedish | chinese | arabic
+    assert all(tag_among(code, tags.values()) == tag for code, tag in tags.items())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ def save_retriever(
     folder: Path, *, seed: int = 0, metric: str = "euclidean", clip_seconds: float = 0.25, **model: Any
 ) -> Retriever:
     """A retriever with random weights, saved; `mahalanobis` has a learned metric."""
-    settings = override(tiny(folder).model, {"audio.clip_seconds": clip_seconds, **model})
+    window = {} if model.get("audio") == "vectors" else {"audio.clip_seconds": clip_seconds}
+    settings = override(tiny(folder).model, {**window, **model})
     tokenizer = train_tokenizer(TEXTS, 280)
     learned = LearnedSettings(metric=metric)
     retriever = build_retriever(settings, tokenizer=tokenizer, learned=learned, seed=seed)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from ray_atr.common.language_codes import LANGUAGES, tag_among
+from ray_atr.common.language_codes import tags_by_code
 from ray_atr.common.settings import refuse
 from ray_atr.data.audio import PRE_EMPHASIS, FrontEnd, fft_size, mel_filters
 from ray_atr.deploy.export.sentence_transformers import metric_root
@@ -49,8 +49,8 @@ def require(retriever: Retriever) -> None:
 def write(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dict[str, Any]:
     """Write the graphs and the tokeniser into a folder; returns further entries of export.json."""
     front_end = retriever.audio_tower.front_end
-    shortest = max(front_end.minimum_samples, front_end.window_size)
-    samples = torch.randn(2, max(shortest + 1, min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7))) * 0.1
+    longest = min(front_end.clip_samples - 1, front_end.clip_samples * 5 // 7)
+    samples = torch.randn(2, max(front_end.minimum_samples, front_end.window_size, longest) + 1) * 0.1
     audio = AudioGraph(retriever).eval()
     write_graph(audio, (samples,), folder / AUDIO_FILE, {"waveforms": {0: "clips", 1: "samples"}})
     text = TextGraph(retriever).eval()
@@ -64,7 +64,7 @@ def write(retriever: Retriever, folder: Path, *, int8_text: bool = False) -> dic
     if int8_text:
         _quantise(folder / TEXT_FILE, folder / SMALL_TEXT_FILE)
     tokenizer.save(str(folder / TOKENISER_FILE))
-    return {"minimum_samples": shortest, "tokeniser": _tokenising(retriever.text_tower)}
+    return {"tokeniser": _tokenising(retriever.text_tower)}
 
 
 class AudioGraph(nn.Module):
@@ -144,16 +144,20 @@ class LogMel(nn.Module):
             place = torch.arange(length, device=waveforms.device)
             repeated = torch.div(torch.full_like(size, length), size, rounding_mode="floor") * size
             return waveforms[:, torch.remainder(place, size)] * (place < repeated).to(waveforms.dtype)
-        return waveforms
+        return _filled(waveforms, self.settings.minimum_samples)
 
     def _log_power(self, samples: Tensor) -> Tensor:
         settings = self.settings
         assert isinstance(self.basis, Tensor)
         assert isinstance(self.filters, Tensor)
         if settings.kind == "power_db":
-            half = settings.window_size // 2
+            half, count = settings.window_size // 2, 1 + samples.shape[1] // settings.hop_size
+            samples = _filled(samples, half + 1)
             samples = nn.functional.pad(samples[:, None], (half, half), mode="reflect")[:, 0]
-        frames = samples.unfold(1, settings.window_size, settings.hop_size).double()
+            frames = samples.unfold(1, settings.window_size, settings.hop_size)[:, :count].double()
+        else:
+            samples = _filled(samples, settings.window_size)
+            frames = samples.unfold(1, settings.window_size, settings.hop_size).double()
         real, imaginary = (frames @ self.basis).chunk(2, dim=2)
         power = (real.square() + imaginary.square()).float() @ self.filters
         if settings.kind == "kaldi":
@@ -162,6 +166,11 @@ class LogMel(nn.Module):
         if settings.top_db is None:
             return decibels
         return torch.maximum(decibels, decibels.amax(dim=(1, 2), keepdim=True) - settings.top_db)
+
+
+def _filled(samples: Tensor, least: int) -> Tensor:
+    """Samples [N, S] with zeros behind them up to at least this many, whatever S is at run time."""
+    return nn.functional.pad(samples, (0, least))[:, : torch.sym_max(samples.shape[1], least)]
 
 
 def _power_basis(front_end: FrontEnd) -> NDArray[np.float64]:
@@ -213,7 +222,7 @@ def _tokenising(tower: TextTower) -> dict[str, Any]:
     if not tower.language_tags:
         return {**how, "max_tokens": tower.max_tokens}
     vocabulary = tower.tokenizer.get_vocab()
-    tags = {code: tag for code in LANGUAGES if (tag := tag_among(code, vocabulary)) is not None}
+    tags = tags_by_code(vocabulary)
     first = next(iter(tags))
     empty_text = tower.tokenise([""], [first])[0]
     place = empty_text.index(vocabulary[tags[first]])

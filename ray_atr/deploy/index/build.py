@@ -21,6 +21,7 @@ import torch
 
 from ray_atr.common.atomic import remove_leftovers_below
 from ray_atr.common.digests import digest_of
+from ray_atr.common.language_codes import is_unicode
 from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, local_path, refuse
@@ -37,10 +38,9 @@ from ray_atr.deploy.index.archive import (
     open_archive,
 )
 from ray_atr.deploy.index.options import IndexEncoding
-from ray_atr.deploy.index.search import is_unicode
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
 from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
-from ray_atr.models.fingerprint import model_fingerprint
+from ray_atr.models.fingerprint import is_told_language, model_fingerprint, reads_any_text
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
@@ -75,6 +75,8 @@ class Changes:
     removed: int
     broken: Mapping[str, str]
     """Path -> why it is not in the index."""
+    query: str
+    """What `ray-atr index query` can ask it, as an example; empty: nothing."""
 
 
 def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **options: Any) -> Changes:
@@ -209,7 +211,15 @@ def bring_up_to_date(
         layout.remove_other_states(folder, manifest)
         remove_folder(folder / UNFINISHED)
     encoded = sum(not one.error for one in done.values())
-    return Changes(manifest, encoded, len(reused), removed, broken)
+    return Changes(manifest, encoded, len(reused), removed, broken, _example(retriever))
+
+
+def _example(retriever: Retriever) -> str:
+    if reads_any_text(retriever):
+        return '"a dog barks"' + (" --language eng" if is_told_language(retriever) else "")
+    if retriever.audio_tower.front_end.kind != "vector":
+        return "--like FILE"
+    return '"A CAPTION OF ITS DATA" --language eng' if retriever.text_tower.reads_texts else ""
 
 
 @contextlib.contextmanager

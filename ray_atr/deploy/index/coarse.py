@@ -10,6 +10,8 @@ Shapes: N rows, M queries, r width of a vector, C candidates.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,8 @@ ROUNDING = 1e-5
 def is_fast() -> bool:
     """Whether this processor has instructions for products of 8-bit integers (AVX-512 VNNI)."""
     # Without them, or without oneDNN, the product is a plain loop: 13 times the time of a product of floats on AVX2.
-    return torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()
+    has: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not tell
+    return torch.backends.mkldnn.is_available() and bool(has.get("avx512_vnni"))
 
 
 def inner_products(

@@ -5,6 +5,7 @@ Shapes: M queries, k answers, r width of a vector.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ray_atr.common.language_codes import ENGLISH, require_language
+from ray_atr.common.language_codes import ENGLISH, is_unicode, require_language
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
 from ray_atr.deploy.index.layout import IndexManifest
@@ -69,7 +70,9 @@ class Search(ABC):
 
     @abstractmethod
     def window(self, path: str, start: float) -> NDArray[np.float32]:
-        """The vector [r] of a sound's window that contains `start` (s). ValueError for a path that is not in it."""
+        """The vector [r] of a sound's window that contains `start` (s). ValueError for a path that is not in it, and for a
+        second before its beginning or after its end.
+        """
 
     @abstractmethod
     def sound(self, path: str) -> bytes:
@@ -194,7 +197,7 @@ class Search(ABC):
         if calibration is None and or_nothing:
             raise refuse("or_nothing", or_nothing, made)
         queries = self._encode(texts, code).numpy()
-        found = self.matches(queries, max(top, COUNTED) if or_nothing else top)
+        found = self._nearest(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
             return found
         calibrated = calibrated_language(calibration, code)
@@ -213,7 +216,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.matches(self._sound_vector(clip, sample_rate).numpy(), top)[0]
+        return self._nearest(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
         """The windows most like one window of a sound in the index, that which contains `start` (s); best first, with itself.
@@ -222,7 +225,7 @@ class Search(ABC):
         'sound.wav'
         """
         check_top(top)
-        return self.matches(self.window(path, start)[None], top)[0]
+        return self._nearest(self.window(path, start)[None], top)[0]
 
     def tag(
         self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None
@@ -278,6 +281,16 @@ class Search(ABC):
         )
         return "; ".join(filter(None, warnings))
 
+    def _nearest(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        """`matches`, where a cosine that 16 bits took beyond 1 is 1."""
+        found = self.matches(queries, top)
+        if self.manifest.distance != "cosine":
+            return found
+        return [
+            [one if abs(one.score) <= 1 else replace(one, score=math.copysign(1.0, one.score)) for one in row]
+            for row in found
+        ]
+
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
@@ -319,15 +332,6 @@ def check_text(text: str, path: str = "text") -> None:
         raise refuse(path, text, f"at most {LONGEST_QUERY:,} characters")
     if not is_unicode(text):
         raise refuse(path, text, "a text in UTF-8")
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written in UTF-8; texts from a command line or a file name may hold other bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_top(top: int) -> None:

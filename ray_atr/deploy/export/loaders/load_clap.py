@@ -25,7 +25,7 @@ def parts() -> tuple[Any, Any, Any]:
 def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
     """Unit vectors [N, D] of mono waveforms [S] at the extractor's rate; it draws a crop of those longer than its window."""
     model, extractor, _ = parts()
-    embedded = []
+    embedded = [torch.zeros(0, model.config.projection_dim)]
     for start in range(0, len(waveforms), batch_size):
         batch = [np.asarray(waveform, np.float32) for waveform in waveforms[start : start + batch_size]]
         inputs = extractor(batch, sampling_rate=extractor.sampling_rate, return_tensors="pt")
@@ -37,7 +37,7 @@ def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.nd
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
     """Unit vectors [M, D] of texts in any of the model's languages; it is not told which."""
     model, _, tokenizer = parts()
-    embedded = []
+    embedded = [torch.zeros(0, model.config.projection_dim)]
     for start in range(0, len(texts), batch_size):
         inputs = tokenizer(list(texts[start : start + batch_size]), padding=True, truncation=True, return_tensors="pt")
         embedded.append(model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output)

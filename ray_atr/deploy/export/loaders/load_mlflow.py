@@ -20,6 +20,12 @@ CARRIES_RAY_ATR = True
 
 
 @cache
+def facts() -> Any:
+    """The content of export.json: rate, window, width of the vectors."""
+    return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
+
+
+@cache
 def model() -> Any:
     """The model; `predict` takes rows of text and language, or of audio."""
     return mlflow.pyfunc.load_model(str(FOLDER / "model"))
@@ -27,16 +33,20 @@ def model() -> Any:
 
 def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
     """Vectors [N, r] of mono waveforms [S] at the rate that export.json names."""
-    rate = json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))["sample_rate"]
     files = []
     for waveform in waveforms:
         buffer = io.BytesIO()
-        soundfile.write(buffer, waveform, rate, format="WAV", subtype="FLOAT")
+        soundfile.write(buffer, waveform, facts()["sample_rate"], format="WAV", subtype="FLOAT")
         files.append(buffer.getvalue())
-    return np.asarray(model().predict(pd.DataFrame({"audio": files})))
+    return predicted(pd.DataFrame({"audio": files}))
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = ()) -> np.ndarray:
     """Vectors [M, r] of texts in their languages (ISO 639-3)."""
     codes = list(languages) or ["eng"] * len(texts)
-    return np.asarray(model().predict(pd.DataFrame({"text": list(texts), "language": codes})))
+    return predicted(pd.DataFrame({"text": list(texts), "language": codes}))
+
+
+def predicted(rows: pd.DataFrame) -> np.ndarray:
+    """Vectors [N, r] of the model's inputs; MLflow refuses a table without rows."""
+    return np.asarray(model().predict(rows)) if len(rows) else np.zeros((0, facts()["vector_width"]), np.float32)

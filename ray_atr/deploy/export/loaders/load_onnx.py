@@ -42,29 +42,38 @@ def windows(waveform: np.ndarray) -> list[np.ndarray]:
 
 
 def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
-    """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, of any length."""
-    found = []
-    for waveform in waveforms:
-        parts = windows(np.asarray(waveform, np.float32))
-        short = max(0, settings()["minimum_samples"] - len(parts[0]))
-        batch = np.stack([np.pad(part, (0, short)) for part in parts])
-        vectors = session("audio.onnx").run(None, {"waveforms": batch})[0]
+    """Vectors [N, r] of mono waveforms [S] of floats with full scale 1, at the rate that export.json names. ValueError for a
+    clip that is none, and for one longer than a window where `windows` cannot pool them.
+    """
+    found = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
+    for number, waveform in enumerate(map(np.asarray, waveforms)):
+        if waveform.ndim != 1 or waveform.dtype.kind != "f" or not len(waveform) or not np.isfinite(waveform).all():
+            given = f"{waveform.dtype} of shape {list(waveform.shape)}"
+            raise ValueError(f"clip {number}: got {given}; allowed a mono waveform [S] of finite floats, full scale 1")
+        parts = windows(waveform.astype(np.float32))
+        vectors = session("audio.onnx").run(None, {"waveforms": np.stack(parts)})[0]
         pooled = vectors.mean(axis=0)
-        found.append(vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled))
-    return np.stack(found)
+        found[number] = vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled)
+    return found
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
-    """Vectors [M, r] of texts; a language (ISO 639-3) each where the tokeniser has tags of languages."""
+    """Vectors [M, r] of texts; a language (ISO 639) each where the tokeniser has tags of languages. ValueError for one without
+    a tag, and for a text without words.
+    """
     how = settings()["tokeniser"]
     tokenizer = tokeniser()
     codes = list(languages) or ["eng"] * len(texts)
+    if wrong := [texts] if isinstance(texts, str) else [text for text in texts if not text.strip()]:
+        raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
+    if how["prefix_of"] and (unknown := {*codes} - {*how["prefix_of"]}):
+        raise ValueError(f"languages: got {sorted(unknown)}; allowed codes of `prefix_of` in export.json")
     own = tokenizer.encode_batch(list(texts), add_special_tokens=how["add_special_tokens"])
     ids = [
         [*how["prefix"], *how["prefix_of"].get(code, []), *encoded.ids, *how["suffix"]]
         for code, encoded in zip(codes, own, strict=True)
     ]
-    embedded = []
+    embedded = [np.zeros((0, settings()["vector_width"]), np.float32)]
     for start in range(0, len(ids), batch_size):
         batch = ids[start : start + batch_size]
         padded = np.full((len(batch), max(map(len, batch))), how["pad"], np.int64)

@@ -15,6 +15,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 @cache
+def facts() -> Any:
+    """The content of export.json: rate, window, width of the vectors."""
+    return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
+
+
+@cache
 def model() -> Any:
     """The model; `similarity` compares its vectors."""
     return SentenceTransformer(str(FOLDER), device="cpu")
@@ -22,12 +28,18 @@ def model() -> Any:
 
 def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
     """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, no longer than its clip_seconds."""
-    rate = json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))["sample_rate"]
+    rate = facts()["sample_rate"]
     # A bare {"array", "sampling_rate"} fails in a model with routes.
     clips = [{"audio": {"array": np.asarray(one, np.float32), "sampling_rate": rate}} for one in waveforms]
-    return np.asarray(model().encode(clips, batch_size=batch_size, show_progress_bar=False))
+    return encoded(clips, batch_size)
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
     """Vectors [M, r] of texts in any of the model's languages; it is not told which."""
-    return np.asarray(model().encode(list(texts), batch_size=batch_size, show_progress_bar=False))
+    return encoded(list(texts), batch_size)
+
+
+def encoded(inputs: list[Any], batch_size: int) -> np.ndarray:
+    """Vectors [N, r] of the library's inputs."""
+    found = np.asarray(model().encode(inputs, batch_size=batch_size, show_progress_bar=False))
+    return found.reshape(len(inputs), facts()["vector_width"])  # of none it has no width
