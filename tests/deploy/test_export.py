@@ -197,9 +197,9 @@ def test_a_graph_refuses_what_the_retriever_refuses(made, tmp_path):
             loader.encode_audio([sound, wrong])
     with pytest.raises(ValueError, match="this model's graph takes one window"):
         loader.encode_audio([np.ones(80_000, np.float32)])
-    for wrong in ("a dog barks", ["a dog", " "]):
+    for texts in ("a dog barks", ["a dog", " "]):
         with pytest.raises(ValueError, match=r"texts: got '(a dog barks| )'; allowed a list of texts with words"):
-            loader.encode_text(wrong)
+            loader.encode_text(texts)
     with pytest.raises(ValueError, match=r"languages: got \['tlh'\]; allowed codes"):
         loader.encode_text(["qul", "a dog"], ["tlh", "eng"])
 
