@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ray_atr.common.language_codes import normalise
 from ray_atr.common.override import flatten
-from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.shards import ClipCaptions, Manifest, read_captions, read_manifest
@@ -148,11 +147,12 @@ def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpo
 def check_seeds(checkpoints: Sequence[Checkpoint], path: str) -> None:
     """ValueError if several checkpoints differ in more than their seed: their mean would have no meaning."""
     if len({checkpoint.folder for checkpoint in checkpoints}) < len(checkpoints):
-        raise refuse(path, "a folder twice", "each checkpoint once")
+        raise ValueError(f"{path}: got one folder twice; allowed each checkpoint once")
     may_differ = ("seed", "evaluation.", *NOT_DECIDING)
     trained = [flatten(checkpoint.experiment) for checkpoint in checkpoints if checkpoint.experiment is not None]
     settings = [{key: value for key, value in flat.items() if not key.startswith(may_differ)} for flat in trained]
     for other in settings[1:]:
         different = sorted(key for key in {*settings[0], *other} if settings[0].get(key) != other.get(key))
         if different:
-            raise refuse(path, f"checkpoints that differ in {', '.join(different[:3])}", "seeds of one experiment")
+            differ = ", ".join(different[:3])
+            raise ValueError(f"{path}: got several that differ in {differ}; allowed seeds of one experiment")
