@@ -35,7 +35,7 @@ from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
-from ray_atr.training.languages import check_languages, with_languages
+from ray_atr.training.languages import check_languages, check_validated, with_languages
 from ray_atr.training.run_folder import saved_retriever
 from ray_atr.training.trajectory import check_other_run
 
@@ -52,6 +52,7 @@ def check_experiment(experiment: Experiment) -> None:
     check_selection(
         experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
     )
+    check_validated(experiment)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
-from ray_atr.data.shards import Manifest, read_manifest
+from ray_atr.data.shards import read_manifest
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.experiment import Experiment
@@ -35,8 +35,7 @@ def with_languages(experiment: Experiment) -> Experiment:
 
 
 def check_languages(experiment: Experiment) -> None:
-    """ValueError if the data set lacks a set language, the training split one that is trained, the validation split all those of
-    the metric that chooses the epoch, or the scheme its anchor.
+    """ValueError if the data set lacks a set language, the training split one that is trained, or the scheme its anchor.
 
     A scheme's anchor is English; if there is only one language, that one is the anchor.
     """
@@ -64,15 +63,17 @@ def check_languages(experiment: Experiment) -> None:
                 f"data.languages: objective.scheme={scheme.name} trains on {', '.join(untrained)}, in which split "
                 f"{data.train_split} of {where} has no captions{remedy}"
             )
-        _check_validated(experiment, manifest)
     if scheme.has_anchor and ENGLISH not in data.languages and len(data.languages) > 1:
         free = "ml_clap or kcl, which need no English, or --data.languages with one language"
         raise refuse("objective.scheme", f"{scheme.name} without English ({', '.join(data.languages)})", free)
 
 
-def _check_validated(experiment: Experiment, manifest: Manifest) -> None:
+def check_validated(experiment: Experiment) -> None:
     """ValueError if the validation split has no captions in any language of the metric that chooses the epoch."""
     data, trained = experiment.data, experiment.trained_languages
+    if data.source == "soundscapes":
+        return
+    manifest = read_manifest(data.source)
     chosen_by = Metric.parse(experiment.evaluation.select_by, "evaluation.select_by")
     unseen = [language for language in data.languages if language not in trained]
     groups = {TRAINED: trained, UNSEEN: unseen, MEAN: data.languages} | {one: (one,) for one in data.languages}
