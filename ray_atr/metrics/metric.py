@@ -103,13 +103,22 @@ def with_means(
 Value = TypeVar("Value", float, np.ndarray)
 
 
+def languages_of_means(languages: Collection[str], trained: Collection[str]) -> dict[str, list[str]]:
+    """The languages over which the means `trained`, `unseen` and `mean` are taken.
+
+    >>> languages_of_means(["eng", "fra"], ["eng"])
+    {'trained': ['eng'], 'unseen': ['fra'], 'mean': ['eng', 'fra']}
+    """
+    seen = [language for language in languages if language in trained]
+    return {TRAINED: seen, UNSEEN: [one for one in languages if one not in seen], MEAN: list(languages)}
+
+
 def language_means(values: Mapping[str, Value], trained: Collection[str] | None = None) -> dict[str, Value]:
     """The means of one measure over all languages, the trained ones and the unseen ones, from its values by language.
 
     `trained` None: all. Groups without a language are left out.
     """
-    seen = list(values) if trained is None else [language for language in values if language in trained]
-    members = {TRAINED: seen, UNSEEN: [language for language in values if language not in seen], MEAN: list(values)}
+    members = languages_of_means(values, values if trained is None else trained)
     return {
         group: sum((values[language] for language in languages[1:]), values[languages[0]]) / len(languages)
         for group, languages in members.items()

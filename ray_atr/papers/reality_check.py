@@ -29,7 +29,7 @@ from ray_atr.evaluation.report.sweep_page import Picture
 from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.report.write import Added
 from ray_atr.metrics.bootstrap import over_clips_and_seeds, warning_of_seeds
-from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
+from ray_atr.metrics.metric import Metric, QueryGroup, languages_of_means
 from ray_atr.papers.methods import CEILING, CORRESPONDENCE, FLOOR, METHODS, PAIR, method_of
 from ray_atr.training.experiment import NOT_DECIDING, Experiment
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, TrialFolder, hashes_of
@@ -161,11 +161,10 @@ def hits_of(trial: TrialFolder, experiment: Experiment) -> Hits | None:
     For a metric that is a mean over languages, a query's value is the mean over the languages that have it.
     """
     chosen_by = Metric.parse(experiment.evaluation.select_by)
-    trained, spoken = experiment.trained_languages, experiment.data.languages
-    groups = {TRAINED: trained, UNSEEN: tuple(language for language in spoken if language not in trained), MEAN: spoken}
+    members = languages_of_means(experiment.data.languages, experiment.trained_languages)
     scores = read_scores(trial.folder / TEST_SCORES)
     wanted = [
-        QueryGroup(chosen_by.task, language) for language in groups.get(chosen_by.language, (chosen_by.language,))
+        QueryGroup(chosen_by.task, language) for language in members.get(chosen_by.language, [chosen_by.language])
     ]
     if not wanted or not scores.keys() >= set(wanted):
         return None

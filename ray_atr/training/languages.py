@@ -8,7 +8,7 @@ from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.shards import read_manifest
-from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric
+from ray_atr.metrics.metric import Metric, languages_of_means
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.experiment import Experiment
 
@@ -70,15 +70,14 @@ def check_languages(experiment: Experiment) -> None:
 
 def check_validated(experiment: Experiment) -> None:
     """ValueError if the validation split has no captions in any language of the metric that chooses the epoch."""
-    data, trained = experiment.data, experiment.trained_languages
+    data = experiment.data
     if data.source == "soundscapes":
         return
     manifest = read_manifest(data.source)
     chosen_by = Metric.parse(experiment.evaluation.select_by, "evaluation.select_by")
-    unseen = [language for language in data.languages if language not in trained]
-    groups = {TRAINED: trained, UNSEEN: unseen, MEAN: data.languages} | {one: (one,) for one in data.languages}
     shards = [shard for shard in manifest.shards if shard.split == data.validation_split]
-    wanted = groups.get(chosen_by.language, ())
+    members = languages_of_means(data.languages, experiment.trained_languages)
+    wanted = members.get(chosen_by.language, [chosen_by.language])
     if shards and wanted and not any(shard.captions.get(language) for shard in shards for language in wanted):
         raise refuse(
             "evaluation.select_by",
