@@ -47,12 +47,14 @@ def check_experiment(experiment: Experiment) -> None:
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
-    where = data.source if data.source == "soundscapes" else read_manifest(data.source).folder
-    check_languages(experiment)
+    manifest = None if data.source == "soundscapes" else read_manifest(data.source)
+    where = data.source if manifest is None else manifest.folder
+    check_languages(experiment, manifest)
     check_selection(
         experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
     )
-    check_validated(experiment)
+    if manifest is not None:
+        check_validated(experiment, manifest)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"

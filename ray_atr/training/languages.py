@@ -7,7 +7,7 @@ from dataclasses import replace
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.settings import refuse
 from ray_atr.data.caption_vectors import clip_width, require_vectors
-from ray_atr.data.shards import read_manifest
+from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.metrics.metric import Metric, languages_of_means
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.experiment import Experiment
@@ -34,15 +34,15 @@ def with_languages(experiment: Experiment) -> Experiment:
     return replace(experiment, model=replace(experiment.model, audio=audio, text=text), data=data)
 
 
-def check_languages(experiment: Experiment) -> None:
+def check_languages(experiment: Experiment, manifest: Manifest | None) -> None:
     """ValueError if the data set lacks a set language, the training split one that is trained, or the scheme its anchor.
 
-    A scheme's anchor is English; if there is only one language, that one is the anchor.
+    `manifest` is that of the data set; None: soundscapes. A scheme's anchor is English; if there is only one language, that
+    one is the anchor.
     """
     data, scheme = experiment.data, experiment.objective.scheme
-    where = "soundscapes" if data.source == "soundscapes" else data.source
-    wish = "--data.soundscapes.languages" if data.source == "soundscapes" else "--data.languages"
-    manifest = None if data.source == "soundscapes" else read_manifest(data.source)
+    where = data.source
+    wish = "--data.soundscapes.languages" if manifest is None else "--data.languages"
     has = data.soundscapes.languages if manifest is None else manifest.languages
     if not has:
         raise ValueError(f"data.source: {where} has no captions")
@@ -68,12 +68,9 @@ def check_languages(experiment: Experiment) -> None:
         raise refuse("objective.scheme", f"{scheme.name} without English ({', '.join(data.languages)})", free)
 
 
-def check_validated(experiment: Experiment) -> None:
+def check_validated(experiment: Experiment, manifest: Manifest) -> None:
     """ValueError if the validation split has no captions in any language of the metric that chooses the epoch."""
     data = experiment.data
-    if data.source == "soundscapes":
-        return
-    manifest = read_manifest(data.source)
     chosen_by = Metric.parse(experiment.evaluation.select_by, "evaluation.select_by")
     shards = [shard for shard in manifest.shards if shard.split == data.validation_split]
     members = languages_of_means(data.languages, experiment.trained_languages)
