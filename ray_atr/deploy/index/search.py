@@ -282,7 +282,7 @@ class Search(ABC):
         return "; ".join(filter(None, warnings))
 
     def _nearest(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        """`matches`, where a cosine that 16 bits took beyond 1 is 1."""
+        """`matches`, where a cosine that 16 bits took beyond 1 is 1. `matches` keeps it, as parts are merged by their scores."""
         found = self.matches(queries, top)
         if self.manifest.distance != "cosine":
             return found

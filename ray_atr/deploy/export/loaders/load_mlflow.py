@@ -20,7 +20,7 @@ CARRIES_RAY_ATR = True
 
 
 @cache
-def facts() -> Any:
+def settings() -> Any:
     """The content of export.json: rate, window, width of the vectors."""
     return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
 
@@ -36,7 +36,7 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
     files = []
     for waveform in waveforms:
         buffer = io.BytesIO()
-        soundfile.write(buffer, waveform, facts()["sample_rate"], format="WAV", subtype="FLOAT")
+        soundfile.write(buffer, waveform, settings()["sample_rate"], format="WAV", subtype="FLOAT")
         files.append(buffer.getvalue())
     return predicted(pd.DataFrame({"audio": files}))
 
@@ -49,4 +49,4 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = ()) -> np.ndarr
 
 def predicted(rows: pd.DataFrame) -> np.ndarray:
     """Vectors [N, r] of the model's inputs; MLflow refuses a table without rows."""
-    return np.asarray(model().predict(rows)) if len(rows) else np.zeros((0, facts()["vector_width"]), np.float32)
+    return np.asarray(model().predict(rows)) if len(rows) else np.zeros((0, settings()["vector_width"]), np.float32)

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 @cache
-def facts() -> Any:
+def settings() -> Any:
     """The content of export.json: rate, window, width of the vectors."""
     return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
 
@@ -28,7 +28,7 @@ def model() -> Any:
 
 def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
     """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, no longer than its clip_seconds."""
-    rate = facts()["sample_rate"]
+    rate = settings()["sample_rate"]
     # A bare {"array", "sampling_rate"} fails in a model with routes.
     clips = [{"audio": {"array": np.asarray(one, np.float32), "sampling_rate": rate}} for one in waveforms]
     return encoded(clips, batch_size)
@@ -42,4 +42,4 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
 def encoded(inputs: list[Any], batch_size: int) -> np.ndarray:
     """Vectors [N, r] of the library's inputs."""
     found = np.asarray(model().encode(inputs, batch_size=batch_size, show_progress_bar=False))
-    return found.reshape(len(inputs), facts()["vector_width"])  # of none it has no width
+    return found.reshape(len(inputs), settings()["vector_width"])  # of none it has no width
