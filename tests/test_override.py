@@ -80,6 +80,7 @@ def test_flatten_is_undone_by_override() -> None:
         ("objective.pair.margin", True, ["objective.pair.margin: got True; allowed float"]),
         ("objective.pair.margin", -1, ["objective.pair.margin: got -1", "(0, inf)"]),
         ("objective.pair", "transprt", ["objective.pair: got 'transprt'", "did you mean transport?"]),
+        ("objective.pair", "moved", ["objective.pair: got 'moved'", "transport (objective takes moved)"]),
         ("objective", "movd", ["objective: got 'movd'", "did you mean moved?"]),
         ("seed", "three", ["seed: got 'three'", "int"]),
         ("seed", "1.5", ["seed: got '1.5'", "int"]),

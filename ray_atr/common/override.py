@@ -39,7 +39,7 @@ def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
         raise ValueError(f"{path}: no such setting; a setting's path has at most {MAX_PATH} characters")
     # Shorter paths first: choosing `objective.pair` must not undo `objective.pair.epsilon`.
     for path in sorted(values, key=lambda path: path.count(".")):
-        tree = _replace(tree, path.split("."), values[path], path)
+        tree = _replace(tree, path.split("."), values[path], path, tree)
     return tree
 
 
@@ -103,7 +103,7 @@ def variant_name(field: dataclasses.Field[Any], value: Any) -> str | None:
     return next((str(name) for name, variant in variants.items() if variant is type(value)), None)
 
 
-def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
+def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> Any:
     name, rest = parts[0], parts[1:]
     fields = {field.name: field for field in dataclasses.fields(tree)}
     done = path.split(".")[: -len(parts)]
@@ -117,9 +117,9 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str) -> Any:
     if rest:
         if not dataclasses.is_dataclass(current):
             raise ValueError(f"{path}: {'.'.join([*done, name])} is a single value and has no settings below it")
-        new = _replace(current, rest, value, path)
+        new = _replace(current, rest, value, path, whole)
     elif dataclasses.is_dataclass(current):
-        new = _variant(field, current, value, path)
+        new = _variant(field, current, value, path, whole)
     else:
         new = _coerce(_hints(tree.__class__)[name], value, path, field)
     if new is current or (type(new) is type(current) and isinstance(new, str | bool | int | float) and new == current):
@@ -142,7 +142,14 @@ def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
     return f" (did you mean {'.'.join([*done, paths[close[0]]])}?)" if close else ""
 
 
-def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str) -> Any:
+def _taken_by(tree: Any, name: str) -> str:
+    """Names the first setting of the tree that takes the name: objectives, losses and methods are easily confused."""
+    named = (entry for entry in describe(tree) if entry.type == "name")
+    taken_by = (entry.path for entry in named if name in entry.allowed.removeprefix("one of ").split(", "))
+    return next((f" ({path} takes {name})" for path in taken_by), "")
+
+
+def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str, whole: Any) -> Any:
     variants = field.metadata.get("variants")
     if isinstance(value, type(current)) or (variants and dataclasses.is_dataclass(value)):
         return value
@@ -150,7 +157,8 @@ def _variant(field: dataclasses.Field[Any], current: Any, value: Any, path: str)
         first = dataclasses.fields(current)[0].name
         raise refuse(path, value, f"several settings: set one of them, e.g. {path}.{first}")
     if not isinstance(value, str) or value not in variants:
-        raise refuse(path, value, "one of " + ", ".join(variants), nearest(str(value), variants))
+        hint = _taken_by(whole, str(value)) or nearest(str(value), variants)
+        raise refuse(path, value, "one of " + ", ".join(variants), hint)
     if variant_name(field, current) == value:
         return current
     variant = variants[value]
