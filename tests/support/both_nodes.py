@@ -1,4 +1,5 @@
-"""Two commands on the Ray of RAY_ADDRESS: a trial of two workers, a base in parts and a validator, then a sweep of two trials.
+"""Commands on the Ray of RAY_ADDRESS: a trial of two workers, a base in parts and a validator, a sweep of two trials, and one
+training twice, as `auto` has it there and in one process.
 
 Run as a program: the tests' own process has the session's Ray.
 
@@ -30,6 +31,8 @@ def main(folder: Path, cpus: str) -> None:
     points = ["--objectives", "contrastive", "--noise", "0.2", "0.4", "--seeds", "0"]
     in_one_process = ["--scaling.workers=0", "--scaling.ray_data=false"]
     command("sweep", "noise", arguments=[f"--out={folder}/runs/many", "--no-figures", *points, *in_one_process, *typed])
+    command("train", arguments=[f"--out={folder}/runs/auto", "--no-figures", *typed])
+    command("train", arguments=[f"--out={folder}/runs/alone", "--no-figures", *in_one_process, *typed])
     # `ray list actors` would ask a dashboard, which this Ray has none of.
     actors = [(one["ActorClassName"], one["State"], one["Address"]["NodeID"]) for one in state.actors().values()]
     print(json.dumps(actors))

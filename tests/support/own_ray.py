@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import psutil
 
+from tests.support.ray_forks import forking_python
+
 Found = TypeVar("Found")
 ROOT = Path(__file__).resolve().parents[2]
 SWITCHES = {
@@ -30,6 +32,7 @@ SWITCHES = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """What every Ray of a test starts with."""
+RAY = "import sys; from ray.scripts.scripts import main; sys.argv[0], sys.executable = 'ray', sys.argv.pop(1); main()"
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,11 @@ class Head:
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return done.stdout
 
-    def run(self, *words: str, timeout: int) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: int, python: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Ray's command, which starts Ray's processes by `python` if that is given."""
+        ray = [Path(sys.executable).with_name("ray")] if python is None else [sys.executable, "-c", RAY, python]
         return subprocess.run(
-            [Path(sys.executable).with_name("ray"), *words],
+            [*ray, *words],
             cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
@@ -70,20 +75,21 @@ def environment_without_ray() -> dict[str, str]:
 def own_ray(home: Path, *, nodes: int = 1, cpus: int = 2, takes_jobs: bool = True) -> Iterator[Head]:
     """Start `nodes` nodes of `cpus` CPUs each, every one with an object store of its own; ends them and nothing else.
 
-    Without `takes_jobs` there is no dashboard, and what runs there is told `ray_address`.
+    Without `takes_jobs` there is no dashboard, what runs there is told `ray_address`, and workers are forks.
     """
     # Ray waits 30 s for a node to register and no setting of it changes that; a busy machine can take longer.
-    for starts_left in (2, 1, 0):
-        with started_ray(home, nodes=nodes, cpus=cpus, takes_jobs=takes_jobs) as said:
-            if isinstance(said, Head):
-                yield said
-                return
-        assert "timed out during startup" in said, said
-        assert starts_left > 0, said
+    with contextlib.nullcontext() if takes_jobs else forking_python() as python:
+        for starts_left in (2, 1, 0):
+            with started_ray(home, nodes=nodes, cpus=cpus, takes_jobs=takes_jobs, python=python) as said:
+                if isinstance(said, Head):
+                    yield said
+                    return
+            assert "timed out during startup" in said, said
+            assert starts_left > 0, said
 
 
 @contextlib.contextmanager
-def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Iterator[Head | str]:
+def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool, python: Path | None) -> Iterator[Head | str]:
     """One try of `own_ray`: the head, or what Ray printed when it did not start."""
     # Socket names must stay short, so not under pytest's own long folder.
     with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
@@ -104,7 +110,7 @@ def started_ray(home: Path, *, nodes: int, cpus: int, takes_jobs: bool) -> Itera
         try:
             for number in range(nodes):
                 size = ("--num-cpus", str(cpus), "--disable-usage-stats")
-                done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240)
+                done = head.run("start", *node, *ports_of_a_node(), *size, timeout=240, python=python)
                 if done.returncode != 0:
                     break
                 if node[0] == "--head":

@@ -45,13 +45,20 @@ A worker with variables of its own, as Tune's and Train's are, is asked for by w
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[None]:
-    """A Ray that is started within has forks as workers, also those that it starts later.
+    """A Ray that this process starts within has forks as workers, also those that it starts later."""
+    with forking_python() as python, mock.patch.object(sys, "executable", str(python)):
+        yield
 
-    Each would take three to five seconds of computing to import what nearly all of them need. The workers of `own_ray` do, and
-    those of a system without `/proc`, from which a fork takes its output.
+
+@contextlib.contextmanager
+def forking_python() -> Iterator[Path]:
+    """What stands for Python's executable where a Ray is started whose workers are to be forks.
+
+    Each would take three to five seconds of computing to import what nearly all of them need. The workers of a job with a
+    working directory of its own do, and those of a system without `/proc`, from which a fork takes its output.
     """
     if not Path("/proc/self/fd").is_dir():
-        yield
+        yield Path(sys.executable)
         return
     with tempfile.TemporaryDirectory(prefix="ra") as folder:
         place, shim = f"{folder}/asked", Path(folder) / "python"
@@ -66,8 +73,7 @@ def forked_workers() -> Iterator[None]:
                 pass_fds=[listening.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL,
             )  # fmt: skip
         try:
-            with mock.patch.object(sys, "executable", str(shim)):
-                yield
+            yield shim
         finally:
             server.kill()
             server.wait()
