@@ -121,6 +121,12 @@ class Search(ABC):
 
         return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"), self.manifest.model)
 
+    def open_models(self) -> None:
+        """Open the retrievers and calibrations, which otherwise the first question that needs them opens. ValueError for another
+        model, or another's calibration.
+        """
+        _ = self.retriever, self.calibration, self._calibration_for(ENGLISH)
+
     @property
     def _has_pack(self) -> bool:
         """Whether the retriever is a language pack that was fitted to the space of these vectors."""
