@@ -105,12 +105,13 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
-def test_numbers_of_numpy_are_taken_and_one_text_is_no_list(place: Path) -> None:
+def test_numbers_of_numpy_and_iterators_are_taken_and_one_text_is_no_list(place: Path) -> None:
     index = Index.open(place / "index")
     assert len(index.search("a low tone", top=np.int64(2))) == 2
     for ask in (index.search_many, lambda texts: index.tag(place / "audio" / "tone 0.wav", None, texts)):
         with pytest.raises(ValueError, match="texts: got 'rain'; allowed a list of texts"):
             ask("rain")
+        assert len(ask(iter(["rain", "a dog"]))) == 2
 
 
 def test_a_sound_that_was_removed_since_is_told_with_the_remedy(place: Path, tmp_path: Path) -> None:
