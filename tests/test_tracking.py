@@ -172,8 +172,12 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
     client, _, children = runs(store, tracker)
     assert len(children) == 4
     for child in children.values():
-        assert len(client.get_metric_history(child.info.run_id, "train/loss")) == 3
+        history = client.get_metric_history(child.info.run_id, "train/loss")
+        assert len(history) == 3
         assert len(client.get_metric_history(child.info.run_id, "best_epoch")) == 1
+        # MLflow shows when it was trained, and for how long, and not that of the upload.
+        assert child.info.end_time == history[-1].timestamp
+        assert 0 < history[0].timestamp - child.info.start_time < 60_000
 
 
 def test_a_database_is_whole_or_not_there(tmp_path, monkeypatch):
