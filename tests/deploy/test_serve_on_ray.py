@@ -79,7 +79,7 @@ def test_a_shard_that_was_replaced_by_one_of_another_model_is_not_searched(place
 
     folder = shutil.copytree(parts(place)[0], tmp_path / "index")
     model = Index.open(folder).manifest.model
-    shard, query = RemoteShard(SimpleNamespace(answer=Called()), model), np.ones((1, 16), np.float32)  # type: ignore[arg-type]
+    shard, query = RemoteShard(SimpleNamespace(answer=Called()), model), np.ones((1, 16), np.float32)
     replica = ShardReplica(str(folder), None)
     assert shard.matches(query, 1) == Index.open(folder).matches(query, 1)
     save_retriever(tmp_path / "other", seed=1)

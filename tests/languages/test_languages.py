@@ -80,8 +80,8 @@ def test_the_codes_of_the_languages_that_a_tokeniser_has_tags_for() -> None:
     found = tags_by_code(tags)
     names = {"swe_Latn": {"swe", "sv"}, "zho_Hans": {"zho", "zh", "chi", "yue", "cmn"}, "arb_Arab": {"ara", "ar", "arb", "arz"},
              "qaa_Latn": {"qaa"}}  # fmt: skip
-    for tag, codes in names.items():
-        assert codes <= {code for code, own in found.items() if own == tag}
+    for name, codes in names.items():
+        assert codes <= {code for code, own in found.items() if own == name}
     every = {code for one in iter_langs() if one.pt3 for code in (one.pt1, one.pt2b, one.pt3)}
     assert found == {code: tag for code in {*every, "qaa"} - {""} if (tag := tag_among(code, tags))}
 
