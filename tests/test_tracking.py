@@ -144,6 +144,19 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
         assert "test/text_to_audio.mean.recall_at_1" in child.data.metrics
 
 
+def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):
+    folder = write_run(tmp_path / "run", SPACE)
+    client, parent, _ = runs(store, upload(folder, store=store))
+    client.delete_run(parent.info.run_id)
+    moved = folder.rename(tmp_path / "moved")
+    for _ in range(2):
+        _, again, children = runs(store, upload(moved, store=store))
+        assert {child.data.tags["mlflow.parentRunId"] for child in children.values()} == {again.info.run_id}
+    assert len(children) == 4
+    upload(moved.rename(folder), store=store)
+    assert runs(store, Tracker(folder, store=store))[1].data.tags["run_folder"] == str(folder)
+
+
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store, sample_seconds=None)
     track(tracker)

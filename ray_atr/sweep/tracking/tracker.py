@@ -62,6 +62,7 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
+PARENT_TAG = "mlflow.parentRunId"
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
@@ -214,6 +215,8 @@ class _Connection:
         """Trials that had been trained when their runs were made: these have the times of the training."""
         if None not in self.runs:
             self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
+            for trial in self.statuses.keys() - {None}:  # of a parent that was deleted in MLflow
+                self.client.set_tag(self.runs[trial].info.run_id, PARENT_TAG, self.runs[None].info.run_id)
         self.select_by = self.run.select_by
         self._add_params(None, self.run.settings)
 
@@ -254,7 +257,7 @@ class _Connection:
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
         self._send_data(None)
         # Only now do all trials have runs.
-        self._log(None, tags={"mlflow.note.content": self._note()})
+        self._log(None, tags={"mlflow.note.content": self._note(), "run_folder": str(self.run.path)})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
 
@@ -282,7 +285,7 @@ class _Connection:
     def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str], began: int | None = None) -> Run:
         all_tags = {SWEEP_TAG: self.sweep_id, **tags}
         if trial_id is not None:
-            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.runs[None].info.run_id}
+            all_tags |= {TRIAL_TAG: trial_id, PARENT_TAG: self.runs[None].info.run_id}
         shown = {key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()}
         run = self.client.create_run(self.experiment_id, start_time=began, run_name=name, tags=shown)
         self.statuses[trial_id] = run.info.status
