@@ -325,6 +325,21 @@ def read_trial(folder: Path) -> dict[str, Any]:
     }
 
 
+def test_objectives_come_back_also_those_of_another_version(tmp_path, store):
+    """A setting that is none is a text in MLflow; what cannot be read as settings stays text, and no objective another's."""
+    choices = {"objective": ["contrastive", "ml_clap"]}
+    for name, more in (("all settings", {}), ("another version", {"a.setting": "of then"})):
+        folder = write_run(tmp_path / name, choices)
+        write_json(folder / "experiment.json", {**flatten(Experiment()), "tracking.experiment_name": name, **more})
+        upload(folder, store=store)
+        (fetched,) = map(RunFolder.open, fetch_experiment(name, store, tmp_path / "fetched"))
+        assert more or fetched.experiment == RunFolder.open(folder).experiment
+        overrides = [trial.describe()["overrides"] for trial in fetched.trials()]
+        labels = [objective_label(fetched.settings_of(one), one) for one in overrides]
+        assert labels == [one["objective"] for one in overrides]
+        assert sorted(labels) == choices["objective"]
+
+
 def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", {"objective": ["m_ltm"]}), store=store, sample_seconds=0.2)
     run_id = tracker.start_sweep()

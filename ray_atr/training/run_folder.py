@@ -311,12 +311,16 @@ class RunFolder:
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with the trial's overrides.
 
-        A run of another version may have unknown settings: then they are returned as stored.
+        A run of another version may have unknown settings: then they are returned as stored, without those of a part in whose
+        place a trial has another.
         """
         try:
             return flatten(resolved(override(experiment or self.experiment, overrides)))
         except ValueError:
-            return {**self.settings, **overrides}
+            replaced = tuple(f"{path}." for path in overrides)
+            return {path: value for path, value in self.settings.items() if not path.startswith(replaced)} | dict(
+                overrides
+            )
 
     def experiment_of(self, trial: TrialFolder) -> Experiment:
         """A trial's experiment: the run's, with the trial's overrides."""
