@@ -76,6 +76,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             "--out: got 'elsewhere'; allowed nothing but nowhere with --resume",
         ),
         (["--resume", "nowhere", "--out", "./nowhere"], "nowhere: not a run folder"),
+        (["--out", "memory://box/run"], "--out: got 'memory://box/run'; allowed a folder or a store: this one is gone"),
         (["--epoch", "3"], "(did you mean train.epochs?)"),
         (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (

@@ -144,6 +144,19 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
         assert "test/text_to_audio.mean.recall_at_1" in child.data.metrics
 
 
+def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):
+    folder = write_run(tmp_path / "run", SPACE)
+    client, parent, _ = runs(store, upload(folder, store=store))
+    client.delete_run(parent.info.run_id)
+    moved = folder.rename(tmp_path / "moved")
+    for _ in range(2):
+        _, again, children = runs(store, upload(moved, store=store))
+        assert {child.data.tags["mlflow.parentRunId"] for child in children.values()} == {again.info.run_id}
+    assert len(children) == 4
+    upload(moved.rename(folder), store=store)
+    assert runs(store, Tracker(folder, store=store))[1].data.tags["run_folder"] == str(folder)
+
+
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store, sample_seconds=None)
     track(tracker)
@@ -172,8 +185,12 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
     client, _, children = runs(store, tracker)
     assert len(children) == 4
     for child in children.values():
-        assert len(client.get_metric_history(child.info.run_id, "train/loss")) == 3
+        history = client.get_metric_history(child.info.run_id, "train/loss")
+        assert len(history) == 3
         assert len(client.get_metric_history(child.info.run_id, "best_epoch")) == 1
+        # MLflow shows when it was trained, and for how long, and not that of the upload.
+        assert child.info.end_time == history[-1].timestamp
+        assert 0 < history[0].timestamp - child.info.start_time < 60_000
 
 
 def test_a_database_is_whole_or_not_there(tmp_path, monkeypatch):
@@ -306,6 +323,21 @@ def read_trial(folder: Path) -> dict[str, Any]:
         "epochs": read_appended(folder / "metrics.jsonl"),
         "result": read_json(result) if result.is_file() else None,
     }
+
+
+def test_objectives_come_back_also_those_of_another_version(tmp_path, store):
+    """A setting that is none is a text in MLflow; what cannot be read as settings stays text, and no objective another's."""
+    choices = {"objective": ["contrastive", "ml_clap"]}
+    for name, more in (("all settings", {}), ("another version", {"a.setting": "of then"})):
+        folder = write_run(tmp_path / name, choices)
+        write_json(folder / "experiment.json", {**flatten(Experiment()), "tracking.experiment_name": name, **more})
+        upload(folder, store=store)
+        (fetched,) = map(RunFolder.open, fetch_experiment(name, store, tmp_path / "fetched"))
+        assert more or fetched.experiment == RunFolder.open(folder).experiment
+        overrides = [trial.describe()["overrides"] for trial in fetched.trials()]
+        labels = [objective_label(fetched.settings_of(one), one) for one in overrides]
+        assert labels == [one["objective"] for one in overrides]
+        assert sorted(labels) == choices["objective"]
 
 
 def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store):

@@ -68,6 +68,8 @@ def run_plan(
         raise refuse("--concurrency", how.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
         raise refuse("--out", options.out, f"nothing but {options.resume} with --resume: the run goes on in its folder")
+    if options.out is not None and str(options.out).startswith("memory:"):
+        raise refuse("--out", options.out, "a folder or a store: this one is gone when the command ends")
     resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:

@@ -101,13 +101,17 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
 
 
 def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
-    """The codes of ISO 639, of two letters and of three, for whose language a tokeniser has a tag, with that tag."""
+    """The codes of ISO 639, of two letters and of three, for whose language a tokeniser has a tag, with that tag; those of
+    every member of a macrolanguage of which it has a tag too.
+    """
     valid = [tag for tag in tags if _TAG.fullmatch(tag)]
+    codes = {code for tag in valid for code in (tag[:3], _family(tag[:3]))}
+    codes |= {one.pt3 for code in codes if (entry := _entry(pt3=code)) for one in entry.individuals()}
     found: dict[str, str] = {}
-    for code in sorted({code for tag in valid for code in (tag[:3], _family(tag[:3]))}):
-        language = _by_code(code)
+    for code in sorted(codes):
+        language, entry = _by_code(code), _entry(pt3=code)
         if language is not None and (tag := tag_among(code, valid)) is not None:
-            found |= dict.fromkeys(filter(None, (code, language.iso_639_1)), tag)
+            found |= dict.fromkeys(filter(None, (code, language.iso_639_1, entry and entry.pt2b)), tag)
     return found
 
 

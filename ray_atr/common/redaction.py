@@ -11,9 +11,9 @@ from ray_atr.common.settings import refuse
 
 HIDDEN = "***"
 
-_SECRET_WORD = (
-    r"(?:token(?!i[sz])|key(?!s?tone|board|word)|passw(?:or)?d|pwd|secret|credential|signature|\bsig\b|\bauth)"
-)
+# A number of tokens (`--model.text.max_tokens`) is none.
+_TOKEN = r"(?<!max[_-])(?<!max[_-]new[_-])token(?!i[sz])"
+_SECRET_WORD = rf"(?:{_TOKEN}|key(?!s?tone|board|word)|passw(?:or)?d|pwd|secret|credential|signature|\bsig\b|\bauth)"
 _SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
 # `user:password@`, in which a password may hold a slash, or `user@`. A port is no password.
 _USER = re.compile(r"(?<=://)(?:[^/\s@:'\"]*:(?!\d+/)[^\s@'\"]*|[^/\s@'\"]+)@")

@@ -98,6 +98,9 @@ def evaluate(
 
         ray_atr.evaluate(["runs/.../best"], ray_atr.EvaluationOptions(data="data/esc50")).page.metrics
     """
+    for name, given in (("checkpoints", checkpoints), ("baseline", baseline)):
+        if isinstance(given, str | Path):
+            raise refuse(name, given, "a list of folders or URLs")
     if not checkpoints:
         raise refuse("checkpoint", "none", "one folder of a saved retriever or trial, or more")
     encoding = encoding or Encoding()

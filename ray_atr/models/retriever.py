@@ -470,7 +470,7 @@ class Retriever(nn.Module):
         >>> tuple(vectors.shape) == (2, retriever.vector_width)
         True
         """
-        texts = _listed(texts)
+        texts, language = _listed(texts), _listed(language)
         if not isinstance(texts, str | np.ndarray | Tensor):
             for number, text in enumerate(texts):
                 if isinstance(text, str) and not text.strip():
@@ -504,7 +504,7 @@ class Retriever(nn.Module):
         >>> bool((retriever.embed_sentences(["rain"]).norm(dim=1) - 1).abs().max() < 1e-5)
         True
         """
-        texts = _listed(texts)
+        texts, language = _listed(texts), _listed(language)
         if isinstance(texts, str):
             raise refuse("texts", texts, "a list of texts")
         if batch_size < 1:
@@ -699,8 +699,9 @@ class Retriever(nn.Module):
 
 
 def _listed(values: Any) -> Any:
-    """An array of strings or other objects, such as a column of a table, as a list; anything else as it is."""
-    return list(values) if isinstance(values, np.ndarray) and values.dtype.kind in "UO" and values.ndim == 1 else values
+    """An array of strings or other objects, such as a column of a table, and an iterator as a list; anything else as it is."""
+    is_column = isinstance(values, np.ndarray) and values.dtype.kind in "UO" and values.ndim == 1
+    return list(values) if is_column or isinstance(values, Iterator) else values
 
 
 def _windows(

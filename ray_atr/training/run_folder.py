@@ -42,6 +42,7 @@ from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.models.laion_clap import BESIDE
 from ray_atr.models.ml_clap import NLLB_BESIDE
 from ray_atr.models.weights import SETTINGS_FILE, is_clap, lone_file, trained_captions_of
+from ray_atr.objectives import PRESETS
 from ray_atr.training.experiment import Experiment, load_experiment, resolved
 from ray_atr.training.objective_label import joint_name, objective_label
 
@@ -311,12 +312,17 @@ class RunFolder:
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with the trial's overrides.
 
-        A run of another version may have unknown settings: then they are returned as stored.
+        A run of another version may have unknown settings: then they are returned as stored, but for those of a part in whose
+        place a trial has another.
         """
         try:
             return flatten(resolved(override(experiment or self.experiment, overrides)))
         except ValueError:
-            return {**self.settings, **overrides}
+            replaced = tuple(f"{path}." for path in overrides)
+            kept = {path: value for path, value in self.settings.items() if not path.startswith(replaced)}
+            preset = PRESETS.get(str(overrides.get("objective")))
+            parts = {} if preset is None else {f"objective.{path}": value for path, value in flatten(preset).items()}
+            return kept | parts | dict(overrides)
 
     def experiment_of(self, trial: TrialFolder) -> Experiment:
         """A trial's experiment: the run's, with the trial's overrides."""

@@ -32,7 +32,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.step import check_finite, nothing_compared
 
 Captions = Sequence[Sequence[str | None]]
-"""A caption of each clip in each language, [B][K]; None if a clip has none in a language."""
+"""A caption of each clip in each language, [B][K]; None, or a blank one, if a clip has none in a language."""
 
 
 class ClipSet(Protocol):
@@ -135,6 +135,10 @@ def train(
             epoch = progress.epoch
             for rows in training_plan(ids, seed=seed, epoch=epoch, batch_size=batch_size).rows:
                 progress.add(model.step(optimiser, data, rows, seed, epoch, clip_norm or math.inf), seconds=0.0)
+            if not model.has_compared:
+                raise refuse(
+                    "data", f"no caption that {objective.scheme.name} compares", f"captions in {data.languages}"
+                )
             values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
                 values |= model.evaluate(validation, batch_size)
@@ -155,7 +159,8 @@ class _Model(nn.Module):
     def __init__(self, audio: nn.Module, text: nn.Module, objective: Objective, example: Tensor) -> None:
         super().__init__()
         self.audio, self.text, self.objective, self.device = audio, text, objective, example.device
-        self.learned = LearnedParameters(objective.pair.learns(), example.shape[1]).to(self.device)
+        self.width, self.has_compared = example.shape[1], False
+        self.learned = LearnedParameters(objective.pair.learns(), self.width).to(self.device)
 
     def step(
         self, optimizer: Optimizer, data: ClipSet, rows: NDArray[np.int64], seed: int, epoch: int, clip_norm: float
@@ -170,8 +175,9 @@ class _Model(nn.Module):
         if not bool(needed.any()):
             scalars = nothing_compared(self).scalars
         else:
+            self.has_compared = True
             masks = needed.to(self.device), _positives(captions, available).to(self.device)
-            embeddings = Embeddings(self.audio(clips), self._texts(captions, needed), *masks)
+            embeddings = Embeddings(_embedded(self.audio, clips, "audio"), self._texts(captions, needed), *masks)
             terms = self.objective(embeddings, learned=self.learned.values(), draw=draw)
             check_finite("loss", terms.loss, names, alone, terms.scalars)
             terms.loss.backward()
@@ -206,23 +212,37 @@ class _Model(nn.Module):
     def _texts(self, captions: Captions, needed: Tensor) -> Tensor:
         """[B, K, D] of the captions that are needed, bool [B, K]; zeros elsewhere."""
         where = needed.nonzero()
-        embedded = self.text([captions[b][k] for b, k in where.tolist()])
+        if not len(where):
+            return torch.zeros(*needed.shape, self.width, device=self.device)
+        embedded = _embedded(self.text, [captions[b][k] for b, k in where.tolist()], "text")
         grid = embedded.new_zeros(*needed.shape, embedded.shape[1])
         return grid.index_put(tuple(where.to(embedded.device).T), embedded)
 
 
 def _batch(data: ClipSet, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
     clips, captions = data.batch(rows)
+    for row, of_clip in zip(rows.tolist(), captions, strict=False):
+        is_text = isinstance(of_clip, str)
+        wrong = of_clip if is_text else next((one for one in of_clip if not isinstance(one, str | None)), None)
+        if wrong is not None:
+            raise refuse(
+                f"data.batch, clip {row}", wrong, "a list of its captions by language: texts, or None for none"
+            )
     shape = {len(of_clip) for of_clip in captions}
     if len(captions) != len(rows) or shape != {len(data.languages)}:
         got = f"captions of {len(captions)} clips in {', '.join(map(str, sorted(shape)))} languages"
         raise refuse("data.batch", got, f"of {len(rows)} clips in {len(data.languages)}")
+    for row, of_clip in zip(rows.tolist(), captions, strict=True):
+        for caption in [of_clip] if isinstance(of_clip, str) else of_clip:
+            if isinstance(of_clip, str) or not isinstance(caption, str | None):
+                allowed = "a list of its captions, one for each language: texts, or None where it has none"
+                raise refuse(f"data.batch, clip {row}", caption, allowed)
     return clips, captions
 
 
 def _available(captions: Captions) -> Tensor:
     """Which captions exist, bool [B, K]."""
-    return torch.tensor([[caption is not None for caption in of_clip] for of_clip in captions])
+    return torch.tensor([[bool(caption and caption.strip()) for caption in of_clip] for of_clip in captions])
 
 
 def _positives(captions: Captions, available: Tensor) -> Tensor:
@@ -235,10 +255,17 @@ def _positives(captions: Captions, available: Tensor) -> Tensor:
 def _example(audio: nn.Module, data: ClipSet) -> Tensor:
     """The embeddings of two clips, [2, D]."""
     was_training = audio.training
-    embedded: Tensor = audio.eval()(data.batch(np.arange(min(2, len(data))))[0])
+    embedded = _embedded(audio.eval(), data.batch(np.arange(min(2, len(data))))[0], "audio")
     audio.train(was_training)
-    if embedded.ndim != 2:
-        raise refuse("audio", f"a module that gives {list(embedded.shape)}", "one that gives [B, D]")
+    return embedded
+
+
+def _embedded(module: nn.Module, given: Any, name: str) -> Tensor:
+    """The module's embeddings [n, D]. ValueError if it gives something else."""
+    embedded = module(given)
+    if not isinstance(embedded, Tensor) or embedded.ndim != 2:
+        got = list(embedded.shape) if isinstance(embedded, Tensor) else f"a {type(embedded).__name__}"
+        raise refuse(name, f"a module that gives {got}", "one that gives a tensor [B, D]")
     return embedded
 
 

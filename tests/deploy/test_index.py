@@ -105,12 +105,26 @@ def test_a_sound_is_most_like_itself_and_many_texts_are_answered_like_one(place:
         assert [(one.path, one.start) for one in alone] == [(one.path, one.start) for one in found]
 
 
-def test_numbers_of_numpy_are_taken_and_one_text_is_no_list(place: Path) -> None:
+def test_numbers_of_numpy_and_iterators_are_taken_and_one_text_is_no_list(place: Path) -> None:
     index = Index.open(place / "index")
     assert len(index.search("a low tone", top=np.int64(2))) == 2
     for ask in (index.search_many, lambda texts: index.tag(place / "audio" / "tone 0.wav", None, texts)):
         with pytest.raises(ValueError, match="texts: got 'rain'; allowed a list of texts"):
             ask("rain")
+        assert len(ask(iter(["rain", "a dog"]))) == 2
+
+
+def test_an_open_index_is_not_changed_by_one_that_is_copied_over_it(place: Path, tmp_path: Path) -> None:
+    """Both have the state 1, and their tables have one size: paths would be the other's, with no error."""
+    copied(place, tmp_path)
+    for file in (tmp_path / "audio").glob("tone *"):
+        file.rename(file.with_name(file.name.replace("tone", "note")))
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "other"))
+    index = Index.open(tmp_path / "index")
+    before = index.search("a low tone", top=3)
+    shutil.copytree(tmp_path / "other", tmp_path / "index", dirs_exist_ok=True)
+    assert index.search("a low tone", top=3) == before
+    assert {one.path[:4] for one in Index.open(tmp_path / "index").search("a low tone")} == {"note"}
 
 
 def test_a_sound_that_was_removed_since_is_told_with_the_remedy(place: Path, tmp_path: Path) -> None:

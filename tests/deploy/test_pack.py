@@ -26,6 +26,7 @@ from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
 from ray_atr.deploy.serve.app import create_app
+from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
@@ -341,6 +342,10 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
     text = Retriever.from_pretrained(made.folder).encode_text(labels, "deu")
     expected = dict(zip(labels, model.similarity(text, model.encode_audio([sound]))[:, 0].tolist(), strict=True))
     assert {one["label"]: one["score"] for one in asked().tag(sound, None, labels, "deu")} == pytest.approx(expected)
+    # The server opens both models before it answers.
+    Calibration({}, {"model": "another"}).write(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"calibration: got .*model.*it was fitted on the scores of another"):
+        create_app(asked())
     (tmp_path / "model").rename(tmp_path / "gone")
     build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "foreign"))
     for index, reason in (

@@ -166,6 +166,10 @@ def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(
         ("POST", "/tag", {}, tone(1, 1), 400, "label"),
         ("POST", "/search", {"text": "x"}, b"", 405, "method: got 'POST'"),
         ("GET", "/../../etc/passwd", {}, None, 404, "path: got"),
+        ("POST", "/similar", {"path": "tone 1.wav"}, tone(2, 2), 400, "parameter: got 'path'; allowed one of top"),
+        ("GET", "/search?text=%FF", {}, None, 400, "query: got 'text=%FF'; allowed parameters in UTF-8"),
+        ("GET", "/audio?path=%ED%A0%80", {}, None, 400, "in UTF-8"),
+        ("POST", "/tag?label=rain&label=%c3", {}, tone(1, 1), 400, "in UTF-8"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_one_form(
@@ -249,6 +253,22 @@ def test_a_method_that_is_not_allowed_is_told_which_are(port: int) -> None:
     answer = connection.getresponse()
     allowed = {one.strip() for one in answer.headers["Allow"].split(",")}
     assert (answer.status, allowed) == (405, {"GET", "HEAD", "POST"})
+
+
+def test_a_head_is_that_of_the_answer(port: int) -> None:
+    for place in (
+        "/search?text=x",
+        "/similar?path=tone%201.wav&start=0.3",
+        "/audio?path=tone%201.wav",
+        "/similar?path=no",
+    ):
+        heads = []
+        for method in ("HEAD", "GET"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request(method, place)
+            answer = connection.getresponse()
+            heads.append((answer.status, answer.headers["Content-Length"]))
+        assert heads[0] == heads[1]
 
 
 def test_an_answer_is_sent_without_waiting_for_the_client() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -62,6 +66,31 @@ def test_shards_together_answer_as_the_one_index_does(place: Path, tmp_path: Pat
     build_index(str(tmp_path / "other"), str(place / "audio"), str(tmp_path / "index"))
     with pytest.raises(ValueError, match="an index of the model of"):
         open_shards([str(place / "whole"), str(tmp_path / "index")])
+
+
+def test_a_shard_that_was_replaced_by_one_of_another_model_is_not_searched(place: Path, tmp_path: Path) -> None:
+    from ray_atr.deploy.serve.on_ray import RemoteShard, ShardReplica
+
+    class Called:
+        """What Serve's handle of the replica is."""
+
+        def remote(self, *given: Any) -> Any:
+            return SimpleNamespace(result=lambda timeout_s: asyncio.run(replica.answer(*given)))
+
+    folder = shutil.copytree(parts(place)[0], tmp_path / "index")
+    model = Index.open(folder).manifest.model
+    shard, query = RemoteShard(SimpleNamespace(answer=Called()), model), np.ones((1, 16), np.float32)
+    replica = ShardReplica(str(folder), None)
+    assert shard.matches(query, 1) == Index.open(folder).matches(query, 1)
+    save_retriever(tmp_path / "other", seed=1)
+    shutil.rmtree(folder)
+    build_index(str(tmp_path / "other"), str(place / "audio"), str(folder))
+    assert shard.matches(query, 1)
+    replica = ShardReplica(str(folder), None)  # as Serve starts one after a crash
+    with pytest.raises(
+        ValueError, match=f"index: got '{folder}'; allowed an index of the model that the server began with"
+    ):
+        shard.matches(query, 1)
 
 
 @pytest.fixture

@@ -308,6 +308,13 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "home" / "runs").exists()
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "baseline"])
+def test_one_folder_is_no_list_of_folders(world: dict[str, Path], name: str) -> None:
+    given: dict[str, Any] = {"checkpoints": [world["runs"] / "seed0"], name: str(world["runs"] / "rate")}
+    with pytest.raises(ValueError, match=f"{name}: got '.*rate'; allowed a list of folders or URLs"):
+        evaluate(options=options(), **given)
+
+
 def test_the_script_says_what_it_found_and_what_was_wrong(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from ray_atr.sweep.tracking import Store, mlflow_command, upload
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import write_error
 from ray_atr.training.run_folder import RunFolder
+from tests.support.every_setting import every_setting
 from tests.support.fake_runs import write_run
 
 SECRET = "hunter2"
@@ -34,6 +35,7 @@ HIDDEN = (
 SHOWN = (
     "s3://bucket/ada@host/x", "http://127.0.0.1:5000/a@b", "--model.text.tokenizer bert --seed 1",
     "sqlite:////runs/it's/mlflow.db", "https://host/x?page=2", "--keyboard x", "a@b.c",
+    "--max-new-tokens 64",
 )  # fmt: skip
 
 
@@ -47,6 +49,12 @@ def test_a_secret_is_hidden_and_the_rest_stays(text: str, expected: str) -> None
 @pytest.mark.parametrize("text", SHOWN)
 def test_what_is_no_secret_is_shown(text: str) -> None:
     assert redact(text) == text
+
+
+def test_no_setting_is_taken_for_a_secret() -> None:
+    for _, one in every_setting(Experiment()):
+        words = ["ray-atr", "train", f"--{one.path}", "8"]
+        assert redact_command(words) == redact(" ".join(words)) == " ".join(words)
 
 
 def test_a_command_is_shown_without_its_secrets() -> None:

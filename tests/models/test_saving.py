@@ -396,6 +396,8 @@ def test_columns_of_tables_and_tensors_of_any_float_are_taken(tmp_path: Path) ->
     for kind in (object, np.str_):
         torch.testing.assert_close(retriever.encode_audio(np.array([str(tmp_path / "a.wav")] * 2, kind)), expected)
         assert torch.equal(retriever.encode_text(np.array(texts, kind)), retriever.encode_text(texts))
+    of_iterators = retriever.encode_text(iter(texts), iter(["eng", "fra"]))
+    assert torch.equal(of_iterators, retriever.encode_text(texts))
     rounded = retriever.encode_audio(torch.from_numpy(WAVEFORMS[0]).bfloat16().requires_grad_(), 16_000)
     torch.testing.assert_close(rounded, expected[:1], atol=0.02, rtol=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,24 @@ class NoNumbers(Numbers):
         return 0
 
 
+class OfTwo(nn.Linear):
+    """A module that gives more than a tensor, as those of transformers do."""
+
+    def forward(self, clips: torch.Tensor) -> Any:
+        return (super().forward(clips),)
+
+
+class Given(Numbers):
+    """What stands for a clip's captions is made of its number's word; all clips have one number."""
+
+    def __init__(self, captions: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.captions = captions
+
+    def batch(self, rows: np.ndarray) -> tuple[torch.Tensor, Any]:
+        return self.clips[rows], [self.captions("one") for _ in rows]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -165,7 +184,13 @@ class NoNumbers(Numbers):
             {"validation": Numbers(), "select_by": "text_to_audio/mean/recal_at_1"},
             "did you mean text_to_audio/mean/rec",
         ),
-        ({"audio": nn.Flatten(0)}, r"audio: got 'a module that gives \[16\]'; allowed one that gives \[B, D\]"),
+        (
+            {"audio": nn.Flatten(0)},
+            r"audio: got 'a module that gives \[16\]'; allowed one that gives a tensor \[B, D\]",
+        ),
+        ({"audio": OfTwo(8, 6)}, r"audio: got 'a module that gives a tuple'; allowed one that gives a tensor \[B, D\]"),
+        ({"data": Given(lambda word: word)}, "data.batch, clip .: got 'one'; allowed a list of its captions"),
+        ({"data": Given(lambda word: [word, np.nan])}, "data.batch, clip .: got nan; allowed a list of its captions"),
     ],
 )
 def test_what_does_not_fit_is_said_before_a_step(changes: dict[str, Any], says: str) -> None:
@@ -206,6 +231,41 @@ def test_a_batch_without_a_text_that_is_compared_is_gone_past() -> None:
     trained = ray_atr.train(*modules(), Objective(), data, epochs=2, batch_size=2, learning_rate=0.01)
     assert len(trained.history) == 2
     assert all(np.isfinite(row["train/loss"]) for row in trained.history)
+
+
+def test_a_blank_caption_is_none() -> None:
+    """Equal captions are no negatives: if blank ones were captions, the clips that lack one would be no negatives."""
+
+    class Blank(Numbers):
+        def batch(self, rows: np.ndarray) -> tuple[torch.Tensor, list[list[str | None]]]:
+            clips, captions = super().batch(rows)
+            return clips, [[english, french or ""] for english, french in captions]
+
+    histories = [
+        ray_atr.train(*modules(), preset("kcl"), kind(missing=(1, 2, 5)), epochs=2, batch_size=8).history
+        for kind in (Numbers, Blank)
+    ]
+    assert histories[0] == histories[1]
+
+
+def test_validation_clips_without_captions_are_gone_past() -> None:
+    """A batch in which no clip has a caption: a text module is not asked for the embeddings of no text."""
+
+    class HalfCaptioned(Numbers):
+        def batch(self, rows: np.ndarray) -> tuple[torch.Tensor, list[list[str | None]]]:
+            clips, captions = super().batch(rows)
+            return clips, [texts if row < 4 else [None, None] for row, texts in zip(rows, captions, strict=True)]
+
+    given: dict[str, Any] = {"validation": HalfCaptioned(), "epochs": 1}
+    trained = [ray_atr.train(*modules(), preset("kcl"), Numbers(), batch_size=size, **given) for size in (4, 8)]
+    assert [one.history[0]["text_to_audio/mean/queries"] for one in trained] == [4, 4]
+
+
+def test_an_epoch_that_compared_nothing_is_the_last() -> None:
+    with pytest.raises(
+        ValueError, match=r"data: got 'no caption that kcl compares'; allowed captions in \('eng', 'fra'\)"
+    ):
+        ray_atr.train(*modules(), preset("kcl"), Given(lambda word: [None, " "]), batch_size=8)
 
 
 def test_neither_ray_nor_transformers_is_loaded_and_faiss_by_what_searches_alone() -> None:

@@ -341,7 +341,7 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     """The files of an index, and the sounds in it by path; broken ones are tried again."""
     layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
-    files, windows = layout.mapped_table(state / layout.FILES), layout.mapped_table(state / layout.WINDOWS)
+    files, windows = layout.stored_table(state / layout.FILES), layout.stored_table(state / layout.WINDOWS)
     rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
     index, rows = read_structure(state / layout.STRUCTURE, rows)
     # Copied, since the codes are freed with FAISS's index.

@@ -186,9 +186,10 @@ def write_table(file: Path, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks())
 
 
-def mapped_table(file: Path) -> pa.Table:
-    """A table of an Arrow file whose digest was checked, mapped."""
-    return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+def stored_table(file: Path, *, is_mapped: bool = True) -> pa.Table:
+    """A table of an Arrow file whose digest was checked: mapped, or in memory."""
+    opened = pa.memory_map(str(file)) if is_mapped else pa.OSFile(str(file))
+    return pa.ipc.open_file(opened).read_all()
 
 
 def _write_vectors(file: Path, files: pa.Table, windows: pa.Table, rows: Rows) -> None:

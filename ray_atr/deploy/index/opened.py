@@ -56,10 +56,10 @@ class Index(Search):
         names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
         layout.check_files(folder, manifest, names)
         state = folder / str(manifest.state)
-        self._files, self._windows = (
-            layout.mapped_table(state / layout.FILES),
-            layout.mapped_table(state / layout.WINDOWS),
-        )
+        # Small ones are in memory, as their vectors are: a copy of another index over this one changes what is mapped.
+        is_mapped = not manifest.is_exact
+        self._files = layout.stored_table(state / layout.FILES, is_mapped=is_mapped)
+        self._windows = layout.stored_table(state / layout.WINDOWS, is_mapped=is_mapped)
         rows: Rows | None = None
         if not manifest.is_exact:
             rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False)

@@ -121,6 +121,12 @@ class Search(ABC):
 
         return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"), self.manifest.model)
 
+    def open_models(self) -> None:
+        """Open the retrievers and calibrations, which otherwise the first question that needs them opens. ValueError for another
+        model, or another's calibration.
+        """
+        _ = self.retriever, self.calibration, self._calibration_for(ENGLISH)
+
     @property
     def _has_pack(self) -> bool:
         """Whether the retriever is a language pack that was fitted to the space of these vectors."""
@@ -184,6 +190,7 @@ class Search(ABC):
         >>> [len(matches) for matches in index.search_many(["rain", "a dog barks"], top=1)]
         [1, 1]
         """
+        texts = _listed(texts)
         for text in texts:
             check_text(text)
         check_top(top)
@@ -238,7 +245,7 @@ class Search(ABC):
         >>> sorted(one["label"] for one in index.tag(sound, 16_000, ["rain", "a dog"]))
         ['a dog', 'rain']
         """
-        code = self._language(language)
+        code, labels = self._language(language), _listed(labels)
         texts = self._encode(labels, code)
         score = self.retriever.similarity(texts, self._sound_vector(clip, sample_rate))[:, 0].numpy()
         calibration = self._calibration_for(code)
@@ -292,11 +299,9 @@ class Search(ABC):
         ]
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
-        if isinstance(texts, str):
-            raise refuse("texts", texts, "a list of texts")
         retriever = self._text_retriever(code)
         # A text tower without language tags ignores the language, so an unknown one needs no warning.
-        return retriever.encode_text(list(texts), code or (*retriever.languages, ENGLISH)[0])
+        return retriever.encode_text(texts, code or (*retriever.languages, ENGLISH)[0])
 
     def _language(self, language: str | None) -> str | None:
         if language is not None:
@@ -304,6 +309,13 @@ class Search(ABC):
         if self.is_told_language:
             raise refuse("language", None, "the code of the text's language: this model's text tower is told it")
         return None
+
+
+def _listed(texts: Sequence[str]) -> list[str]:
+    """The texts as a list, also of an iterator, which can be read once. ValueError for one text."""
+    if isinstance(texts, str):
+        raise refuse("texts", texts, "a list of texts")
+    return list(texts)
 
 
 def best_of_sounds(matches: Sequence[Match]) -> list[float]:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import yaml
 from starlette.applications import Starlette
@@ -71,7 +72,7 @@ def create_app(
     limits = limits or ServerLimits()
     served = _Served(index, limits)
     index.retriever.eval()
-    _ = index.calibration  # another retriever's is refused before anything is served
+    index.open_models()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -165,10 +166,11 @@ class _Served:
         return [answers[number] for number in range(len(questions))]
 
     async def similar(self, request: Request) -> Response:
-        asked = _only(request, "top", "path", "start")
+        is_of_index = request.method != "POST"
+        asked = _only(request, "top", *(("path", "start") if is_of_index else ()))
         top = _number(asked, "top", int, 10)
         check_top(top)
-        if request.method == "GET":
+        if is_of_index:
             start = _number(asked, "start", float, 0.0)
             return _matches(await self._listen(lambda: self.index.like_window(asked.get("path", ""), start, top=top)))
         data = await self._body(request)
@@ -276,8 +278,13 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def _only(request: Request, *names: str) -> dict[str, str]:
-    """The request's parameters. ValueError for an unknown one, or one that is given twice."""
+    """The request's parameters. ValueError for an unknown one, one that is given twice, or bytes that are not UTF-8."""
     given = request.query_params
+    try:
+        unquote_to_bytes(request.url.query).decode()
+    except UnicodeDecodeError:
+        # Starlette would read another character in their place.
+        raise refuse("query", request.url.query, "parameters in UTF-8") from None
     for name in given:
         if name not in names:
             raise refuse("parameter", name, "one of " + ", ".join(names))

@@ -58,10 +58,10 @@ class RayServer:
 
 
 class RemoteShard:
-    """A shard that is open in replicas of its own."""
+    """A shard that is open in replicas of its own; `model`: fingerprint of the retriever that encodes the queries."""
 
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self.handle = handle
+    def __init__(self, handle: DeploymentHandle, model: str) -> None:
+        self.handle, self.model = handle, model
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return self._answer("matches", queries, top)
@@ -76,7 +76,7 @@ class RemoteShard:
         return self._answer("sound", path)
 
     def _answer(self, name: str, *given: Any) -> Any:
-        answer, error = self.handle.answer.remote(name, given).result(timeout_s=SHARD_SECONDS)
+        answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=SHARD_SECONDS)
         if error:
             raise ValueError(error)
         return answer
@@ -88,9 +88,15 @@ class ShardReplica:
     def __init__(self, place: str, audio: str | None) -> None:
         self.index = Index.open(place, audio=audio)
 
-    async def answer(self, name: str, given: Sequence[Any]) -> tuple[Any, str]:
-        """The index's answer, or the message of a mistake, since Serve would wrap an exception in its own."""
+    async def answer(self, model: str, name: str, given: Sequence[Any]) -> tuple[Any, str]:
+        """The index's answer, or the message of a mistake, since Serve would wrap an exception in its own.
+
+        Serve starts replicas again, which may find that an index of another model has taken this one's place.
+        """
         try:
+            if model != self.index.manifest.model:
+                allowed = "an index of the model that the server began with: start the server again"
+                raise refuse("index", str(self.index.folder), allowed)
             return await asyncio.to_thread(getattr(self.index, name), *given), ""
         except ValueError as error:
             return None, str(error)
@@ -104,7 +110,9 @@ class AppReplica:
         index: Search
         if shards:
             manifests = read_manifests(server.indexes)
-            index = ShardedIndex([RemoteShard(one) for one in shards], manifests, checkpoint=server.checkpoint)
+            index = ShardedIndex(
+                [RemoteShard(one, manifests[0].model) for one in shards], manifests, checkpoint=server.checkpoint
+            )
         else:
             index = open_shards(server.indexes, checkpoint=server.checkpoint, audio=server.audio)
         self.asgi = create_app(index, token=server.token, hosts=server.hosts, limits=server.limits)
@@ -124,8 +132,7 @@ def start_serving(server: RayServer) -> None:
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
     # Raises mistakes in one line, before anything starts.
-    asked = ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint)
-    _ = asked.retriever, asked.calibration
+    ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.

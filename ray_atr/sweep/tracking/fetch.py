@@ -137,7 +137,7 @@ def _result(client: MlflowClient, run: Run) -> Any:
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:
     """The settings tree, which was sent as texts, converted to its types."""
     try:
-        return flatten(stored_experiment(params))
+        return flatten(stored_experiment({path: None if text == "null" else text for path, text in params.items()}))
     except ValueError:
         # Tracked by another version with other settings: they stay texts.
         return dict(params)

@@ -48,6 +48,7 @@ from ray_atr.training.run_folder import (
     RunFolder,
     TrialFolder,
     hashes_of,
+    train_seconds,
     trial_name,
 )
 
@@ -61,6 +62,7 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 STATUS = {PENDING: "SCHEDULED", RUNNING: "RUNNING", FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED"}
+PARENT_TAG = "mlflow.parentRunId"
 MAX_PARAM, MAX_TAG = 6000, 5000
 MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 """What MLflow takes in one value and in one call."""
@@ -209,8 +211,12 @@ class _Connection:
         self.filter = f"tags.`{SWEEP_TAG}` = {mark}{sweep_id}{mark}"
         self.runs = {run.data.tags.get(TRIAL_TAG): run for run in all_runs(client, experiment_id, self.filter)}
         self.statuses: dict[str | None, str] = {trial: run.info.status for trial, run in self.runs.items()}
+        self.sent_later = set[str]()
+        """Trials that had been trained when their runs were made: these have the times of the training."""
         if None not in self.runs:
             self.runs[None] = self._create(None, self.info["name"] or self.run.path.name, self._sweep_tags())
+            for trial in self.statuses.keys() - {None}:  # of a parent that was deleted in MLflow
+                self.client.set_tag(self.runs[trial].info.run_id, PARENT_TAG, self.runs[None].info.run_id)
         self.select_by = self.run.select_by
         self._add_params(None, self.run.settings)
 
@@ -226,7 +232,7 @@ class _Connection:
             overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
             name = trial_name(overrides, settings) if overrides else content["name"]
             tags = {"objective": objective_label(settings, overrides), **self._trial_tags(content)}
-            self.runs[trial_id] = self._create(trial_id, name, tags)
+            self.runs[trial_id] = self._create(trial_id, name, tags, _times(trial)[0])
             self._send_data(trial_id)
         # The whole settings tree of the trial, with the names of the choices that it varies.
         self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
@@ -251,7 +257,7 @@ class _Connection:
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
         self._send_data(None)
         # Only now do all trials have runs.
-        self._log(None, tags={"mlflow.note.content": self._note()})
+        self._log(None, tags={"mlflow.note.content": self._note(), "run_folder": str(self.run.path)})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
 
@@ -276,13 +282,15 @@ class _Connection:
         }
         return f"#/experiments/{self.experiment_id}/runs?" + _query(wanted)
 
-    def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str]) -> Run:
+    def _create(self, trial_id: str | None, name: str, tags: Mapping[str, str], began: int | None = None) -> Run:
         all_tags = {SWEEP_TAG: self.sweep_id, **tags}
         if trial_id is not None:
-            all_tags |= {TRIAL_TAG: trial_id, "mlflow.parentRunId": self.runs[None].info.run_id}
+            all_tags |= {TRIAL_TAG: trial_id, PARENT_TAG: self.runs[None].info.run_id}
         shown = {key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()}
-        run = self.client.create_run(self.experiment_id, run_name=name, tags=shown)
+        run = self.client.create_run(self.experiment_id, start_time=began, run_name=name, tags=shown)
         self.statuses[trial_id] = run.info.status
+        if trial_id is not None and began is not None:
+            self.sent_later.add(trial_id)
         return run
 
     def _sweep_tags(self) -> dict[str, str]:
@@ -384,7 +392,8 @@ class _Connection:
             return
         run_id = self.runs[trial_id].info.run_id
         if status in ("FINISHED", "FAILED", "KILLED"):
-            self.client.set_terminated(run_id, status)
+            ended = _times(self.run.trial(trial_id))[1] if trial_id in self.sent_later else None
+            self.client.set_terminated(run_id, status, end_time=ended)
         else:
             self.client.update_run(run_id, status=status)
         self.statuses[trial_id] = status
@@ -396,6 +405,14 @@ class _Connection:
         run.data.metrics.update(metrics or {})
         run.data.params.update(rest.get("params", {}))
         run.data.tags.update(rest.get("tags", {}))
+
+
+def _times(trial: TrialFolder) -> tuple[int | None, int | None]:
+    """When the first epoch of a trial began and the last one ended (ms); None without an epoch, or if it has no time."""
+    rows = trial.epochs()
+    if not rows or "time" not in rows[0]:
+        return None, None
+    return int(1000 * (rows[0]["time"] - (train_seconds(rows[:1]) or 0))), int(1000 * rows[-1]["time"])
 
 
 def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 @cache
+def settings() -> Any:
+    """The content of export.json: rate, window, width of the vectors."""
+    return json.loads((FOLDER / "export.json").read_text(encoding="utf-8"))
+
+
+@cache
 def parts() -> tuple[Any, Any, Any]:
     """The model, the feature extractor and the tokeniser."""
     model = AutoModel.from_pretrained(FOLDER).eval()
@@ -23,11 +30,12 @@ def parts() -> tuple[Any, Any, Any]:
 
 @torch.inference_mode()
 def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.ndarray:
-    """Unit vectors [N, D] of mono waveforms [S] at the extractor's rate; it draws a crop of those longer than its window."""
+    """Unit vectors [N, D] of mono waveforms [S] at the extractor's rate, no longer than its window."""
     model, extractor, _ = parts()
+    samples = one_window(waveforms)
     embedded = [torch.zeros(0, model.config.projection_dim)]
-    for start in range(0, len(waveforms), batch_size):
-        batch = [np.asarray(waveform, np.float32) for waveform in waveforms[start : start + batch_size]]
+    for start in range(0, len(samples), batch_size):
+        batch = samples[start : start + batch_size]
         inputs = extractor(batch, sampling_rate=extractor.sampling_rate, return_tensors="pt")
         embedded.append(model.get_audio_features(**inputs).pooler_output)
     return torch.cat(embedded).numpy()
@@ -37,8 +45,30 @@ def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.nd
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
     """Unit vectors [M, D] of texts in any of the model's languages; it is not told which."""
     model, _, tokenizer = parts()
+    texts = listed(texts)
     embedded = [torch.zeros(0, model.config.projection_dim)]
     for start in range(0, len(texts), batch_size):
-        inputs = tokenizer(list(texts[start : start + batch_size]), padding=True, truncation=True, return_tensors="pt")
+        inputs = tokenizer(texts[start : start + batch_size], padding=True, truncation=True, return_tensors="pt")
         embedded.append(model.get_text_features(inputs["input_ids"], inputs["attention_mask"]).pooler_output)
     return torch.cat(embedded).numpy()
+
+
+def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The waveforms in 32 bits. ValueError for one that is not a mono waveform [S] of finite floats, or is longer than a window:
+    the library would take a part of it.
+    """
+    longest = round(settings()["clip_seconds"] * settings()["sample_rate"])
+    arrays = [np.asarray(one) for one in waveforms]
+    samples = [one.astype(np.float32) for one in arrays]
+    for number, (given, read) in enumerate(zip(arrays, samples, strict=True)):
+        if given.ndim != 1 or given.dtype.kind != "f" or not 0 < len(given) <= longest or not np.isfinite(read).all():
+            allowed = f"a mono waveform [S] of finite floats, full scale 1, S at most {longest}"
+            raise ValueError(f"clip {number}: got {given.dtype} of shape {list(given.shape)}; allowed {allowed}")
+    return samples
+
+
+def listed(texts: Sequence[str]) -> list[str]:
+    """The texts. ValueError for one text in the place of a list, and for a text without words."""
+    if wrong := [texts] if isinstance(texts, str) else [text for text in texts if not text.strip()]:
+        raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
+    return list(texts)

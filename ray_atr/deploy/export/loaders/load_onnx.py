@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -46,11 +47,12 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
     clip that is none, and for one longer than a window where `windows` cannot pool them.
     """
     found = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
-    for number, waveform in enumerate(map(np.asarray, waveforms)):
-        if waveform.ndim != 1 or waveform.dtype.kind != "f" or not len(waveform) or not np.isfinite(waveform).all():
-            given = f"{waveform.dtype} of shape {list(waveform.shape)}"
-            raise ValueError(f"clip {number}: got {given}; allowed a mono waveform [S] of finite floats, full scale 1")
-        parts = windows(waveform.astype(np.float32))
+    for number, given in enumerate(map(np.asarray, waveforms)):
+        samples = given.astype(np.float32)
+        if given.ndim != 1 or given.dtype.kind != "f" or not len(given) or not np.isfinite(samples).all():
+            allowed = "a mono waveform [S] of finite floats, full scale 1"
+            raise ValueError(f"clip {number}: got {given.dtype} of shape {list(given.shape)}; allowed {allowed}")
+        parts = windows(samples)
         vectors = session("audio.onnx").run(None, {"waveforms": np.stack(parts)})[0]
         pooled = vectors.mean(axis=0)
         found[number] = vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled)
@@ -63,7 +65,8 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
     """
     how = settings()["tokeniser"]
     tokenizer = tokeniser()
-    codes = list(languages) or ["eng"] * len(texts)
+    # Without a script or region, as in `sr-Cyrl`.
+    codes = [re.split("[-_]", code.strip())[0].lower() for code in languages] or ["eng"] * len(texts)
     if wrong := [texts] if isinstance(texts, str) else [text for text in texts if not text.strip()]:
         raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
     if how["prefix_of"] and (unknown := {*codes} - {*how["prefix_of"]}):

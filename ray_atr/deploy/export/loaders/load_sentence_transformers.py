@@ -30,16 +30,37 @@ def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.nd
     """Vectors [N, r] of mono waveforms [S] at the rate that export.json names, no longer than its clip_seconds."""
     rate = settings()["sample_rate"]
     # A bare {"array", "sampling_rate"} fails in a model with routes.
-    clips = [{"audio": {"array": np.asarray(one, np.float32), "sampling_rate": rate}} for one in waveforms]
+    clips = [{"audio": {"array": samples, "sampling_rate": rate}} for samples in one_window(waveforms)]
     return encoded(clips, batch_size)
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
     """Vectors [M, r] of texts in any of the model's languages; it is not told which."""
-    return encoded(list(texts), batch_size)
+    return encoded(listed(texts), batch_size)
 
 
 def encoded(inputs: list[Any], batch_size: int) -> np.ndarray:
     """Vectors [N, r] of the library's inputs."""
     found = np.asarray(model().encode(inputs, batch_size=batch_size, show_progress_bar=False))
     return found.reshape(len(inputs), settings()["vector_width"])  # of none it has no width
+
+
+def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The waveforms in 32 bits. ValueError for one that is not a mono waveform [S] of finite floats, or is longer than a window:
+    the library would take a part of it.
+    """
+    longest = round(settings()["clip_seconds"] * settings()["sample_rate"])
+    arrays = [np.asarray(one) for one in waveforms]
+    samples = [one.astype(np.float32) for one in arrays]
+    for number, (given, read) in enumerate(zip(arrays, samples, strict=True)):
+        if given.ndim != 1 or given.dtype.kind != "f" or not 0 < len(given) <= longest or not np.isfinite(read).all():
+            allowed = f"a mono waveform [S] of finite floats, full scale 1, S at most {longest}"
+            raise ValueError(f"clip {number}: got {given.dtype} of shape {list(given.shape)}; allowed {allowed}")
+    return samples
+
+
+def listed(texts: Sequence[str]) -> list[str]:
+    """The texts. ValueError for one text in the place of a list, and for a text without words."""
+    if wrong := [texts] if isinstance(texts, str) else [text for text in texts if not text.strip()]:
+        raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
+    return list(texts)
