@@ -19,13 +19,13 @@ from sqlalchemy.exc import OperationalError
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.lock import user_name
 from ray_atr.common.override import flatten, override
-from ray_atr.common.storage import locate, read_appended, read_json, write_json
+from ray_atr.common.storage import locate, make_folder, read_appended, read_json, write_json
 from ray_atr.common.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
 from ray_atr.sweep.tracking.names import from_mlflow, in_mlflow, tracked
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.objective_label import objective_label
-from ray_atr.training.run_folder import RunFolder, trial_name
+from ray_atr.training.run_folder import TEST_SCORES, RunFolder, trial_name
 from tests.support import fake_runs
 from tests.support.crash_points import in_fork
 
@@ -297,6 +297,9 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
     data = {"name": "clips", "hash": "123", "set": "audiocaps"}
     write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
     called(folder, "to fetch")
+    scored = next((folder / "trials").glob("*/result.json")).parent
+    make_folder(scored / "test")
+    (scored / TEST_SCORES).write_bytes(b"of each query")
     upload(folder, store=store)
     (fetched,) = fetch_experiment("to fetch", store, tmp_path / "fetched")
     assert read_json(fetched / "sweep.json")["data"] == data
@@ -310,8 +313,10 @@ def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
         assert found == [pytest.approx(row) for row in rows]
         assert {row["trial_id"] for row in after["epochs"]} == {trial.name}
         assert after["result"] == before["result"]
+        assert (other / TEST_SCORES).is_file() == (trial == scored)
         for key in ("trial_id", "name", "overrides", "error"):
             assert after["trial"][key] == before["trial"][key]
+    assert (fetched / "trials" / scored.name / TEST_SCORES).read_bytes() == b"of each query"
     with pytest.raises(ValueError, match=r"no experiment to_fetch.*did you mean to fetch"):
         fetch_experiment("to_fetch", store, tmp_path / "none")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_atr.common import storage
@@ -114,7 +115,12 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     storage.make_folder(trial)
     storage.write_lines(trial / run_folder.METRICS_FILE, ({**row, "trial_id": trial_id} for row in epochs))
     if "best_epoch" in run.data.metrics:
-        storage.write_json(trial / run_folder.RESULT_FILE, _result(client, run))
+        # Sent as files: the result has numbers that are no metrics of MLflow, and the scores are of each query.
+        scores = run_folder.TEST_SCORES
+        stored = [file.path for file in client.list_artifacts(run.info.run_id, scores.split("/")[0])]
+        for name in (*(one for one in stored if one == scores), run_folder.RESULT_FILE):
+            storage.make_folder((trial / name).parent)
+            storage.write_bytes(trial / name, _content(client, run, name))
     content = {
         "trial_id": trial_id,
         "name": run_folder.trial_name(overrides),
@@ -127,11 +133,9 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     storage.write_json(trial / "trial.json", content)
 
 
-def _result(client: MlflowClient, run: Run) -> Any:
-    """The result, which was sent as a file, including numbers that are no MLflow metrics."""
+def _content(client: MlflowClient, run: Run, name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        file = client.download_artifacts(run.info.run_id, run_folder.RESULT_FILE, folder)
-        return storage.read_json(storage.locate(file))
+        return Path(client.download_artifacts(run.info.run_id, name, folder)).read_bytes()
 
 
 def _settings(params: Mapping[str, str]) -> dict[str, Any]:
