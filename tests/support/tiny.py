@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import soundfile
@@ -13,6 +15,7 @@ import soundfile
 from ray_atr.common.override import override
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
+from ray_atr.models import resnet38
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.run_folder import RunFolder
@@ -88,6 +91,13 @@ def tiny(data: Path, **changes: Any) -> Experiment:
             **changed,
         },
     )
+
+
+@contextmanager
+def short_resnets() -> Iterator[None]:
+    """Within, a `resnet38` has five of its sixteen blocks, for tests of what each block does alike."""
+    with mock.patch.object(resnet38, "STAGES", (2, 1, 1, 1)):
+        yield
 
 
 def prepared_for(experiment: Experiment, home: Path) -> Prepared:
