@@ -239,9 +239,9 @@ def test_trials_that_differ_in_any_setting_but_the_seed_are_rows_of_their_own(tm
                 write(trial, {**content, "overrides": {**content["overrides"], path: value}})
         else:
             write(folder / "experiment.json", {**base, path: value})
-    table = aggregate(read_runs(folders))
-    assert list(table["num_seeds"]) == [2, 2]
-    rows = recall_table(read_runs(folders), "trained").blocks
+    runs = read_runs(folders)
+    assert list(aggregate(runs)["num_seeds"]) == [2, 2]
+    rows = recall_table(runs, "trained").blocks
     names = [" ".join(cell.text for cell in row if not cell.is_number) for block in rows for row in block]
     assert len(set(names)) == 2, "what differs stands in the row's name"
     one_sweep = write_run(tmp_path / "sweep", {**space, path: [first, second], "seed": [0, 1]}, **both)
