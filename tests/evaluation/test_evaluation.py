@@ -317,7 +317,9 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*arguments: str) -> object:
-        return run_pipeline(monkeypatch, "evaluate", *arguments, "--ray", "never", "--no-mlflow", "--draws", "5")
+        return run_pipeline(
+            monkeypatch, "evaluate", *arguments, "--ray", "never", "--no-mlflow", "--no-figures", "--draws", "5"
+        )
 
     seed0, rate, out = str(world["runs"] / "seed0"), str(world["runs"] / "rate"), str(tmp_path / "out")
     assert run("--checkpoint") == 2

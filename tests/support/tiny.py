@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -139,11 +140,14 @@ def prepared_for(experiment: Experiment, home: Path) -> Prepared:
         return made()
     data, model = preparation_key(experiment)
     key = read_manifest(source).hash, replace(data, source=""), model
-    if key in _prepared:
-        write_files(folder, _prepared[key])
-        return made()
-    prepared = made()
-    _prepared[key] = files_in(folder)
+    write_files(folder, _prepared.get(key, {}))
+    try:
+        prepared = made()
+    except ValueError:
+        # What is refused leaves nothing.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    _prepared.setdefault(key, files_in(folder))
     return prepared
 
 
