@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from mlflow import MlflowClient
 from sqlalchemy.exc import OperationalError
 
 from ray_atr.cli.running import end_tracking
@@ -30,9 +31,10 @@ from tests.support import fake_runs
 from tests.support.crash_points import in_fork
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
+OBJECTIVES = {"objective": SPACE["objective"]}
+"""Two trials: MLflow takes as long as there are numbers."""
 AWAY = "http://127.0.0.1:9"
 FEW = ("eng", "fra")
-"""Languages: MLflow takes as long as there are metrics."""
 metrics = partial(fake_runs.metrics, languages=FEW)
 write_run = partial(fake_runs.write_run, languages=FEW)
 write_trial = partial(fake_runs.write_trial, languages=FEW)
@@ -43,6 +45,19 @@ def store(tmp_path_factory) -> Store:
     """One database for all tests: making it takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     return Store(uri=f"sqlite:///{folder / 'mlflow.db'}", artifacts=folder / "artifacts")
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory, store) -> Tracker:
+    """A sweep of four trials, each with its scores, that was sent and has ended."""
+    folder = write_run(tmp_path_factory.mktemp("sent") / "run", SPACE)
+    for trial in (folder / "trials").iterdir():
+        (trial / "test").mkdir()
+        (trial / "test" / "scores.npz").write_bytes(b"scores")
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    track(tracker)
+    assert tracker.finish_sweep()
+    return tracker
 
 
 def runs(store: Store, tracker: Tracker):
@@ -122,10 +137,10 @@ def test_every_epoch_and_the_final_metrics_arrive(tmp_path, store):
 
 
 def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
-    folder = write_run(tmp_path / "run", SPACE, running=[0])
+    folder = write_run(tmp_path / "run", OBJECTIVES, running=[0])
     first = Tracker(folder, store=store, sample_seconds=None)
     track(first)
-    trial = write_trial(folder, {"objective": "contrastive", "data.noise.ratio": 0.0})
+    trial = write_trial(folder, {"objective": "contrastive"})
     second = Tracker(folder, store=store, sample_seconds=None)
     assert second.start_sweep() == first.start_sweep()
     assert second.update_trial(trial)
@@ -135,7 +150,7 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
     third = Tracker(folder, store=store, sample_seconds=None)
     track(third)
     client, _, children = runs(store, third)
-    assert len(children) == 4
+    assert len(children) == 2
     for child in children.values():
         steps = [point.step for point in client.get_metric_history(child.info.run_id, "train/loss")]
         assert steps == [1, 2, 3]
@@ -158,17 +173,17 @@ def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE, running=[0]), store=store, sample_seconds=None)
+    tracker = Tracker(write_run(tmp_path / "run", OBJECTIVES, running=[0]), store=store, sample_seconds=None)
     track(tracker)
     tracker.finish_sweep(is_complete=False)
     _, parent, children = runs(store, tracker)
     assert parent.info.status == "KILLED"
-    assert sorted(child.info.status for child in children.values()) == ["FINISHED"] * 3 + ["KILLED"]
+    assert sorted(child.info.status for child in children.values()) == ["FINISHED", "KILLED"]
 
 
 def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, monkeypatch, caplog, capsys):
     monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
-    folder = write_run(tmp_path / "a run", SPACE)
+    folder = write_run(tmp_path / "a run", OBJECTIVES)
     tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
@@ -183,7 +198,7 @@ def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_pa
     assert run_id is not None
     assert upload(folder, store=store).parent_run_id() == run_id
     client, _, children = runs(store, tracker)
-    assert len(children) == 4
+    assert len(children) == 2
     for child in children.values():
         history = client.get_metric_history(child.info.run_id, "train/loss")
         assert len(history) == 3
@@ -254,10 +269,17 @@ def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypat
     assert [p.step for p in client.get_metric_history(children["m_ltm"].info.run_id, "train/loss")] == [1, 2, 3]
 
 
-def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, store):
+def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, store, monkeypatch):
+    sizes, log_batch = [], MlflowClient.log_batch
+
+    def counted(client, run_id, metrics, **rest):
+        sizes.append(len(metrics))
+        log_batch(client, run_id, metrics, **rest)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]}, running=[0])
     trial = next((folder / "trials").iterdir())
-    many = {"epoch": 2, "time": 1.7e9, **{f"many/metric_{index}": float(index) for index in range(2500)}}
+    many = {"epoch": 2, "time": 1.7e9, **{f"many/metric_{index}": float(index) for index in range(1900)}}
 
     with (trial / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(many) + "\n")
@@ -267,7 +289,9 @@ def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, stor
     track(tracker)
     _, parent, children = runs(store, tracker)
     assert len(parent.data.params["data.source"]) == 6000
-    assert children["m_ltm"].data.metrics["many/metric_2499"] == 2499
+    assert children["m_ltm"].data.metrics["many/metric_1899"] == 1899
+    # MLflow's server takes no more at a time.
+    assert max(sizes) <= 1000
 
 
 def test_the_default_store_lies_beside_the_run_folders_and_the_environment_overrules(tmp_path, monkeypatch):
@@ -293,7 +317,7 @@ def test_a_user_without_a_name_is_tracked_by_number(tmp_path, store, monkeypatch
 
 
 def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
-    folder = write_run(tmp_path / "run", {**SPACE, "seed": [0, 1]}, failed=[3], running=[0])
+    folder = write_run(tmp_path / "run", {**OBJECTIVES, "seed": [0, 1]}, failed=[3], running=[0])
     data = {"name": "clips", "hash": "123", "set": "audiocaps"}
     write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
     called(folder, "to fetch")
@@ -358,25 +382,20 @@ def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store
     assert not any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())
 
 
-def test_the_comparison_page_names_every_trial(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
-    track(tracker)
-    _, _, children = runs(store, tracker)
-    page, _, query = tracker.comparison_url().partition("?")
+def test_the_comparison_page_names_every_trial(sent, store):
+    _, _, children = runs(store, sent)
+    page, _, query = sent.comparison_url().partition("?")
     values = parse_qs(query)
     assert page == "http://127.0.0.1:5000/#/compare-runs"
     assert set(json.loads(values["runs"][0])) == {child.info.run_id for child in children.values()}
-    assert Tracker(tracker.run_folder, store=Store(uri=AWAY, artifacts=None)).comparison_url() is None
+    assert Tracker(sent.run_folder, store=Store(uri=AWAY, artifacts=None)).comparison_url() is None
 
 
-def test_the_parent_leads_to_its_trials_alone_best_first(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
-    other = Tracker(write_run(tmp_path / "other", {"objective": ["kcl"]}), store=store, sample_seconds=None)
-    for one in (other, tracker):
-        track(one)
-        one.finish_sweep()
-    client, parent, children = runs(store, tracker)
-    page, _, query = tracker.charts_url().partition("?")
+def test_the_parent_leads_to_its_trials_alone_best_first(tmp_path, store, sent):
+    # Another sweep of the same experiment.
+    track(Tracker(write_run(tmp_path / "other", {"objective": ["kcl"]}), store=store, sample_seconds=None))
+    client, parent, children = runs(store, sent)
+    page, _, query = sent.charts_url().partition("?")
     wanted = {name: values[0] for name, values in parse_qs(query).items()}
     experiment_id = parent.info.experiment_id
     assert page == f"http://127.0.0.1:5000/#/experiments/{experiment_id}/runs"
@@ -417,7 +436,7 @@ def test_a_trial_that_was_stopped_early_comes_back_as_stopped(tmp_path, store):
 
 
 def test_a_run_in_an_object_store_is_sent_like_one_on_disk(tmp_path, store):
-    local = write_run(tmp_path / "run", SPACE, name="in_a_store")
+    local = write_run(tmp_path / "run", OBJECTIVES, name="in_a_store")
     (local / "report").mkdir()
     (local / "report" / "report.html").write_text("<p>")
     place = locate("memory://tracked/run")
@@ -425,7 +444,7 @@ def test_a_run_in_an_object_store_is_sent_like_one_on_disk(tmp_path, store):
     upload(place, store=store)
     client, parent, children = runs(store, Tracker(place, store=store, sample_seconds=None))
     assert parent.data.tags["run_folder"] == "memory://tracked/run"
-    assert len(children) == 4
+    assert len(children) == 2
     assert all("test/text_to_audio.mean.recall_at_1" in child.data.metrics for child in children.values())
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "report")] == ["report/report.html"]
 
@@ -462,16 +481,9 @@ def test_a_name_goes_to_mlflow_and_back():
     assert tracked(numbers) == {"all/loss": 2.0, "train/loss": 2.0}
 
 
-def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(tmp_path, store):
-    folder = write_run(tmp_path / "run", SPACE)
-    for trial in (folder / "trials").iterdir():
-        (trial / "test").mkdir()
-        (trial / "test" / "scores.npz").write_bytes(b"scores")
-    tracker = Tracker(folder, store=store, sample_seconds=None)
-    track(tracker)
-    tracker.finish_sweep()
-    client, parent, children = runs(store, tracker)
-    hashes = read_json(folder / "sweep.json")["data"]
+def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(sent, store):
+    client, parent, children = runs(store, sent)
+    hashes = read_json(sent.run_folder / "sweep.json")["data"]
     for run in (parent, *children.values()):
         (used,) = client.get_run(run.info.run_id).inputs.dataset_inputs
         assert (used.dataset.name, used.dataset.digest) == (hashes["name"], hashes["hash"][:36])
@@ -491,12 +503,10 @@ def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(tmp_path, store)
     assert parent.data.params["objective.pair"] == "contrastive"
 
 
-def test_the_page_of_a_sweep_is_a_short_address(tmp_path, store):
-    tracker = Tracker(write_run(tmp_path / "run", SPACE), store=store, sample_seconds=None)
-    track(tracker)
-    _, parent, _ = runs(store, tracker)
+def test_the_page_of_a_sweep_is_a_short_address(sent, store):
+    _, parent, _ = runs(store, sent)
     where = f"http://127.0.0.1:5000/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"
-    assert tracker.sweep_url() == f"{where}?workflowType=machine_learning"
+    assert sent.sweep_url() == f"{where}?workflowType=machine_learning"
 
 
 def test_an_experiment_that_another_program_made_opens_as_one_of_training(store):

@@ -276,18 +276,19 @@ def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     assert (shares[3:] > 0.8).all(), shares
 
 
+def largest_kept(p_value: np.ndarray, rate: float) -> int:
+    """Of sorted p-values: those up to t are a negative binomial, given how many are above 1/2, each of which counts as wrong."""
+    number, is_above, low = np.arange(1, len(p_value) + 1), p_value > 0.5, np.minimum(p_value, 0.5)
+    allowed = (rate * number + 1e-9).astype(int) - np.cumsum(is_above)
+    is_unlikely = nbinom.sf(allowed, is_above.sum() + 1, 1 - low / (low + 0.5)) <= 0.03
+    return int(number[(allowed >= 0) & is_unlikely].max())
+
+
 def test_the_kept_set_is_the_largest_in_which_too_many_wrong_pairs_are_unlikely() -> None:
-    """As a loop: those up to t are a negative binomial, given how many are above 1/2; of those above 1/2 each counts as wrong."""
     random = np.random.default_rng(6)
     for right in (random.beta(0.2, 8, 320), np.full(4000, 1e-5)):
         p_value = np.sort(np.concatenate([random.random(80), right]))
-        above, largest = int((p_value > 0.5).sum()), 0
-        for number, t in enumerate(p_value, start=1):
-            allowed = number // 20 - int(((p_value > 0.5) & (p_value <= t)).sum())
-            low = min(t, 0.5)
-            if allowed >= 0 and nbinom.sf(allowed, above + 1, 1 - low / (low + 0.5)) <= 0.03:
-                largest = number
-        kept = certified(p_value, 0.05, wrong_share(p_value))
+        largest, kept = largest_kept(p_value, 0.05), certified(p_value, 0.05, wrong_share(p_value))
         assert largest > 100
         assert kept.sum() == largest
         assert kept[:largest].all()
@@ -295,13 +296,7 @@ def test_the_kept_set_is_the_largest_in_which_too_many_wrong_pairs_are_unlikely(
     assert largest == len(p_value)
     few = np.sort(np.concatenate([np.linspace(0.01, 0.99, 20), np.linspace(1e-6, 1e-3, 60)]))
     for rate in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
-        largest = 0
-        for number, t in enumerate(few, start=1):
-            allowed = int(rate * number + 1e-9) - int(((few > 0.5) & (few <= t)).sum())
-            low = min(t, 0.5)
-            if allowed >= 0 and nbinom.sf(allowed, 10 + 1, 1 - low / (low + 0.5)) <= 0.03:
-                largest = number
-        assert certified(few, rate, wrong_share(few)).sum() == largest, rate
+        assert certified(few, rate, wrong_share(few)).sum() == largest_kept(few, rate), rate
 
 
 def test_kept_pairs_keep_their_promise_where_those_of_a_clip_are_wrong_together() -> None:

@@ -116,8 +116,8 @@ def test_triplet_learns_in_the_quickstart(tmp_path: Path) -> None:
         "data.soundscapes.num_test": 24,
         "data.soundscapes.seconds": 2.0,
         "train.batch_size": 16,
-        "train.epochs": 15,
-        "evaluation.every_epochs": 15,
+        "train.epochs": 9,
+        "evaluation.every_epochs": 9,
     }
     experiment = override(RECIPES["quickstart"](), small)
     reports: list[dict[str, Any]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.evaluation.report import read_runs
 from ray_atr.evaluation.report.curves import curves_of, draw_curve
 from ray_atr.evaluation.report.figures import draw_languages, draw_pareto
-from tests.support.fake_runs import write, write_run
+from tests.support import fake_runs
+from tests.support.fake_runs import write
 
+write_run = partial(fake_runs.write_run, languages=DEFAULT_LANGUAGES)
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 
 

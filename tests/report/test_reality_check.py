@@ -293,7 +293,8 @@ def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
         settings = override(base, {"train.learning_rate": rate})
         run = RunFolder.create(str(tmp_path / f"run{number}"), settings, {"name": "sweep_correspondence"})
         folders.append(run.path)
-        train_methods(run, ("contrastive", "oracle"), (0,), noise=noise, home=tmp_path / "home")
+        methods = ("contrastive", "oracle") if rate == 1e-3 else ("contrastive",)
+        train_methods(run, methods, (0,), noise=noise, home=tmp_path / "home")
     written = write_report(*folders, folders[0], out=tmp_path / "report", figures=False)
     found = pd.read_csv(Path(str(written.page)).parent / "reality_check.csv")
     assert list(zip(found["noise"], found["method"], strict=True)) == [

@@ -11,7 +11,7 @@ from typing import Any
 from ray_atr.common.formats import FORMATS
 from ray_atr.training.run_folder import make_trial_id, trial_name
 
-LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
+LANGUAGES = ("eng", "fra", "deu", "jpn")
 STRENGTH = {
     "triplet": 0.14, "contrastive": 0.24, "m_ltm": 0.28, "m_ltm_pot": 0.30,
     "ml_clap": 0.24, "cacl": 0.26, "kcl": 0.29, "ask": 0.31,

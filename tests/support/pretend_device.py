@@ -180,10 +180,15 @@ def _require_one_device(operation: Any, arguments: Sequence[Any], options: dict[
 class _MetaIsPretended(TorchDispatchMode):
     """What is made on, or moved to, `meta` is pretended; operations on tensors of the CPU alone stay as they are."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and each operation would ask torch's compiler to keep away from it.
+        return False
+
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
     ) -> Any:
-        found = any(isinstance(one, PretendTensor) for one in _tensors((*arguments, *(options or {}).values())))
+        found = PretendTensor in types
         with torch._C.DisableTorchFunction():
             return _run(operation, arguments, options or {}, is_pretended=found)
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import soundfile
 
 from ray_atr.common.override import override
+from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.data.schema import Clip
-from ray_atr.data.shards import write_clips
+from ray_atr.data.shards import MANIFEST_FILE, read_manifest, write_clips
+from ray_atr.models import resnet38
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, prepare
+from ray_atr.training.inputs import Prepared, preparation_key, prepare
 from ray_atr.training.run_folder import RunFolder
 
 SAMPLE_RATE = 16_000
@@ -51,8 +57,28 @@ def tone_clip(
     )
 
 
+Files = dict[Path, bytes]
+"""What a folder holds, by path within it."""
+_made: dict[tuple[int, ...], Files] = {}
+_prepared: dict[tuple[Any, ...], Files] = {}
+
+
+def files_in(folder: Path) -> Files:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_files(folder: Path, files: Files) -> None:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
 def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int = 8, languages: int = 2) -> Path:
-    """Tones of four pitches, each clip with captions of its own in English and French."""
+    """Tones of four pitches, each clip with captions of its own in English and French; made once in a process, then copied."""
+    asked = num_train, num_val, num_test, languages
+    if asked in _made and isinstance(folder, Path) and not folder.exists():
+        write_files(folder, _made[asked])
+        return folder
     clips = []
     for split, count in (("train", num_train), ("val", num_val), ("test", num_test)):
         for index in range(count):
@@ -60,6 +86,8 @@ def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int
             captions = {"eng": [f"{NOTES[pitch]} tone, number {index}"], "fra": [f"{TONES_FRA[pitch]}, numéro {index}"]}
             clips.append(tone_clip(split, index, dict(list(captions.items())[:languages]), NOTES[pitch]))
     write_clips(folder, clips, name="tones", licence="none")
+    if isinstance(folder, Path):
+        _made[asked] = files_in(folder)
     return folder
 
 
@@ -90,9 +118,37 @@ def tiny(data: Path, **changes: Any) -> Experiment:
     )
 
 
+@contextmanager
+def short_resnets() -> Iterator[None]:
+    """Within, a `resnet38` has five of its sixteen blocks, for tests of what each block does alike."""
+    with mock.patch.object(resnet38, "STAGES", (2, 1, 1, 1)):
+        yield
+
+
 def prepared_for(experiment: Experiment, home: Path) -> Prepared:
-    """The experiment's inputs, made in this process without a word."""
-    return prepare(experiment, home, use_ray=False, echo=lambda message: None)
+    """The experiment's inputs, made in this process without a word. Log-mel frames and a tokeniser of the same data are made
+    once, then copied.
+    """
+
+    def made() -> Prepared:
+        return prepare(experiment, home, use_ray=False, echo=lambda message: None)
+
+    folder, source = home / "data", Path(experiment.data.source)
+    # What is read from the shards names its place, and tests count what frozen towers encode.
+    is_elsewhere = experiment.data.order == IN_SHARDS or any(map(experiment.model.encodes_once, ("audio", "text")))
+    if is_elsewhere or folder.exists() or not (source / MANIFEST_FILE).is_file():
+        return made()
+    data, model = preparation_key(experiment)
+    key = read_manifest(source).hash, replace(data, source=""), model
+    write_files(folder, _prepared.get(key, {}))
+    try:
+        prepared = made()
+    except ValueError:
+        # What is refused leaves nothing.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    _prepared.setdefault(key, files_in(folder))
+    return prepared
 
 
 def new_run(home: Path, name: str, info: Mapping[str, Any] | None = None, **changes: Any) -> RunFolder:

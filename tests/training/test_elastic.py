@@ -32,7 +32,7 @@ from tests.support.processes import run_processes
 from tests.support.tiny import MEASURED, prepared_for, tiny
 from tests.support.whole_product import IS_WHOLE
 
-PHASES = ((4, 1), (4, 1), (2, 2), (3, 1000))
+PHASES = ((4, 1), (2, 2), (3, 1000))
 """Workers, and steps after which the notice comes, within an epoch each time; 3 workers share a batch of 8 unevenly."""
 CASES: dict[str, dict[str, Any]] = {
     "shared plan": {"objective": "m_ltm", "scaling__share_losses_from": 2},

@@ -203,7 +203,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("objective", "settings", "kill_after_steps"),
-    [("cacl", {}, 2), ("cacl", {}, 5), ("ask", ASK, 4), ("ask", WRITE_THROUGH, 5), ("contrastive", DROPOUT, 4)],
+    [("cacl", {}, 2), ("ask", {**ASK, **DROPOUT}, 4), ("ask", WRITE_THROUGH, 5)],
 )
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     home: Path,

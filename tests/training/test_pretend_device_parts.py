@@ -34,7 +34,7 @@ from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import PretendTensor, pretend_device
 from tests.support.processes import run_processes
-from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
+from tests.support.tiny import make_data, prepared_for, short_resnets, tiny, tone_clip
 from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -49,10 +49,10 @@ ALONE: dict[str, dict[str, Any]] = {
     "kcl, shared": {"objective": "kcl", **SHARED},
     "cacl, chunks": {"objective": "cacl", "train__embedding_chunk": 3},
     "sigmoid": {"objective__pair": "sigmoid"},
-    "triplet": {"objective": "triplet"},
+    "triplet": {"objective": "triplet", "train__epochs": 1},
     "m_ltm": {"objective": "m_ltm"},
     "m_ltm, shared": {"objective": "m_ltm", **SHARED},
-    "m_ltm_pot, shared": {"objective": "m_ltm_pot", **SHARED},
+    "m_ltm_pot, shared": {"objective": "m_ltm_pot", "train__epochs": 1, **SHARED},
     "moco": {"objective__knowledge": "moco"},
     "small_loss": {"objective__correspondence": "small_loss", "objective__correspondence__warmup_epochs": 1},
     "rematch": {"objective__correspondence": "rematch", "objective__correspondence__warmup_epochs": 1},
@@ -60,7 +60,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "oracle": {"objective__correspondence": "oracle"},
     "late interaction": {"model__interaction": "late"},
     "accumulation": {"train__batches_per_step": 2, "train__batch_size": 4},
-    # Its many layers are slow here, and `test_batch_norm.py` has their gradients.
+    # `test_batch_norm.py` has their gradients.
     "batch norms": {"model__audio": "resnet38", "model__audio__width_divisor": 16, "model__audio__trains_batch_norms": True,
                     "train__epochs": 1, "train__learning_rate": 0.001, "model__augment__time_bands": 1,
                     "model__augment__fill": "zero_after_norm"},
@@ -110,7 +110,7 @@ def losses(
 def worker(
     rank: int, size: int, folder: Path, cases: list[tuple[Experiment, Prepared]], is_pretended: bool
 ) -> list[list[float]]:
-    with computing_in_float64(), pretend_device() if is_pretended else nullcontext():
+    with computing_in_float64(), short_resnets(), pretend_device() if is_pretended else nullcontext():
         return [
             losses(experiment, prepared, folder / f"case-{number}", GPU if is_pretended else CPU, rank, size)
             for number, (experiment, prepared) in enumerate(cases)

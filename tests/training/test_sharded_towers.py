@@ -46,7 +46,7 @@ from ray_atr.training.shards import ShardWriter
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
-from tests.support.tiny import MEASURED, prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, short_resnets, tiny
 from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
@@ -76,20 +76,20 @@ CASES: dict[str, dict[str, Any]] = {
         "scaling__share_losses_from": 2,
         "model__audio__adapt__layer_decay": 0.5,
     },
-    "batch norms and sgd, language chunks and a learned temperature": {
+    "batch norms, language chunks and a learned temperature": {
         "objective": "kcl",
         "model__learn_temperature": True,
         "train__language_chunk": 1,
         "model__audio": "resnet38",
         "model__audio__width_divisor": 16,
         "model__audio__trains_batch_norms": True,
-        "train__optimizer": "sgd",
-        "train__momentum": 0.9,
     },
-    "lora and late interaction": {
+    "lora, late interaction and sgd": {
         "objective": "cacl",
         "model__text__adapt__lora_rank": 2,
         "model__interaction": "late",
+        "train__optimizer": "sgd",
+        "train__momentum": 0.9,
     },
 }
 if IS_WHOLE:
@@ -149,7 +149,7 @@ def worker(
     rank: int, size: int, folder: Path, flats: dict[str, dict[str, Any]], prepared: dict[str, Prepared]
 ) -> dict[str, dict[str, Any]]:
     group, found = WorkerGroup(rank, size), {}
-    with computing_in_float64():
+    with computing_in_float64(), short_resnets():
         for name, flat in flats.items():
             found[name] = two_steps(override(Experiment(), flat), prepared[name], group, folder / f"{rank}-{name}")
     return found
@@ -183,8 +183,10 @@ def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, t
                     assert difference < 1e-6, (name, kind, key, difference)
 
 
-PHASES = ((2, 1), (1, 1), (2, 2), (3, 1000))
-"""Workers, and steps after which a notice makes a checkpoint and all are lost; 3 workers share a batch of 8 unevenly."""
+PHASES = ((1, 1), (3, 2), (2, 1000))
+"""Workers, and steps after which a notice makes a checkpoint and all are lost; 3 workers share a batch of 8 unevenly. The test
+on Ray has two, one and three.
+"""
 OF_PLANS: dict[str, Any] = {
     "objective": "kcl",
     "objective__correspondence": "transport",
@@ -241,14 +243,14 @@ def alone(
     return {name: [dict(report) for report in reports] for name, reports in ended.items()}
 
 
-def test_two_then_one_then_two_then_three_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
+def test_one_then_three_then_two_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
     settings = {**SHARDED, **MEASURED, "scaling__workers": "1:3"}
     experiments = {name: tiny(home / "tones", **settings, **changes) for name, changes in RUNS.items()}
     flats, plain, prepared = sharded_and_whole(experiments, home)
     of_workers = run_processes(through_phases, 3, tmp_path / "several", flats, prepared)
     (of_one,) = run_processes(alone, 1, tmp_path / "one", plain, prepared)
     for name, expected in of_one.items():
-        for reports in (found[name] for found in of_workers):
+        for reports in (found[name] for found in of_workers[: PHASES[-1][0]]):
             assert len(reports) == len(expected), name
             for ours, theirs in zip(reports, expected, strict=True):
                 kept = {key: value for key, value in theirs.items() if not key.startswith(("seconds/", "knowledge/"))}

@@ -123,15 +123,16 @@ def test_mass_of_one_is_balanced_and_masses_near_one_approach_it() -> None:
     torch.testing.assert_close(solve(cost, 0.1, mass=1 - 1e-6).matrix, balanced.matrix, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_newton_takes_over_where_sweeps_crawl(dtype: torch.dtype) -> None:
-    cost = trained_cost(48).to(dtype)
-    plan = solve(cost, 0.03)
-    assert plan.domain == "newton"
-    assert plan.is_converged
-    assert plan.iterations < 30
+def test_newton_takes_over_where_sweeps_crawl() -> None:
+    cost = trained_cost(48)
     # Sweeps alone take hundreds, to the same plan.
-    assert float((plan.matrix - pot_plan(cost, 0.03)).abs().sum()) < (1e-5 if dtype == torch.float32 else 1e-7)
+    expected = pot_plan(cost, 0.03)
+    for dtype, near in ((torch.float32, 1e-5), (torch.float64, 1e-7)):
+        plan = solve(cost.to(dtype), 0.03)
+        assert plan.domain == "newton"
+        assert plan.is_converged
+        assert plan.iterations < 30
+        assert float((plan.matrix - expected).abs().sum()) < near
 
 
 def nearly_isolated(B: int, D: int) -> torch.Tensor:
@@ -166,7 +167,7 @@ def test_partial_plans_are_left_to_newton_where_sweeps_crawl() -> None:
 
 def test_hard_problems_of_any_shape_converge() -> None:
     generator = torch.Generator().manual_seed(7)
-    for _ in range(150 if IS_WHOLE else 60):
+    for _ in range(150 if IS_WHOLE else 30):
         N, M = (int(size) for size in torch.randint(5, 180, (2,), generator=generator))
         u, v = (torch.nn.functional.normalize(torch.randn(size, 8, generator=generator), dim=1) for size in (N, M))
         cost = torch.cdist(u, v)
@@ -248,7 +249,7 @@ def some_marginal(size: int, seed: int) -> Tensor:
     return drawn / drawn.sum()
 
 
-@pytest.mark.parametrize("shape", [(9, 9), (30, 17), (150, 150)])
+@pytest.mark.parametrize("shape", [(9, 9), (30, 17), (100, 100)])
 @pytest.mark.parametrize("epsilon", [0.3, 0.05, 0.02])
 def test_unequal_marginals_give_pots_plan(epsilon: float, shape: tuple[int, int]) -> None:
     cost = trained_cost(150, num_wrong=40)[: shape[0], : shape[1]]
