@@ -175,5 +175,5 @@ def check_finite(
     named = ", ".join(f"{name}={float(scalar):g}" for name, scalar in (scalars or {}).items())
     clips = ", ".join(clip_ids[:8]) + (", ..." if len(clip_ids) > 8 else "")
     raise NonFiniteError(
-        f"{what} is not finite ({float(value):g}) on rank {group.rank}; terms: {named}; clips: {clips}"
+        f"{what} is not finite ({value.item():g}) on rank {group.rank}; terms: {named}; clips: {clips}"
     )

@@ -187,6 +187,7 @@ def loader_of(folder: Path) -> Any:
     return loader
 
 
+@pytest.mark.filterwarnings("error:overflow:RuntimeWarning")
 @pytest.mark.parametrize(
     ("target", "audio", "text"),
     [

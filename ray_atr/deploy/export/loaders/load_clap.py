@@ -59,7 +59,8 @@ def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
     """
     longest = round(settings()["clip_seconds"] * settings()["sample_rate"])
     arrays = [np.asarray(one) for one in waveforms]
-    samples = [one.astype(np.float32) for one in arrays]
+    with np.errstate(over="ignore"):  # what is beyond 32 bits becomes infinite, and is refused
+        samples = [one.astype(np.float32) for one in arrays]
     for number, (given, read) in enumerate(zip(arrays, samples, strict=True)):
         if given.ndim != 1 or given.dtype.kind != "f" or not 0 < len(given) <= longest or not np.isfinite(read).all():
             allowed = f"a mono waveform [S] of finite floats, full scale 1, S at most {longest}"

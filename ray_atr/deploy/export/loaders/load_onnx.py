@@ -48,7 +48,8 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
     """
     found = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
     for number, given in enumerate(map(np.asarray, waveforms)):
-        samples = given.astype(np.float32)
+        with np.errstate(over="ignore"):  # what is beyond 32 bits becomes infinite, and is refused
+            samples = given.astype(np.float32)
         if given.ndim != 1 or given.dtype.kind != "f" or not len(given) or not np.isfinite(samples).all():
             allowed = "a mono waveform [S] of finite floats, full scale 1"
             raise ValueError(f"clip {number}: got {given.dtype} of shape {list(given.shape)}; allowed {allowed}")
