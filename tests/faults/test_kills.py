@@ -36,7 +36,7 @@ from ray_atr.training.run_folder import BEST, FINISHED, LAST, RUNNING, RunFolder
 from ray_atr.training.shards import ShardWriter
 from tests.support.crash_points import KILL, TEAR, every_crash, failed_at, file_operations, in_fork
 from tests.support.encoders import SPEC, Turn, weights
-from tests.support.tiny import MEASURED, make_data, tiny
+from tests.support.tiny import MEASURED, make_data, tiny, write_tones
 
 VARIES = re.compile(r".*seconds|time$|trial_id$|memory/|knowledge/failed_refreshes$")
 """Metrics that two equal trainings need not share."""
@@ -271,7 +271,7 @@ def test_a_feature_cache_ends_whole(tmp_path: Path, in_store: bool) -> None:
 
 def test_a_written_data_set_is_whole_or_not_there(tmp_path: Path) -> None:
     def make(folder: Path) -> None:
-        make_data(folder / "tones", num_train=2, num_val=1, num_test=1)
+        write_tones(folder / "tones", num_train=2, num_val=1, num_test=1)
 
     for folder, where in every_crash(lambda folder: lambda: make(folder), tmp_path / "crashes"):
         if not (folder / "tones").exists():

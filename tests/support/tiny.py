@@ -74,11 +74,19 @@ def write_files(folder: Path, files: Files) -> None:
 
 
 def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int = 8, languages: int = 2) -> Path:
-    """Tones of four pitches, each clip with captions of its own in English and French; made once in a process, then copied."""
+    """The data set of `write_tones`, written once in a process and then copied."""
     asked = num_train, num_val, num_test, languages
-    if asked in _made and isinstance(folder, Path) and not folder.exists():
+    if not isinstance(folder, Path) or folder.exists():
+        return write_tones(folder, *asked)
+    if asked in _made:
         write_files(folder, _made[asked])
-        return folder
+    else:
+        _made[asked] = files_in(write_tones(folder, *asked))
+    return folder
+
+
+def write_tones(folder: Path, num_train: int, num_val: int, num_test: int, languages: int = 2) -> Path:
+    """Tones of four pitches, each clip with captions of its own in English and French."""
     clips = []
     for split, count in (("train", num_train), ("val", num_val), ("test", num_test)):
         for index in range(count):
@@ -86,8 +94,6 @@ def make_data(folder: Path, num_train: int = 24, num_val: int = 8, num_test: int
             captions = {"eng": [f"{NOTES[pitch]} tone, number {index}"], "fra": [f"{TONES_FRA[pitch]}, numéro {index}"]}
             clips.append(tone_clip(split, index, dict(list(captions.items())[:languages]), NOTES[pitch]))
     write_clips(folder, clips, name="tones", licence="none")
-    if isinstance(folder, Path):
-        _made[asked] = files_in(folder)
     return folder
 
 
