@@ -161,12 +161,14 @@ def losses(rank: int, size: int, folder: Path, experiment: Experiment) -> list[f
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-def test_two_workers_train_as_one(data: Path, tmp_path: Path) -> None:
-    experiment = tiny(data, **IN_SHARDS, data__captions_per_epoch="each", train__epochs=2)
+def test_two_and_three_workers_train_as_one(data: Path, tmp_path: Path) -> None:
+    changes = {**IN_SHARDS, "data__order_parts": 6, "train__batch_size": 12}
+    experiment = tiny(data, **changes, data__captions_per_epoch="each", train__epochs=2)
     alone = losses(0, 1, tmp_path / "alone", experiment)
     assert len(alone) == 2
-    for found in run_processes(losses, 2, tmp_path / "two", experiment):
-        assert found == pytest.approx(alone, rel=1e-5)
+    for workers in (2, 3):
+        for found in run_processes(losses, workers, tmp_path / str(workers), experiment):
+            assert found == pytest.approx(alone, rel=1e-5), workers
 
 
 @pytest.mark.parametrize(

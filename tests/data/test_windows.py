@@ -266,7 +266,7 @@ def test_attention_learns_which_windows_count_and_is_saved(tmp_path: Path) -> No
         "model.windows": "attention",
         "model.windows_in_training": 4,
         "train.batch_size": 16,
-        "train.epochs": 1,
+        "train.epochs": 4,
         "train.learning_rate": 0.01,
     }
     experiment = override(tiny(data), settings)
@@ -275,8 +275,6 @@ def test_attention_learns_which_windows_count_and_is_saved(tmp_path: Path) -> No
     )
     retriever = Retriever.from_pretrained(tmp_path / "trial" / "best")
     assert retriever.window_query.norm() > 0
-    # As after many epochs.
-    retriever.window_query.data.mul_(100)
     clip = next(row for row in iterate_rows(read_manifest(data), "test"))["audio"]
     _, alone = retriever.encode_windows(clip)
     query = torch.nn.functional.normalize(alone.mean(0), dim=0) / 0.1 + retriever.window_query.detach()

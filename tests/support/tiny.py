@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,12 +13,11 @@ import numpy as np
 import soundfile
 
 from ray_atr.common.override import override
-from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.data.schema import Clip
-from ray_atr.data.shards import MANIFEST_FILE, read_manifest, write_clips
+from ray_atr.data.shards import write_clips
 from ray_atr.models import resnet38
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.inputs import Prepared, preparation_key, prepare
+from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.run_folder import RunFolder
 
 SAMPLE_RATE = 16_000
@@ -60,7 +57,6 @@ def tone_clip(
 Files = dict[Path, bytes]
 """What a folder holds, by path within it."""
 _made: dict[tuple[int, ...], Files] = {}
-_prepared: dict[tuple[Any, ...], Files] = {}
 
 
 def files_in(folder: Path) -> Files:
@@ -132,29 +128,8 @@ def short_resnets() -> Iterator[None]:
 
 
 def prepared_for(experiment: Experiment, home: Path) -> Prepared:
-    """The experiment's inputs, made in this process without a word. Log-mel frames and a tokeniser of the same data are made
-    once, then copied.
-    """
-
-    def made() -> Prepared:
-        return prepare(experiment, home, use_ray=False, echo=lambda message: None)
-
-    folder, source = home / "data", Path(experiment.data.source)
-    # What is read from the shards names its place, and tests count what frozen towers encode.
-    is_elsewhere = experiment.data.order == IN_SHARDS or any(map(experiment.model.encodes_once, ("audio", "text")))
-    if is_elsewhere or folder.exists() or not (source / MANIFEST_FILE).is_file():
-        return made()
-    data, model = preparation_key(experiment)
-    key = read_manifest(source).hash, replace(data, source=""), model
-    write_files(folder, _prepared.get(key, {}))
-    try:
-        prepared = made()
-    except ValueError:
-        # What is refused leaves nothing.
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    _prepared.setdefault(key, files_in(folder))
-    return prepared
+    """The experiment's inputs, made in this process without a word."""
+    return prepare(experiment, home, use_ray=False, echo=lambda message: None)
 
 
 def new_run(home: Path, name: str, info: Mapping[str, Any] | None = None, **changes: Any) -> RunFolder:

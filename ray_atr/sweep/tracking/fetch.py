@@ -117,8 +117,8 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
     if "best_epoch" in run.data.metrics:
         # Sent as files: the result has numbers that are no metrics of MLflow, and the scores are of each query.
         scores = run_folder.TEST_SCORES
-        stored = [file.path for file in client.list_artifacts(run.info.run_id, scores.split("/")[0])]
-        for name in (*(one for one in stored if one == scores), run_folder.RESULT_FILE):
+        sent = {file.path for file in client.list_artifacts(run.info.run_id, scores.split("/")[0])}
+        for name in (*(sent & {scores}), run_folder.RESULT_FILE):
             storage.make_folder((trial / name).parent)
             storage.write_bytes(trial / name, _content(client, run, name))
     content = {

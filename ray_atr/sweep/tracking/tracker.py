@@ -232,7 +232,10 @@ class _Connection:
             overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
             name = trial_name(overrides, settings) if overrides else content["name"]
             tags = {"objective": objective_label(settings, overrides), **self._trial_tags(content)}
-            self.runs[trial_id] = self._create(trial_id, name, tags, _times(trial)[0])
+            began, _ = _times(trial)
+            self.runs[trial_id] = self._create(trial_id, name, tags, began)
+            if began is not None:
+                self.sent_later.add(trial_id)
             self._send_data(trial_id)
         # The whole settings tree of the trial, with the names of the choices that it varies.
         self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
@@ -289,8 +292,6 @@ class _Connection:
         shown = {key: cut(redact(value), MAX_TAG) for key, value in all_tags.items()}
         run = self.client.create_run(self.experiment_id, start_time=began, run_name=name, tags=shown)
         self.statuses[trial_id] = run.info.status
-        if trial_id is not None and began is not None:
-            self.sent_later.add(trial_id)
         return run
 
     def _sweep_tags(self) -> dict[str, str]:
