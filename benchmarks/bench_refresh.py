@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from side_by_side import compared, cpu_seconds
 
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from ray_atr.common.language_codes import LANGUAGES
 from ray_atr.common.override import override
 from ray_atr.data.captions import CaptionBatch
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformerTower, train_tokenizer
 from ray_atr.models.tower import Encoded, masked_mean
 from ray_atr.objectives import preset

@@ -29,7 +29,8 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
 from ray_atr.data.captions import CaptionBatch
 from ray_atr.models.audio import Ced
-from ray_atr.models.retriever import ModelSettings, Retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever
 from ray_atr.models.text import Sonar
 from ray_atr.models.transformers import TransformersTextTower
 from ray_atr.objectives import preset

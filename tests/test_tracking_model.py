@@ -14,7 +14,8 @@ import pytest
 import soundfile
 
 from ray_atr.cli.report import ReportCommand, report_script
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.sweep.tracking import store_of
 from ray_atr.sweep.tracking.model import best_trial, register_model

@@ -12,7 +12,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,24 +24,19 @@ from ray_atr.common.digests import check_folder, seal_folder
 from ray_atr.common.language_codes import is_unicode, require_language
 from ray_atr.common.override import flatten, override
 from ray_atr.common.ranking import RankingSettings
-from ray_atr.common.settings import Settings, refuse, setting
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import atomic_folder, fetched, is_local, locate, names_in
-from ray_atr.data import vector_clip
-from ray_atr.data.audio import FrontEnd, clip_windows, waveform_windows
 from ray_atr.data.caption_sample import CaptionSample
-from ray_atr.data.decoding import AudioBounds, Waveform, open_sound
+from ray_atr.data.decoding import AudioBounds
 from ray_atr.models.adaptation import adapt, parameter_levels
-from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
-from ray_atr.models.augment import SpecAugment
+from ray_atr.models.audio_input import AudioInput, frames_of_windows, seconds_of
 from ray_atr.models.card import CARD_FILE, card_text
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import Published, is_published, read_published
 from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
-from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
 from ray_atr.models.tower import (
-    AudioSettings,
     AudioTower,
     Encoded,
-    TextSettings,
     TextTower,
     embed_by_length,
     masked_mean,
@@ -60,89 +54,8 @@ from ray_atr.models.words import with_saved_words
 from ray_atr.objectives.pairs.learned import LearnedParameters, LearnedSettings
 from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 
-Clip = str | Path | bytes | Waveform | Tensor
-"""A file, a file's bytes, or a mono waveform [S]"""
-
 WIDE = 512
 """Least width inside of a `wide_mlp`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings(Settings):
-    """The two towers, and how their embeddings are computed and compared."""
-
-    audio: AudioSettings = setting(default_factory=SmallCnn, help="audio tower", variants=AUDIO_TOWERS)
-    text: TextSettings = setting(default_factory=SmallTransformer, help="text tower", variants=TEXT_TOWERS)
-    embedding_width: int = setting(128, "width D of the space that audio and text share", at_least=2, at_most=2**14)
-    projection: str = setting(
-        "linear",
-        "from a tower to the shared space: one linear layer, two (two_linear), or two with a ReLU between (mlp; "
-        "wide_mlp has at least 512 numbers there)",
-        choices=("linear", "two_linear", "mlp", "wide_mlp"),
-    )
-    audio_projection: str = setting(
-        "same",
-        "same: the audio side has the text side's kind of projection; none: the audio tower's vectors are only brought to unit "
-        "norm, so texts are fitted to an existing space (the tower's width is embedding_width)",
-        choices=("same", "none"),
-    )
-    interaction: str = setting(
-        "global",
-        "how a clip and a text are compared: global, by one embedding each; late, audio frames with text tokens, whose mean "
-        "is then the one embedding of a clip or text",
-        choices=("global", "late"),
-    )
-    windows: str = setting(
-        "mean",
-        "how a clip longer than the front end's clip_seconds is encoded: cut to one window, or in windows over all "
-        "of it, whose embeddings are pooled by their mean, their maximum, or attention (a softmax of their "
-        "products with a query, which is their mean plus a learned vector); training draws windows at random "
-        "(windows_in_training). Late interaction always cuts",
-        choices=("cut", "mean", "max", "attention"),
-    )
-    windows_in_training: int | None = setting(
-        None,
-        "windows of a long clip that a training step encodes and pools; none: 1, or 2 with attention, whose query "
-        "is learned from how they differ (with 1 it is the mean alone)",
-        at_least=1,
-        at_most=10_000,
-    )
-    augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
-    learn_temperature: bool = setting(False, "learn the temperature, whatever the pair loss")
-    initial_temperature: float | None = setting(
-        None, "first value of a temperature that is learned; none: the pair loss's own", above=0
-    )
-
-    @property
-    def is_late(self) -> bool:
-        """Whether audio frames are compared with text tokens."""
-        return self.interaction == "late"
-
-    @property
-    def pools_windows(self) -> bool:
-        """Whether a long clip is encoded in windows over all of it."""
-        return self.windows != "cut" and not self.is_late
-
-    @property
-    def training_windows(self) -> int:
-        """Most windows of a clip in a training step."""
-        if not self.pools_windows:
-            return 1
-        return self.windows_in_training or (2 if self.windows == "attention" else 1)
-
-    @property
-    def encoded_each_batch(self) -> dict[str, str]:
-        """The frozen towers (audio, text) whose pooled vectors cannot be cached, and the reason."""
-        frozen = [kind for kind in ("audio", "text") if getattr(self, kind).adapt.is_frozen]
-        if self.is_late:
-            return dict.fromkeys(frozen, "model.interaction=late compares its tokens")
-        if self.augment.is_active and "audio" in frozen:
-            return {"audio": "model.augment changes its input in every epoch"}
-        return {}
-
-    def encodes_once(self, kind: str) -> bool:
-        """Whether a tower (audio or text) is frozen, and its pooled vectors can be cached for every epoch."""
-        return getattr(self, kind).adapt.is_frozen and kind not in self.encoded_each_batch
 
 
 ATTENTION_TEMPERATURE = 0.1
@@ -386,7 +299,7 @@ class Retriever(nn.Module):
 
     @torch.inference_mode()
     def encode_audio(
-        self, clips: Clip | Sequence[Clip], sample_rate: int | None = None, *, batch_size: int = 16
+        self, clips: AudioInput | Sequence[AudioInput], sample_rate: int | None = None, *, batch_size: int = 16
     ) -> Tensor:
         """Vectors [N, r] (CPU) of audio files (paths), encoded bytes, or mono waveforms [S]; of one clip alone [1, r].
 
@@ -414,7 +327,7 @@ class Retriever(nn.Module):
 
     @torch.inference_mode()
     def encode_windows(
-        self, clip: Clip, sample_rate: int | None = None, *, batch_size: int = 16
+        self, clip: AudioInput, sample_rate: int | None = None, *, batch_size: int = 16
     ) -> tuple[list[float], Tensor]:
         """(start of each window of a clip (s), its vectors [W, r]), for a search inside a recording.
 
@@ -426,12 +339,12 @@ class Retriever(nn.Module):
         length = self.audio_tower.front_end.clip_seconds
         starts = [number * length for number in range(len(embedded))]
         if len(starts) > 1:
-            seconds = _seconds(clip, sample_rate or self.audio_tower.front_end.sample_rate)
+            seconds = seconds_of(clip, sample_rate or self.audio_tower.front_end.sample_rate)
             starts[-1] = min(starts[-1], seconds - length)
         return starts, self.vectors(_refuse_zero(embedded, "window"))
 
     def _embed_windows(
-        self, clips: Sequence[Clip], sample_rate: int | None, batch_size: int, all_windows: bool
+        self, clips: Sequence[AudioInput], sample_rate: int | None, batch_size: int, all_windows: bool
     ) -> tuple[Tensor, Tensor]:
         """Unit-norm embeddings [M, D] (CPU) of the clips' windows, and the clip of each [M]."""
         front_end, bounds = self.audio_tower.front_end, AudioBounds()
@@ -445,7 +358,7 @@ class Retriever(nn.Module):
         windows = (
             (number, torch.from_numpy(window))
             for number, clip in enumerate(clips)
-            for window in _windows(clip, rate, front_end, f"clip {number}", all_windows)
+            for window in frames_of_windows(clip, rate, front_end, f"clip {number}", all_windows)
         )
         owners: list[int] = []
         parts = [torch.zeros(0, self.settings.embedding_width)]
@@ -702,45 +615,6 @@ def _listed(values: Any) -> Any:
     """An array of strings or other objects, such as a column of a table, and an iterator as a list; anything else as it is."""
     is_column = isinstance(values, np.ndarray) and values.dtype.kind in "UO" and values.ndim == 1
     return list(values) if is_column or isinstance(values, Iterator) else values
-
-
-def _windows(
-    clip: Clip, sample_rate: int, front_end: FrontEnd, name: str, all_windows: bool
-) -> Iterator[NDArray[np.float32]]:
-    """Log-mel frames [T, F] of each window of a path, of encoded bytes, or of a waveform [S]."""
-    if isinstance(clip, str | Path | bytes):
-        data, name = _bytes_of(clip, name)
-        return clip_windows(data, front_end, name, all_windows=all_windows)
-    if isinstance(clip, Tensor) and clip.is_floating_point():
-        clip = clip.detach().float().cpu()
-    if front_end.kind == "vector":
-        return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
-    waveform = np.asarray(clip)
-    if waveform.dtype.kind not in "fiub":
-        raise refuse(name, f"a {type(clip).__name__}", "a path, or a mono waveform [S] of finite samples")
-    if waveform.dtype.kind in "iub":
-        raise refuse(name, f"samples of type {waveform.dtype}", "floats with full scale 1 (int16: samples / 32768)")
-    waveform = waveform.astype(np.float32, copy=False)
-    if waveform.ndim != 1 or not len(waveform) or not np.isfinite(waveform).all():
-        raise refuse(name, f"an array of shape {waveform.shape}", "a path, or a mono waveform [S] of finite samples")
-    return waveform_windows(waveform, sample_rate, front_end, all_windows=all_windows)
-
-
-def _bytes_of(clip: str | Path | bytes, name: str) -> tuple[bytes, str]:
-    """(the encoded clip, its name in errors)."""
-    if isinstance(clip, bytes):
-        return clip, name
-    path = Path(clip)
-    if not path.is_file():
-        raise refuse(str(path), "no file", "the path of an audio file")
-    return path.read_bytes(), str(path)
-
-
-def _seconds(clip: Clip, sample_rate: int) -> float:
-    if not isinstance(clip, str | Path | bytes):
-        return len(clip) / sample_rate
-    sound = open_sound(*_bytes_of(clip, "clip"))
-    return sum(map(len, sound.blocks())) / sound.sample_rate
 
 
 def _refuse_zero(embedded: Tensor, kind: str) -> Tensor:

@@ -20,7 +20,7 @@ from ray_atr.common.settings import Settings, inherited, refuse, setting
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.data.noise import Noise
 from ray_atr.data.soundscapes import SoundscapesSettings
-from ray_atr.models.retriever import ModelSettings
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.objectives import PRESETS, LearnedSettings, Objective
 

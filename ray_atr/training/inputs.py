@@ -26,7 +26,8 @@ from ray_atr.data.noise import Noise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 
 pytest.importorskip("sentence_transformers", reason="no sentence_transformers: an optional extra")

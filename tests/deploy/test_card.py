@@ -24,7 +24,8 @@ from ray_atr.metrics.bootstrap import Spread
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.fingerprint import model_fingerprint
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from tests.support import tiny
 from tests.support.archives import save_retriever

@@ -24,7 +24,8 @@ from ray_atr.deploy.export.exporting import TARGETS, Exported, ExportInputs, exp
 from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
 from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny

@@ -25,7 +25,8 @@ from ray_atr.evaluation.mteb_tasks import local_tasks, read_clips
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import Evaluated, evaluate
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 
 OPTIONS: dict[str, Any] = {"draws": 20, "mlflow": False}

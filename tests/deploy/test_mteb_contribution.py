@@ -21,7 +21,8 @@ from datasets import Audio
 from ray_atr.data.shards import write_clips
 from ray_atr.evaluation.mteb_encoder import RetrieverEncoder
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 
 CONTRIBUTION = Path(__file__).parents[2] / "contrib" / "mteb"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.override import override
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.training.encoding.texts import TextBatcher
 

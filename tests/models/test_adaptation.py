@@ -11,7 +11,8 @@ from torch import nn
 
 from ray_atr.models.adaptation import Adaptation, adapt, compile_layers, parameter_levels
 from ray_atr.models.audio import AUDIO_TOWERS, Ced, ResNet38, SmallCnn
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, train_tokenizer
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import LearnedSettings

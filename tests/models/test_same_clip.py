@@ -8,8 +8,9 @@ import torch
 
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.ced import Ced, CedTower
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.resnet38 import ResNet38
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from tests.support.pretend_device import pretend_device
 

@@ -17,7 +17,8 @@ import torch
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, SmallCnn, TransformersAudio
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, Labse, SmallTransformer, Sonar, TransformersText, XlmRoberta, train_tokenizer
 from ray_atr.objectives import LearnedSettings
 from tests.support import tiny_checkpoints as tiny

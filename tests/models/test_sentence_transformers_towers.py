@@ -10,7 +10,8 @@ from transformers import AutoTokenizer, ClapModel
 
 from ray_atr.common.override import override
 from ray_atr.models.adaptation import Adaptation
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.sentence_transformers import SentenceTransformersAudio, SentenceTransformersText
 from ray_atr.models.text import SmallTransformer
 from ray_atr.training.inputs import prepare

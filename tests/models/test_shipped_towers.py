@@ -16,7 +16,8 @@ from ray_atr.common.override import override
 from ray_atr.data.audio import clip_windows
 from ray_atr.models import weights as weight_files
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer
 from ray_atr.models.tower import tower_fingerprint
 from ray_atr.models.vectors import encode_captions

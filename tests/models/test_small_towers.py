@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ray_atr.models.audio import SmallCnn
-from ray_atr.models.retriever import ModelSettings, Retriever, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
 from ray_atr.models.tower import masked_mean, pad_tokens, tower_fingerprint
 from ray_atr.objectives import LearnedSettings

@@ -21,9 +21,10 @@ from ray_atr.common.language_codes import ENGLISH, is_unicode, require_language
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
 from ray_atr.deploy.index.layout import IndexManifest
+from ray_atr.models.audio_input import AudioInput
 from ray_atr.models.fingerprint import fitted_to, is_told_language, model_fingerprint
 from ray_atr.models.late_interaction import ONLY_VECTORS
-from ray_atr.models.retriever import Clip, Retriever
+from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Search(ABC):
         likely = [_with_probability(matches, of_language) for matches in found]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
-    def like(self, clip: Clip, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
+    def like(self, clip: AudioInput, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
         """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first.
 
         >>> index.like(sound, 16_000, top=1)[0].path
@@ -235,7 +236,7 @@ class Search(ABC):
         return self._nearest(self.window(path, start)[None], top)[0]
 
     def tag(
-        self, clip: Clip, sample_rate: int | None, labels: Sequence[str], language: str | None = None
+        self, clip: AudioInput, sample_rate: int | None, labels: Sequence[str], language: str | None = None
     ) -> list[dict[str, Any]]:
         """Labels (texts of one language) by how well they fit a sound, best first: `label`, `score`, `probability`.
 
@@ -259,7 +260,7 @@ class Search(ABC):
         tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in scored]
         return sorted(tags, key=lambda one: -one["score"])
 
-    def _sound_vector(self, clip: Clip, sample_rate: int | None) -> torch.Tensor:
+    def _sound_vector(self, clip: AudioInput, sample_rate: int | None) -> torch.Tensor:
         """The vector [1, r] of a sound. ValueError if no available model encodes sounds; a language pack does not."""
         retriever = self.own_retriever or self.retriever
         is_vector = retriever.audio_tower.front_end.kind == "vector"

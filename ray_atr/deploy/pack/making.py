@@ -41,8 +41,9 @@ from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import Samples, retrieval_samples
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.fingerprint import PACK_FILE
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.onnx_graph import require_onnx, write_graph
-from ray_atr.models.retriever import ModelSettings, Retriever
+from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextSettings, TextTower
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
 from ray_atr.models.words import WithWords, frequent_words, vector_and_words

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ray_atr.common.override import override
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.deploy.pack.space import PairedCaption
-from ray_atr.models.retriever import ModelSettings, Retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever
 from ray_atr.models.text import TEXT_TOWERS
 from ray_atr.models.tower import TextSettings, TextTower, checkpoint_of
 from ray_atr.models.vectors import TextVectors, TextVectorsTower, encode_captions

@@ -29,7 +29,8 @@ from ray_atr.data.feature_cache import LAYOUT, FolderHere, ensure_features, has_
 from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
-from ray_atr.models.retriever import ModelSettings, build_retriever
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.models.vectors import encode_captions
