@@ -38,7 +38,7 @@ def test_a_box_of_a_terminal_without_rules_is_in_our_words_too() -> None:
     box = (
         f"Value error\n {rule}\n  Error parsing source.folder: split: got 'x'; allowed\n  train\n  {rule}\n  {help_}\n"
     )
-    assert _of_box(box) == "split: got 'x'; allowed train"
+    assert _of_box(box, []) == "split: got 'x'; allowed train"
 
 
 def test_values_of_one_setting_have_commas_between_them() -> None:

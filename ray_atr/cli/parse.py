@@ -99,6 +99,7 @@ OURS = re.compile(r"Error parsing [^-\s]\S*: (.*)")
 UNREADABLE = re.compile(r"Error parsing (--\S+): .*?('[^']*').*?helptext: \1 (\S+(?: \.\.\.)?)")
 CHOICE = re.compile(r"invalid choice ('.*?') for argument '(--\S+)'\. Expected one of \((.*?),?\)")
 RULE = re.compile(r"[─-]{9,}")
+COMMANDS = re.compile(r"(?:Available subcommands: |Expected one of \{)((?:\w+, )*\w+)")
 NUMBERS = {"INT": "a whole number", "INT ...": "whole numbers", "PORT": "a whole number"}
 RANGE = re.compile(r"(\d+)(?:\.\.+|-)(\d+)")
 
@@ -117,7 +118,7 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
         with contextlib.redirect_stderr(output), OPTIONS_AND_SETTINGS:
             yield
     except SystemExit:
-        if words := _of_box(output.getvalue()):
+        if words := _of_box(output.getvalue(), arguments):
             output = io.StringIO()
             raise ValueError(words) from None
         raise
@@ -125,7 +126,7 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
         sys.stderr.write(output.getvalue())
 
 
-def _of_box(box: str) -> str:
+def _of_box(box: str, arguments: Sequence[str]) -> str:
     """Our message on a value that tyro refuses in a box of lines; empty for other mistakes, whose boxes are clear."""
     # The box has ASCII dashes in a terminal without line characters.
     text = " ".join(" ".join(line.strip("│╭╮╰╯ ") for line in box.splitlines()).split())
@@ -135,6 +136,10 @@ def _of_box(box: str) -> str:
         return f"{match[2]}: got {match[1]}; allowed one of {match[3].replace(chr(39), '')}"
     if match := UNREADABLE.search(message):
         return f"{match[1]}: got {match[2]}; allowed {NUMBERS.get(match[3], 'a number')}"
+    if (match := COMMANDS.search(message)) and arguments[:1] not in ([name] for name in match[1].split(", ")):
+        is_missing = not arguments or arguments[0].startswith("-")
+        got, hint = ("none", "") if is_missing else (repr(arguments[0]), nearest(arguments[0], match[1].split(", ")))
+        return f"command: got {got}; allowed one of {match[1]}{hint}"
     match = OURS.search(message)
     return match[1].partition(" Argument helptext:")[0] if match else ""
 

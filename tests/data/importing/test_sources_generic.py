@@ -682,6 +682,18 @@ def test_columns_are_chosen_by_name_and_captions_by_language(tmp_path: Path) -> 
     assert entry.captions == {"eng": ("a dog",), "kor": ("개",)}
 
 
+def test_a_json_line_may_leave_out_a_language(tmp_path: Path) -> None:
+    """The column of a language that no line has is named, and so is a misspelt one."""
+    rows = [{"path": "a.wav", "en": "a dog"}, {"path": "sub/b.flac", "de": "ein Hund"}]
+    root = make_folder(tmp_path, "captions.jsonl", rows)
+    entries = entries_of(TableSource(source=str(root), caption_column=("en", "de")))
+    assert [entry.captions for entry in entries] == [{"eng": ("a dog",)}, {"deu": ("ein Hund",)}]
+    with pytest.raises(ValueError, match=r"captions\.jsonl: column fr is missing; it has path, en, de"):
+        entries_of(TableSource(source=str(root), caption_column=("en", "de", "fr")))
+    with pytest.raises(ValueError, match=r"line 1: column dee is missing; it has path, en"):
+        entries_of(TableSource(source=str(root), caption_column=("dee",)))
+
+
 def test_a_file_whose_name_no_table_can_hold_stops_nothing(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "in")
     os.rename(write_tone(root / "c.wav"), os.fsencode(root) + b"/\xe9.wav")

@@ -117,6 +117,8 @@ class TableSource(source.Source):
                 reading.refuse_row(at, str(error))
             else:
                 blank += self.split_column in row and not source.cell_of(row, self.split_column)
+        # Only now is it known of JSON lines, where a line may leave out a language that it has no caption in.
+        require_columns(table, list(columns), [column for _, column in self._columns()])
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
@@ -141,6 +143,8 @@ class TableSource(source.Source):
             raise ValueError(f"{at}: {self.path_column} is blank")
         captions = self._captions(row, at)
         if not captions:
+            if self.caption_column and not any(column in row for _, column in self._columns()):
+                require_columns(at, list(row), [column for _, column in self._columns()])
             blank = [column for _, column in self._columns()] or [
                 name for name in row if USUAL_CAPTIONS.fullmatch(name)
             ]
@@ -175,11 +179,10 @@ class TableSource(source.Source):
             source.cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}"
         )
         if self.caption_column:
-            require_columns(at, list(row), [column for _, column in self._columns()])
             captions: dict[str, list[str]] = {}
             several = len({language or own for language, _ in self._columns()}) > 1
             for language, column in self._columns():
-                cell = source.texts_of(row[column], f"{at}, {column}", blanks=several)
+                cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
                 captions.setdefault(language or own, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
         by_language = source.texts_by_language(row, at)
