@@ -369,7 +369,7 @@ def test_a_run_folder_below_a_file_is_named(home: Path, capsys: pytest.CaptureFi
 
 
 def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    info = {"name": "sweep_noise", "varied": [], "seeds": [0]}
+    info = {"name": "sweep_noise", "varied": [], "seeds": [0], "command": "ray-atr sweep noise --seeds 0"}
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), info)
     before = sorted(path.name for path in run.path.rglob("*"))
     error = error_of("sweep noise", ["--resume", str(run.path), "--train.epochs", "3"], capsys)
@@ -378,7 +378,7 @@ def test_the_run_folder_of_another_experiment_is_refused(home: Path, capsys: pyt
     error = error_of("sweep noise", ["--resume", str(run.path), "--recipe", "quickstart"], capsys)
     assert "--recipe: got 'quickstart'; allowed nothing with --resume" in error
     error = error_of("train", ["--resume", str(run.path)], capsys)
-    assert "a run of sweep_noise, not of train" in error
+    assert "a run of sweep_noise, not of train; it was begun by ray-atr sweep noise --seeds 0" in error
     error = error_of("sweep noise", ["--out", str(run.path)], capsys)
     assert f"a run folder already; continue it with --resume {run.path}" in error
     assert sorted(path.name for path in run.path.rglob("*")) == before

@@ -16,7 +16,7 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.progress import Echo
 from ray_atr.common.redaction import redact_command
 from ray_atr.common.runtime import RayStartError, advising, code_version, differences_of_code, home
-from ray_atr.common.settings import counted, refuse, require_known
+from ray_atr.common.settings import counted, refuse, require_known, shortened
 from ray_atr.common.storage import DamagedFileError, locate
 from ray_atr.data.shards import read_manifest
 from ray_atr.evaluation.report import write_report
@@ -208,7 +208,8 @@ def open_run(place: str, name: str, *, same_code: bool = False) -> RunFolder:
     """The run folder to resume. ValueError if it is of another script, or, with `same_code`, of other code."""
     run = RunFolder.open(place)
     if run.info["name"] != name:
-        raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}")
+        begun = f"; it was begun by {shortened(command)}" if (command := run.info.get("command")) else ""
+        raise ValueError(f"{place}: a run of {run.info['name']}, not of {name}{begun}")
     try:
         problems = run.problems()
     except DamagedFileError:
