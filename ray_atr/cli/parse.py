@@ -136,9 +136,9 @@ def _of_box(box: str, arguments: Sequence[str]) -> str:
         return f"{match[2]}: got {match[1]}; allowed one of {match[3].replace(chr(39), '')}"
     if match := UNREADABLE.search(message):
         return f"{match[1]}: got {match[2]}; allowed {NUMBERS.get(match[3], 'a number')}"
-    if (match := COMMANDS.search(message)) and arguments[:1] not in ([name] for name in match[1].split(", ")):
-        is_missing = not arguments or arguments[0].startswith("-")
-        got, hint = ("none", "") if is_missing else (repr(arguments[0]), nearest(arguments[0], match[1].split(", ")))
+    given = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if (match := COMMANDS.search(message)) and given not in (commands := match[1].split(", ")):
+        got, hint = (repr(given), nearest(given, commands)) if given else ("none", "")
         return f"command: got {got}; allowed one of {match[1]}{hint}"
     match = OURS.search(message)
     return match[1].partition(" Argument helptext:")[0] if match else ""
