@@ -25,7 +25,7 @@ from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
-from ray_atr.sweep.recording import FirstEpoch, SweepListener
+from ray_atr.sweep.recording import FirstEpoch
 from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.space import Point, Space, path_of, point_key
@@ -34,6 +34,7 @@ from ray_atr.sweep.trial_queue import read_earlier
 from ray_atr.training.checks import check_metric
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.languages import with_languages
+from ray_atr.training.listener import SweepListener
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import FINISHED, RunFolder, hashes_of
 

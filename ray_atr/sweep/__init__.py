@@ -10,7 +10,6 @@ from ray_atr.common.settings import by_name
 from ray_atr.sweep.optuna_search import OptunaSearch as OptunaSearch
 from ray_atr.sweep.recording import ConsoleProgress as ConsoleProgress
 from ray_atr.sweep.recording import FirstEpoch as FirstEpoch
-from ray_atr.sweep.recording import SweepListener as SweepListener
 from ray_atr.sweep.run_trials import SweepResult as SweepResult
 from ray_atr.sweep.run_trials import sweep as sweep
 from ray_atr.sweep.schedulers import SCHEDULERS as SCHEDULERS
@@ -20,6 +19,7 @@ from ray_atr.sweep.search import GridSearch as GridSearch
 from ray_atr.sweep.search import RandomSearch as RandomSearch
 from ray_atr.sweep.search import SpaceSearch as SpaceSearch
 from ray_atr.sweep.search import SweepPlan as SweepPlan
+from ray_atr.training.listener import SweepListener as SweepListener
 
 SEARCHES: dict[str, type[SpaceSearch]] = by_name((GridSearch, RandomSearch, OptunaSearch))
 """The searches by their name in --search."""

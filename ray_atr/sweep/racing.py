@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import Echo
 from ray_atr.common.settings import counted
 from ray_atr.sweep.race import FEWEST_CLIPS, run_race
-from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.schedulers import rivals_key
 from ray_atr.sweep.search import SweepPlan
 from ray_atr.sweep.space import Space, point_key
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.listener import SweepListener
 from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RaceEvidence, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"

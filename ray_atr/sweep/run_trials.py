@@ -19,7 +19,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import file_exists
 from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
-from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import RACE, check_scheduler, make_scheduler
 from ray_atr.sweep.search import FixedPoints, SweepPlan
@@ -29,6 +29,7 @@ from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_base_shards, check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, preparation_key, prepare
+from ray_atr.training.listener import SweepListener
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
 from ray_atr.training.refresh_cost import refresh_warnings
 from ray_atr.training.run_folder import (

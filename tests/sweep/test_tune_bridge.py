@@ -14,11 +14,12 @@ from ray import cloudpickle
 from ray_atr.cli.parse import heartbeat
 from ray_atr.common.override import flatten, override
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
-from ray_atr.sweep.recording import CommonFailure, Recording, SweepListener
+from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
 from ray_atr.training.experiment import Experiment
+from ray_atr.training.listener import SweepListener
 from ray_atr.training.ray_train import REMEDY, TrialError, write_error
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder, TrialFolder

@@ -18,7 +18,6 @@ from ray_atr.common.lock import user_name
 from ray_atr.common.override import as_typed
 from ray_atr.common.redaction import redact
 from ray_atr.common.storage import Location, entries_in, fetched, file_exists, locate, read_json, read_text, write_json
-from ray_atr.sweep.recording import SweepListener
 from ray_atr.sweep.tracking.names import in_mlflow, summary_name, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
@@ -35,6 +34,7 @@ from ray_atr.sweep.tracking.store import (
     cut,
     store_of,
 )
+from ray_atr.training.listener import SweepListener
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import (
     FAILED,
