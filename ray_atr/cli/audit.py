@@ -97,8 +97,8 @@ def run_on_audit(command: AuditCommand, console: Console) -> None:
         promise = f"of the audited captions that are kept at most {command.keep:.1%} are wrong, in 95% of such sets"
         print_applied(keep_certified(audit, command.keep, command.out), console, promise)
     elif command.estimate is not None:
-        found = estimate(audit, Path(command.estimate), Path(command.out))
-        line = f"{found.share:.1%} wrong, 95% interval {found.low:.1%} to {found.high:.1%}"
+        estimated = estimate(audit, Path(command.estimate), Path(command.out))
+        line = f"{estimated.share:.1%} wrong, 95% interval {estimated.low:.1%} to {estimated.high:.1%}"
         print_plain(console, [line, f"written to {command.out}"])
 
 

@@ -76,15 +76,15 @@ def _table(pack: Pack) -> Table:
     # A mean over fewer languages compares with nothing.
     has_mean = {metric.language for metric in before}.issuperset(languages)
     for language in (language for language in languages if language not in ("trained", "unseen", "")):
-        own = before if language != MEAN or has_mean else {}
-        cells = [language]
+        baseline = before if language != MEAN or has_mean else {}
+        row = [language]
         for task, name, scale in (
             ("text_to_audio", "recall_at_1", 100.0),
             ("text_to_audio", "recall_at_10", 100.0),
             ("text_to_audio", "mean_rank_variance", 1.0),
             ("embedding", "language_gap", 1.0),
         ):
-            values = (scores.get(Metric(task, language, name)) for scores in (own, after))
-            cells += ["" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}" for value in values]
-        table.add_row(*cells)
+            values = (scores.get(Metric(task, language, name)) for scores in (baseline, after))
+            row += ["" if value is None else f"{scale * value:.{1 if scale > 1 else 2}f}" for value in values]
+        table.add_row(*row)
     return table

@@ -164,16 +164,16 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    own = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    options_here = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
     for word in rest:
         if word.startswith("--"):
-            refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), own, others or {})
+            refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), options_here, others or {})
     return parsed, settings_from(rest)
 
 
-def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> None:
-    """ValueError for an option or setting that no code declares, before slow imports. `own` are the options of the command,
-    `others` maps options of other commands to these commands.
+def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, str]) -> None:
+    """ValueError for an option or setting that no code declares, before slow imports. `options_here` are the command's, `others`
+    maps options of other commands to these commands.
     """
     names, top_level = declared_settings()
     if not top_level or path in top_level:
@@ -183,9 +183,9 @@ def refuse_unknown(path: str, own: Sequence[str], others: Mapping[str, str]) -> 
         return
     if "." in path:
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
-    hint = nearest(path, [*own, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
+    hint = nearest(path, [*options_here, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
     if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
-        allowed = ", ".join("--" + option for option in own).replace("_", "-")
+        allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
         raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 

@@ -74,8 +74,8 @@ def run_plan(
     resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:
-        found = estimate(experiment, plan, home(), locate(_folder_of(name, options)), echo=echo)
-        print(*found.lines(experiment), sep="\n")
+        cost = estimate(experiment, plan, home(), locate(_folder_of(name, options)), echo=echo)
+        print(*cost.lines(experiment), sep="\n")
         return
     last = resumed.info if resumed is not None else {}
     how = replace(
@@ -99,8 +99,8 @@ def planned(
     """The experiment and the plan of a command line, checked; ValueError for a mistake. Nothing is written."""
     if resumed is None:
         start = start_of(options, settings)
-        own, explicit = split_settings(settings, varied)
-        experiment = with_languages(override(start, own))
+        of_run, explicit = split_settings(settings, varied)
+        experiment = with_languages(override(start, of_run))
         fixed = {**set_by_recipe(start, varied), **explicit}
     else:
         if options.config is not None:
@@ -109,8 +109,8 @@ def planned(
         if options.recipe is not None and options.recipe != (was := resumed.info.get("recipe")):
             allowed = f"{was} with --resume" if was else "nothing with --resume"
             raise refuse("--recipe", options.recipe, f"{allowed}: {resumed.path} holds its settings")
-        own, explicit = split_settings(settings, varied_in(resumed))
-        experiment = resumed_experiment(resumed, own)
+        of_run, explicit = split_settings(settings, varied_in(resumed))
+        experiment = resumed_experiment(resumed, of_run)
         fixed = resumed_settings(resumed, explicit)
     plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)

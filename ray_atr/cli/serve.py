@@ -53,9 +53,9 @@ def run(arguments: Sequence[str], program: str) -> None:
         raise refuse("--replicas", command.replicas, "1 without --ray: one process answers")
     if command.replicas < 1:
         raise refuse("--replicas", command.replicas, "at least 1")
-    own = f"[{command.host}]" if ":" in command.host else command.host
-    hosts = (command.name or ("*",)) if token is not None else (own, "localhost", "127.0.0.1", "[::1]")
-    where = f"http://{own}:{command.port}/"
+    host = f"[{command.host}]" if ":" in command.host else command.host
+    hosts = (command.name or ("*",)) if token is not None else (host, "localhost", "127.0.0.1", "[::1]")
+    where = f"http://{host}:{command.port}/"
     try:
         from ray_atr.deploy.serve.app import create_app
         from ray_atr.deploy.serve.connections import server_of

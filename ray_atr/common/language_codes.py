@@ -94,10 +94,10 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
     if language.tag in valid:
         return language.tag
     family = _family(language.code)
-    own = [tag for tag in valid if tag[:3] == language.code]
+    of_language = [tag for tag in valid if tag[:3] == language.code]
     members = [tag for tag in valid if _family(tag[:3]) == family]
     standard = [tag for tag in members if tag[:3] == _STANDARD.get(family)]
-    return next(iter(own or standard or members), None)
+    return next(iter(of_language or standard or members), None)
 
 
 def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
@@ -107,12 +107,12 @@ def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
     valid = [tag for tag in tags if _TAG.fullmatch(tag)]
     codes = {code for tag in valid for code in (tag[:3], _family(tag[:3]))}
     codes |= {one.pt3 for code in codes if (entry := _entry(pt3=code)) for one in entry.individuals()}
-    found: dict[str, str] = {}
+    tag_of_code: dict[str, str] = {}
     for code in sorted(codes):
         language, entry = _by_code(code), _entry(pt3=code)
         if language is not None and (tag := tag_among(code, valid)) is not None:
-            found |= dict.fromkeys(filter(None, (code, language.iso_639_1, entry and entry.pt2b)), tag)
-    return found
+            tag_of_code |= dict.fromkeys(filter(None, (code, language.iso_639_1, entry and entry.pt2b)), tag)
+    return tag_of_code
 
 
 @cache

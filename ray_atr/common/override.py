@@ -130,8 +130,8 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> 
     except ValueError as error:
         # The refusing part has only its own field's name; the user typed the full path.
         refused, separator, after = str(error).partition(":")
-        own = not rest and refused in fields
-        raise ValueError(".".join([*done, refused]) + separator + after if own else str(error)) from None
+        is_field = not rest and refused in fields
+        raise ValueError(".".join([*done, refused]) + separator + after if is_field else str(error)) from None
 
 
 def _elsewhere(tree: Any, name: str, done: list[str]) -> str:

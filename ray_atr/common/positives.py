@@ -21,7 +21,7 @@ def positive_groups(
     """A number for each clip, int64 [n], equal for those that are no negatives of each other by the setting `positives`."""
     keys = [""] * len(clip_ids)
     if positives == "labels":
-        keys = ["|".join(sorted(own)) for own in labels]
+        keys = ["|".join(sorted(labels_of_clip)) for labels_of_clip in labels]
     elif positives == "captions":
         keys = [folded(caption) for caption in captions]
     named = (key or f"clip {clip_id}" for key, clip_id in zip(keys, clip_ids, strict=True))

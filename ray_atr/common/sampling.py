@@ -62,10 +62,12 @@ def weighted(ids: Sequence[str], groups: Integers, weights: NDArray[np.float64],
     """
     chosen = []
     for group, weight in enumerate(weights.tolist()):
-        own = np.flatnonzero(groups == group)
-        times, rest = divmod(round(weight * len(own)), max(len(own), 1))
-        turn = own[permutation([ids[row] for row in own.tolist()], seed, "weights", epoch)[:rest]] if rest else own[:0]
-        chosen += [np.tile(own, times), turn]
+        rows = np.flatnonzero(groups == group)
+        times, rest = divmod(round(weight * len(rows)), max(len(rows), 1))
+        turn = (
+            rows[permutation([ids[row] for row in rows.tolist()], seed, "weights", epoch)[:rest]] if rest else rows[:0]
+        )
+        chosen += [np.tile(rows, times), turn]
     return np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
 
 

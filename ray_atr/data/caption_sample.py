@@ -70,9 +70,9 @@ class CaptionSample:
         rows = np.argsort(clips, kind="stable")[:CLIPS]
         last = EVERY if len(rows) == len(clips) else int(clips[rows[-1]]) | (2**32 - 1)
         captions = captions_of(rows)
-        own = np.repeat(clips[rows], [len(texts) for texts in captions])
+        clip_of_caption = np.repeat(clips[rows], [len(texts) for texts in captions])
         texts = hashes([folded(text) for texts in captions for text in texts], 0, "trained captions")
-        return cls(own | texts >> HALF)._cut(last)
+        return cls(clip_of_caption | texts >> HALF)._cut(last)
 
     def joined(self, other: CaptionSample) -> CaptionSample:
         """The sample of both sets together."""
@@ -80,9 +80,9 @@ class CaptionSample:
 
     def share_in(self, other: CaptionSample) -> float:
         """The share of this set's clips that are in the other with one of their captions or more, as far as the samples tell."""
-        own = self._cut(min(self.last, other.last)).numbers
-        shared = own[np.isin(own, other.numbers)]
-        return len(np.unique(shared >> HALF)) / max(len(np.unique(own >> HALF)), 1)
+        numbers = self._cut(min(self.last, other.last)).numbers
+        shared = numbers[np.isin(numbers, other.numbers)]
+        return len(np.unique(shared >> HALF)) / max(len(np.unique(numbers >> HALF)), 1)
 
     def _cut(self, last: int) -> CaptionSample:
         numbers = np.unique(self.numbers[self.numbers <= last])

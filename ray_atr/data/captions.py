@@ -78,8 +78,8 @@ class TrainingCaptions:
             rows, slots = np.nonzero(~is_true[:, :, column] & self.has_caption[:, :, column])
             owners, theirs = (part[rows, slots, column] for part in self.assigned)
             owners_captions = self.features.captions_in(language, owners)
-            own = self.features.captions_in(language, rows)
-            for row, slot, other, captions, wanted in zip(rows, slots, owners_captions, own, theirs, strict=True):
+            texts = self.features.captions_in(language, rows)
+            for row, slot, other, captions, wanted in zip(rows, slots, owners_captions, texts, theirs, strict=True):
                 is_true[row, slot, column] = folded(other[wanted]) in map(folded, captions)
         return is_true
 

@@ -267,7 +267,7 @@ def _compute(work: Work, use_ray: bool, echo: Echo) -> None:
         counts: list[int] = []
         for entry in entries if work.has_windows and split != work.streamed else ():
             ids = pa.ipc.open_file(pa.memory_map(str(folder / entry["file"]))).read_all()["clip_id"].to_pylist()
-            counts += [len(list(own)) for _, own in groupby(ids)]
+            counts += [len(list(windows)) for _, windows in groupby(ids)]
             entry["num_windows"] = len(ids)
         _write_captions(manifest, split, folder, counts)
     content: dict[str, Any] = {

@@ -100,7 +100,9 @@ class FeatureSet:
 
         def captions_of(rows: np.ndarray) -> list[list[str]]:
             of_languages = (self.captions_in(language, rows) for language in columns)
-            return [[text for texts in own for text in texts if text] for own in zip(*of_languages, strict=True)]
+            return [
+                [text for texts in languages for text in texts if text] for languages in zip(*of_languages, strict=True)
+            ]
 
         return CaptionSample.from_clips(self.clip_ids, captions_of, are_joined=bool(self.parts))
 

@@ -147,9 +147,9 @@ def plan_in_shards(
         number, part = heapq.heappop(dealt)
         of_parts[part].append(by_group[place])
         heapq.heappush(dealt, (number + int(counts[place]), part))
-    own = parts // max(num_workers, 1)
+    share = parts // max(num_workers, 1)
     orders = []
-    for chosen in of_parts[rank * own : (rank + 1) * own]:
+    for chosen in of_parts[rank * share : (rank + 1) * share]:
         mixed_groups = [np.concatenate(chosen[first : first + mixed]) for first in range(0, len(chosen), mixed)]
         order = np.concatenate([samples[np.argsort(turn[samples])] for samples in mixed_groups])
         orders.append(order[: steps * size].reshape(steps, size))

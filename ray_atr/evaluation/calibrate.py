@@ -81,8 +81,8 @@ def cross_fitted(
     num_clips = next(iter(relevance.values())).num_clips
     order = np.random.default_rng(0).permutation(num_clips)
     halves = np.sort(order[: num_clips // 2]), np.sort(order[num_clips // 2 :])
-    for language, own in relevance.items():
-        clips = np.unique(own.clip.numpy())
+    for language, pairs in relevance.items():
+        clips = np.unique(pairs.clip.numpy())
         if len(halves[0]) < 2 or not all(np.isin(half, clips).any() for half in halves):
             few = f"{counted(len(clips), 'clip')} with {language} captions of {counted(num_clips, 'clip')}"
             raise refuse(
@@ -125,9 +125,9 @@ def _of_clips(
     """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
     place = torch.from_numpy(clips)
     parts = {}
-    for language, own in relevance.items():
-        is_chosen = torch.isin(own.clip, place)
+    for language, pairs in relevance.items():
+        is_chosen = torch.isin(pairs.clip, place)
         parts[language] = Relevance(
-            own.text[is_chosen], torch.searchsorted(place, own.clip[is_chosen]), own.num_texts, len(clips)
+            pairs.text[is_chosen], torch.searchsorted(place, pairs.clip[is_chosen]), pairs.num_texts, len(clips)
         )
     return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

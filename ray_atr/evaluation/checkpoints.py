@@ -98,13 +98,13 @@ class Checkpoint:
         except (ValueError, OSError):
             return None
         labels = {label for row in rows for label in row.labels or ()}
-        texts = {text for row in rows for own in row.captions.values() for text in own or ()}
+        texts = {text for row in rows for texts_of in row.captions.values() for text in texts_of or ()}
         captions = {normalise(text).casefold() for text in texts}
         prompts = zip(*sentences.values(), strict=True)
         return labels.intersection(classes) | {
             name
-            for name, own in zip(classes, prompts, strict=True)
-            if any(normalise(prompt).casefold() in captions for prompt in own)
+            for name, of_class in zip(classes, prompts, strict=True)
+            if any(normalise(prompt).casefold() in captions for prompt in of_class)
         }
 
     def training_data(self, manifest: Manifest) -> Manifest | None:
@@ -127,15 +127,17 @@ class Checkpoint:
             return 0.0
 
         def captions_of(some: NDArray[np.int64]) -> list[list[str]]:
-            return [[text for own in rows[row].captions.values() for text in own or () if text] for row in some]
+            return [
+                [text for captions in rows[row].captions.values() for text in captions or () if text] for row in some
+            ]
 
         ids = [row.clip_id for row in rows]
         return CaptionSample.from_clips(ids, captions_of, are_joined=manifest.is_joined).share_in(trained)
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""
-        own = self.training_data(manifest)
-        return own is not None and own.hash == manifest.hash
+        training_set = self.training_data(manifest)
+        return training_set is not None and training_set.hash == manifest.hash
 
 
 def find_checkpoint(path: str | Location, option: str = "checkpoint") -> Checkpoint:

@@ -53,10 +53,10 @@ class EvalSplit:
         for clip in clips:
             if clip not in numbers:
                 raise refuse("clips", clip, f"ids of clips of split {self.split}", nearest(clip, self.clip_ids))
-            own = [row for row in pairs.text[pairs.clip == numbers[clip]].tolist() if everywhere[row]]
-            if not own:
+            texts = [row for row in pairs.text[pairs.clip == numbers[clip]].tolist() if everywhere[row]]
+            if not texts:
                 raise refuse("clips", clip, "clips with a caption in every language")
-            rows.append(min(own))
+            rows.append(min(texts))
         return rows
 
 
@@ -95,7 +95,7 @@ def read_eval_split(
         labels=labels,
         relevance=relevance,
     )
-    classes = sorted({label for own in labels for label in own})
+    classes = sorted({label for labels_of_clip in labels for label in labels_of_clip})
     notes = []
     sentences = wing("workshop.languages.templates").class_sentences(classes, wanted) if len(classes) > 1 else {}
     if len(classes) > 1 and len(sentences) < len(wanted):

@@ -43,9 +43,9 @@ class LocalRetrievalTask(AbsTaskRetrieval):
         relevance = split.captions.relevance
         self.dataset = {}
         for language, sentences in split.captions.sentences.items():
-            own = np.flatnonzero(split.captions.present[language]).tolist()
-            table = pa.table({"id": [f"{language}-{row}" for row in own], "text": [sentences[row] for row in own]})
-            texts, is_own = Dataset(table.cast(TEXTS.arrow_schema)), set(own)
+            rows = np.flatnonzero(split.captions.present[language]).tolist()
+            table = pa.table({"id": [f"{language}-{row}" for row in rows], "text": [sentences[row] for row in rows]})
+            texts, is_own = Dataset(table.cast(TEXTS.arrow_schema)), set(rows)
             relevant: dict[str, dict[str, int]] = {}
             for row, clip in zip(relevance.text.tolist(), relevance.clip.tolist(), strict=True):
                 if row in is_own:
@@ -83,8 +83,8 @@ def local_tasks(eval_split: EvalSplit) -> list[LocalRetrievalTask]:
             eval_langs={code: [language_and_script(code), f"{NO_LANGUAGE}-Zxxx"] for code in eval_split.languages},
             main_score="hit_rate_at_10",
         )
-        own = {"metadata": metadata, "eval_split": eval_split, "clips": clips}
-        tasks.append(type(full_name, (LocalRetrievalTask,), own)())
+        members = {"metadata": metadata, "eval_split": eval_split, "clips": clips}
+        tasks.append(type(full_name, (LocalRetrievalTask,), members)())
     return tasks
 
 

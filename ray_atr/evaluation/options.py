@@ -70,12 +70,12 @@ class EvaluationOptions(SplitOptions):
 
     def ranking_of(self, retriever: Retriever) -> RankingSettings:
         """The ranking of this evaluation for a retriever."""
-        own = retriever.ranking
+        trained = retriever.ranking
         return replace(
-            own,
-            ranking=own.ranking if self.ranking == "own" else self.ranking,
-            plan_epsilon=own.plan_epsilon if self.plan_epsilon is None else self.plan_epsilon,
-            plan_sweeps=own.plan_sweeps if self.plan_sweeps is None else self.plan_sweeps,
+            trained,
+            ranking=trained.ranking if self.ranking == "own" else self.ranking,
+            plan_epsilon=trained.plan_epsilon if self.plan_epsilon is None else self.plan_epsilon,
+            plan_sweeps=trained.plan_sweeps if self.plan_sweeps is None else self.plan_sweeps,
         )
 
 

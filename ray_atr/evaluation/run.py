@@ -232,12 +232,12 @@ def _embed(
     text: dict[str, np.ndarray] = {}
     start = 0
     for language, rows in rows_of.items():
-        own = texts[start : start + len(rows)]
+        vectors = texts[start : start + len(rows)]
         # No copy if the language has every caption: these are the largest arrays.
         if len(rows) < len(captions):
-            own = np.zeros((len(captions), texts.shape[1]), texts.dtype)
-            own[rows] = texts[start : start + len(rows)]
-        text[language] = own
+            vectors = np.zeros((len(captions), texts.shape[1]), texts.dtype)
+            vectors[rows] = texts[start : start + len(rows)]
+        text[language] = vectors
         start += len(rows)
     zero_shot = None
     if prompts:

@@ -66,9 +66,9 @@ def case_tables(
         ids,
     )
     manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
-    own, base_clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
+    first_language, base_clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
     # The first caption of each clip in the base.
-    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(own) or [""])) for clip in base_clips})]
+    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(first_language) or [""])) for clip in base_clips})]
 
 
 def _table(cases: list[Case], captions: dict[str, str]) -> Table:

@@ -84,15 +84,19 @@ def align_captions(
 def ranked_by(similarity: torch.Tensor, captions: AlignedCaptions, language: str) -> Retrieval:
     """The scores of every query, from similarities [P, N] of a language's existing captions with the clips."""
     rows = np.flatnonzero(captions.present[language])
-    own = as_relevance(captions.relevance, len(captions), similarity.shape[1]).of_texts(torch.from_numpy(rows))
-    return score(count_ranks_of_matrix(similarity, own), own, rows)
+    relevance = as_relevance(captions.relevance, len(captions), similarity.shape[1]).of_texts(torch.from_numpy(rows))
+    return score(count_ranks_of_matrix(similarity, relevance), relevance, rows)
 
 
 def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> bool:
     """Whether each of N clips has one label and one caption, and all clips of a label, and no others, have the same caption."""
     class_of: dict[str, tuple[str, ...]] = {}
-    for own, own_labels in zip(captions, labels, strict=True):
-        if len(own) != 1 or len(own_labels) != 1 or class_of.setdefault(own[0], tuple(own_labels)) != tuple(own_labels):
+    for texts, own_labels in zip(captions, labels, strict=True):
+        if (
+            len(texts) != 1
+            or len(own_labels) != 1
+            or class_of.setdefault(texts[0], tuple(own_labels)) != tuple(own_labels)
+        ):
             return False
     return len(class_of) < len(captions) and len(class_of) == len(set(class_of.values()))
 
@@ -115,7 +119,7 @@ def _by_label(
         labels_of[number].update(labels[clip])
         for language, texts in merged.items():
             texts[number] = texts[number] or sentences[language][m]
-    labelled = [number for number, own in enumerate(labels_of) if own]
+    labelled = [number for number, labels in enumerate(labels_of) if labels]
     return _checked(
         {language: [texts[number] for number in labelled] for language, texts in merged.items()},
         relevance_by_label([labels_of[number] for number in labelled], labels),

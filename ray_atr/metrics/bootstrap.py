@@ -190,10 +190,10 @@ def over_clips_and_seeds(
     between = []
     for side, side_drawn in sides:
         if (seeds := len(side)) > 1:
-            own, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
+            within, mean = float(np.nanvar(side_drawn, axis=1).mean()), float(np.nanvar(side_drawn.mean(axis=0)))
             # A side with one run gets the variance over seeds of the other side.
             single = seeds * sum(len(other) == 1 for other, _ in sides)
-            between.append(((1 + single) * max(0.0, variance_over_seeds(side, own, mean)), seeds - 1))
+            between.append(((1 + single) * max(0.0, variance_over_seeds(side, within, mean)), seeds - 1))
     if of_clips + sum(part for part, _ in between) == 0:
         return Bounds(float(difference), float(difference), 1.0 if difference == 0 else 1 / max(len(of_draws), 1))
 
@@ -216,15 +216,15 @@ def over_clips_and_seeds(
     return Bounds(float(difference) - width, float(difference) + width, p_value)
 
 
-def variance_over_seeds(values: np.ndarray, own: float, of_mean: float) -> float:
+def variance_over_seeds(values: np.ndarray, of_values: float, of_mean: float) -> float:
     """The part of the variance of the mean of values [S], S > 1, that is due to seeds; may be below 0 if seeds hardly differ.
 
-    own       the variance over clips of one seed's value, averaged over seeds.
-    of_mean   the variance over clips of the seeds' mean. `own` minus it is the interaction of seeds and clips, which is
-              subtracted because the variance of the values includes it.
+    of_values   the variance over clips of one seed's value, averaged over seeds.
+    of_mean     the variance over clips of the seeds' mean. `of_values` minus it is the interaction of seeds and clips, which is
+                subtracted because the variance of the values includes it.
     """
     seeds = len(values)
-    return float(values.var(ddof=1)) / seeds - max(0.0, own - of_mean) / (seeds - 1)
+    return float(values.var(ddof=1)) / seeds - max(0.0, of_values - of_mean) / (seeds - 1)
 
 
 def warning_of_seeds(seeds: int) -> str:

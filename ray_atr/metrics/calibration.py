@@ -123,13 +123,13 @@ class Calibration:
         try:
             by_language = TypeAdapter(dict[str, LanguageCalibration]).validate_python(content["by_language"])
             clips = TypeAdapter(int | None).validate_python(content.get("clips"))
-            found = cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
+            calibration = cls(by_language, dict(content["fitted_on"]), _levels(content.get("levels")), clips)
         except (KeyError, TypeError, AttributeError, ValueError):
             raise refuse("calibration", str(file), "what evaluate --calibrate writes") from None
-        if model and found.fitted_on.get("model", model) != model:
-            own = "one of this retriever: it was fitted on the scores of another; make it with evaluate --calibrate"
-            raise refuse("calibration", str(file), own)
-        return found
+        if model and calibration.fitted_on.get("model", model) != model:
+            allowed = "one of this retriever: it was fitted on the scores of another; make it with evaluate --calibrate"
+            raise refuse("calibration", str(file), allowed)
+        return calibration
 
     def write(self, folder: str | Location) -> None:
         """Write `calibration.json` with its digest into a retriever's folder; the file appears complete."""
@@ -157,13 +157,13 @@ class Calibration:
 
         `vector` [r] is the text's own, which gives it the level of the texts near to it; None: the mean level.
         """
-        own = self.for_language(language)
-        best = np.asarray(scores, np.float64)[: own.nothing_of]
+        calibration = self.for_language(language)
+        best = np.asarray(scores, np.float64)[: calibration.nothing_of]
         level = 0.0
         if self.levels is not None:
             text = np.zeros(self.levels.vectors.shape[1]) if vector is None else np.asarray(vector)
-            level = self.levels.expected(text[None])[COUNTS.index(own.nothing_of), 0]
-        return not len(best) or bool(best.mean() - level < own.nothing_below)
+            level = self.levels.expected(text[None])[COUNTS.index(calibration.nothing_of), 0]
+        return not len(best) or bool(best.mean() - level < calibration.nothing_below)
 
     def probability(self, scores: ArrayLike, language: str | None = None) -> Floats:
         """Probability in [0, 1] that a text of this language and a clip match at these scores, of the scores' shape."""
@@ -216,9 +216,9 @@ def fit_calibration(
     parts = {code: _split(code, matrix, relevance[code], random) for code, matrix in matrices.items()}
     answers = {code: best_answers(matrix, relevance[code]) for code, matrix in matrices.items()}
     matching, others = (np.concatenate([part[side] for part in parts.values()]) for side in (0, 1))
-    best, is_right = (np.concatenate([own[side] for own in answers.values()]) for side in (0, 1))
+    best, is_right = (np.concatenate([pair[side] for pair in answers.values()]) for side in (0, 1))
     shares = {code: relevance[code].text.numel() / matrix.size for code, matrix in matrices.items()}
-    texts = {code: own.num_texts for code, own in relevance.items()}
+    texts = {code: pairs.num_texts for code, pairs in relevance.items()}
     own_vectors = {code: None if vectors is None else np.asarray(vectors[code]) for code in matrices}
     languages = {
         code: LanguageScores(matrix, relevance[code].matrix, own_vectors[code]) for code, matrix in matrices.items()

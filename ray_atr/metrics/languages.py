@@ -103,14 +103,14 @@ def retrieve_languages(
     result = {}
     for language, rows in _present_rows(text, present).items():
         captions = as_matrix(f"text[{language!r}]", text[language], clips.shape[1])
-        own = as_relevance(relevant, len(captions), len(clips)).of_texts(rows)
+        pairs = as_relevance(relevant, len(captions), len(clips)).of_texts(rows)
         chosen = captions if len(rows) == len(captions) else captions[rows.to(captions.device)]
         if ranking == "plan":
             result[language] = retrieve_by_plan(
-                clips, chosen, own, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=metric, text_number=rows.numpy()
+                clips, chosen, pairs, epsilon=plan.epsilon, sweeps=plan.sweeps, metric=metric, text_number=rows.numpy()
             )
         else:
-            result[language] = retrieve(clips, chosen, own, metric=by, device=device, text_number=rows.numpy())
+            result[language] = retrieve(clips, chosen, pairs, metric=by, device=device, text_number=rows.numpy())
     return result
 
 
@@ -171,11 +171,11 @@ def embedding_metrics(
     rows = _present_rows(text, present)
     captions = {language: as_matrix(f"text[{language!r}]", text[language], clips.shape[1]) for language in rows}
     result: dict[Metric, float] = {}
-    for language, own in rows.items():
-        clip = as_relevance(relevant, len(captions[language]), len(clips)).of_texts(own).clip.unique()
-        gap = _mean_unit(clips, clip) - _mean_unit(captions[language], own)
+    for language, texts in rows.items():
+        clip = as_relevance(relevant, len(captions[language]), len(clips)).of_texts(texts).clip.unique()
+        gap = _mean_unit(clips, clip) - _mean_unit(captions[language], texts)
         result[Metric("embedding", language, "modality_gap")] = float(gap.norm())
-        both = own[torch.isin(own, rows[ENGLISH])] if ENGLISH in rows else own[:0]
+        both = texts[torch.isin(texts, rows[ENGLISH])] if ENGLISH in rows else texts[:0]
         if len(both):
             gap = _mean_unit(captions[ENGLISH], both) - _mean_unit(captions[language], both)
             result[Metric("embedding", language, "language_gap")] = float(gap.norm())

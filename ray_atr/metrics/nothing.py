@@ -63,9 +63,9 @@ class Levels:
 
 def evidence(scores: NDArray[np.floating], match: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Evidence]:
     """(the texts of scores [M, N] with both matching and other clips, their evidence)."""
-    own = np.flatnonzero(match.any(axis=1) & ~match.all(axis=1))
-    others = np.where(match, -np.inf, scores)[own]
-    return own, Evidence(means_of_best(scores[own]), means_of_best(others))
+    answerable = np.flatnonzero(match.any(axis=1) & ~match.all(axis=1))
+    others = np.where(match, -np.inf, scores)[answerable]
+    return answerable, Evidence(means_of_best(scores[answerable]), means_of_best(others))
 
 
 def means_of_best(scores: NDArray[np.floating]) -> Floats:
@@ -106,8 +106,8 @@ def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0) -> Levels | 
     for of_language in scores.values():
         if of_language.vectors is None:
             return None
-        own, best = evidence(of_language.scores, of_language.match)
-        vectors.append(_unit(of_language.vectors[own]))
+        answerable, best = evidence(of_language.scores, of_language.match)
+        vectors.append(_unit(of_language.vectors[answerable]))
         levels.append((best.present + best.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
     chosen = np.arange(len(rows))
@@ -132,9 +132,9 @@ def fit_rules(
     halves = order[::2], order[1::2]
     deviations: dict[str, list[Floats]] = {code: [] for code in scores}
     for fitted, held_out in (halves, halves[::-1]):
-        own = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()}, seed)
+        levels_of_others = fit_levels({code: part.of_clips(fitted) for code, part in scores.items()}, seed)
         for code, part in scores.items():
-            present = _excess(part.of_clips(held_out), own).present
+            present = _excess(part.of_clips(held_out), levels_of_others).present
             if present.shape[1]:
                 deviations[code].append(present - present.mean(axis=1, keepdims=True))
     excess = {code: _excess(part, levels) for code, part in scores.items()}
@@ -144,8 +144,8 @@ def fit_rules(
 
 
 def _excess(scores: LanguageScores, levels: Levels | None) -> Evidence:
-    own, best = evidence(scores.scores, scores.match)
-    expected = 0.0 if levels is None or scores.vectors is None else levels.expected(scores.vectors[own])
+    answerable, best = evidence(scores.scores, scores.match)
+    expected = 0.0 if levels is None or scores.vectors is None else levels.expected(scores.vectors[answerable])
     return Evidence(best.present - expected, best.absent - expected)
 
 

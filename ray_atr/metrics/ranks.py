@@ -204,10 +204,10 @@ class _Counter:
         """`above` and `near` [P]: the block's candidates that score above a pair by more than the margin, and within it."""
         num_candidates = block.shape[1]
         candidate = self.candidate[pairs]
-        own = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
-        is_alone = near == own  # nothing but the relevant candidate itself is within the margin
+        is_candidate = ((candidate >= first_candidate) & (candidate < first_candidate + num_candidates)).long()
+        is_alone = near == is_candidate  # nothing but the relevant candidate itself is within the margin
         self.greater[pairs] += above
-        self.tied[pairs] += own * is_alone
+        self.tied[pairs] += is_candidate * is_alone
         open_pairs = pairs[~is_alone]
         for part in open_pairs.split(BLOCK_SIDE_CPU) if len(open_pairs) else ():
             self._count_exactly(block, exact, self.query[part] - first_query, part)

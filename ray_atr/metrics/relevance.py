@@ -45,8 +45,10 @@ class Relevance:
 
     def of_texts(self, rows: torch.Tensor) -> Relevance:
         """The relevance of some of the texts, `rows` [R] ascending, which get numbers from 0."""
-        own = torch.isin(self.text, rows)
-        return Relevance(torch.searchsorted(rows, self.text[own]), self.clip[own], len(rows), self.num_clips)
+        is_chosen = torch.isin(self.text, rows)
+        return Relevance(
+            torch.searchsorted(rows, self.text[is_chosen]), self.clip[is_chosen], len(rows), self.num_clips
+        )
 
     @property
     def matrix(self) -> NDArray[np.bool_]:

@@ -69,8 +69,8 @@ def classify(
     if len(labels) != len(audio):
         raise refuse("labels", len(labels), f"{len(audio)}, one a clip")
     names = set(classes)
-    for clip, own in enumerate(labels):
-        for label in {own} if isinstance(own, str) else own:
+    for clip, labels_of_clip in enumerate(labels):
+        for label in {labels_of_clip} if isinstance(labels_of_clip, str) else labels_of_clip:
             if label not in names:
                 raise refuse(f"labels[{clip}]", label, f"one of the {len(classes)} classes", nearest(label, classes))
     relevance = relevance_by_label(classes, labels)

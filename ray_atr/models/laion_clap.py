@@ -80,8 +80,8 @@ def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: I
     with torch.random.fork_rng():
         model = model_class(config).eval()
     # Constants, which files of some versions of transformers lack.
-    own = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
-    tensors = own | renamed(weights.read_checkpoint(file, path))
+    buffers = {name: value for name, value in model.state_dict().items() if name.endswith(("position_ids", "type_ids"))}
+    tensors = buffers | renamed(weights.read_checkpoint(file, path))
     weights.load_weights(model, tensors, source=str(file), skip=NOT_NEEDED, allowed=allowed, path=path)
     return model
 

@@ -24,7 +24,7 @@ def require_onnx(option: str) -> None:
 
 def write_graph(graph: nn.Module, example: tuple[Tensor, ...], file: Path, axes: dict[str, dict[int, str]]) -> None:
     """Write a graph with its weights to one file; the named axes are dynamic."""
-    dynamic = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes.values())
+    dynamic = tuple(dict.fromkeys(axes_of_one, torch.export.Dim.DYNAMIC) for axes_of_one in axes.values())
     with errors_alone("torch.onnx", "onnxscript", "onnx_ir"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(

@@ -150,12 +150,12 @@ def read_feature_extractor(checkpoint: str | os.PathLike[str], path: str) -> Any
         return AutoFeatureExtractor.from_pretrained(checkpoint, trust_remote_code=False)
 
 
-def encoder_class(config: PreTrainedConfig, path: str, own: Mapping[str, Any], allowed: str) -> Any:
-    """The class of an encoder with this configuration: one of `own` by its type, or the library's."""
+def encoder_class(config: PreTrainedConfig, path: str, classes: Mapping[str, Any], allowed: str) -> Any:
+    """The class of an encoder with this configuration: one of `classes` by its type, or the library's."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-    if config.model_type in own:
-        return own[config.model_type]
+    if config.model_type in classes:
+        return classes[config.model_type]
     if type(config) in MODEL_MAPPING and not getattr(config, "is_encoder_decoder", False):
         return MODEL_MAPPING[type(config)]
     raise refuse(path, config.model_type, allowed)

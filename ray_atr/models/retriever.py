@@ -92,8 +92,8 @@ class Retriever(nn.Module):
             raise refuse(
                 "model.embedding_width", D, f"{audio_tower.width}, the audio tower's width, without a projection"
             )
-        own = "none" if settings.audio_projection == "none" else settings.projection
-        self.audio_projection = _projection(audio_tower.width, D, own)
+        audio_kind = "none" if settings.audio_projection == "none" else settings.projection
+        self.audio_projection = _projection(audio_tower.width, D, audio_kind)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
         self.learned = LearnedParameters(_with_temperature(learned or LearnedSettings(), settings), D)
         learns_windows = settings.windows == "attention" and settings.training_windows > 1

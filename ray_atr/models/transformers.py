@@ -369,9 +369,9 @@ def read_plain_words(tokenizer: PreTrainedTokenizerBase) -> None:
         normalizers.Replace(Regex(r"\s+"), " "),
         normalizers.Strip(),
     ]
-    plain, own = normalizers.Sequence(steps), backend.normalizer
-    if own is None or _steps(own)[: len(steps)] != _steps(plain):
-        backend.normalizer = normalizers.Sequence([*steps, *([own] if own else [])])
+    plain, given = normalizers.Sequence(steps), backend.normalizer
+    if given is None or _steps(given)[: len(steps)] != _steps(plain):
+        backend.normalizer = normalizers.Sequence([*steps, *([given] if given else [])])
 
 
 def _steps(normalizer: Any) -> list[Any]:
@@ -389,8 +389,8 @@ def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str,
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder
 
     allowed = "an encoder, like bert, xlm-roberta or m2m_100"
-    own = {"m2m_100": M2M100Encoder, "clap_text_model": ClapTextModel}
-    model_class = pretrained.encoder_class(config, TEXT_CHECKPOINT, own, allowed)
+    classes = {"m2m_100": M2M100Encoder, "clap_text_model": ClapTextModel}
+    model_class = pretrained.encoder_class(config, TEXT_CHECKPOINT, classes, allowed)
     takes_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     if pooling == "pooler" and not takes_pooler:
         raise refuse("model.text.pooling", pooling, f"mean or cls; {config.model_type} has no pooler")

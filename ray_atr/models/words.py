@@ -93,7 +93,7 @@ class WithWords(TextTower):
 
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         encoded = self.encoder.tokenise(texts, languages)
-        return [own + self._words(text) for own, text in zip(encoded, texts, strict=True)]
+        return [token_ids + self._words(text) for token_ids, text in zip(encoded, texts, strict=True)]
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         is_read = token_mask & (token_ids >= 0)

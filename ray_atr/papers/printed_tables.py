@@ -79,13 +79,13 @@ def printed_tables(paper: str) -> tuple[PaperTable, ...]:
     with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         names, *lines = csv.reader(line for line in file if not line.startswith("#"))
     for line in lines:
-        cells = dict(zip(names, line, strict=True))
-        rows = tables.setdefault(tuple(cells.get(name, "") for name in OF_TABLE), {})
-        numbers = rows.setdefault((cells["objective"], cells.get("setting", "")), {})
+        row = dict(zip(names, line, strict=True))
+        rows = tables.setdefault(tuple(row.get(name, "") for name in OF_TABLE), {})
+        numbers = rows.setdefault((row["objective"], row.get("setting", "")), {})
         for name in names:
-            if "/" in name and cells[name]:
-                printed, *losses = map(Decimal, cells[name].split("-"))
-                numbers[Metric.parse(name.format(cells.get("language")))] = printed - sum(losses)
+            if "/" in name and row[name]:
+                printed, *losses = map(Decimal, row[name].split("-"))
+                numbers[Metric.parse(name.format(row.get("language")))] = printed - sum(losses)
     return tuple(
         PaperTable(
             paper=PAPERS[paper],
@@ -127,9 +127,9 @@ def _beside(paper: PaperTable, metrics: Mapping[Metric, float]) -> Table | None:
     columns = [metric for metric in printed if metric in metrics and (metric.language == MEAN or not by_mean)]
     if not columns:
         return None
-    own = [measure(column.name).show(metrics[column]) for column in columns]
+    cells = [measure(column.name).show(metrics[column]) for column in columns]
     # A gain is a difference of two systems, to which one evaluation cannot be compared.
-    rows = [] if paper.is_gain else [[Cell("this evaluation", is_number=False), *map(Cell, own)]]
+    rows = [] if paper.is_gain else [[Cell("this evaluation", is_number=False), *map(Cell, cells)]]
     for row in paper.rows:
         settings = [f"{path.rsplit('.', 1)[-1]} {written(value)}" for path, value in row.settings.items()]
         label = f"{row.objective} ({', '.join(['paper', *settings])})"

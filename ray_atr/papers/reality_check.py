@@ -225,13 +225,13 @@ def _differing(run: RunFolder, first: RunFolder) -> str:
     hashes, expected_hashes = (set(hashes_of(one.info).values()) for one in (run, first))
     if hashes and expected_hashes and hashes.isdisjoint(expected_hashes):
         return "on another version of the data set"
-    own, expected = run.settings, first.settings
+    settings, expected = run.settings, first.settings
     paths = [
         path
-        for path in dict.fromkeys((*expected, *own))
-        if own.get(path) != expected.get(path) and not path.startswith(NOT_DECIDING)
+        for path in dict.fromkeys((*expected, *settings))
+        if settings.get(path) != expected.get(path) and not path.startswith(NOT_DECIDING)
     ]
-    named = [f"{path} {as_typed(own.get(path))}, not {as_typed(expected.get(path))}" for path in paths[:NAMED]]
+    named = [f"{path} {as_typed(settings.get(path))}, not {as_typed(expected.get(path))}" for path in paths[:NAMED]]
     more = [f"{len(paths) - NAMED} more"] if len(paths) > NAMED else []
     return "; ".join((*named, *more))
 
@@ -319,7 +319,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
         for row, (name, label) in zip(panels, DETECTOR.items(), strict=True):
             row[0].set_ylabel(label)
             for axes, noise in zip(row, noises, strict=True):
-                curves = {method: values[name] for (method, *own), values in detecting.items() if tuple(own) == noise}
+                curves = {method: values[name] for (method, *rest), values in detecting.items() if tuple(rest) == noise}
                 for method, curve in curves.items():
                     # Of ten colours those that come again are dashed.
                     repeats, colour = divmod(list(METHODS).index(method), 10)

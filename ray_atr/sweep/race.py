@@ -111,8 +111,8 @@ def _difference(values: NDArray[np.float64]) -> tuple[float, float, float]:
     of_clips = float(over_seeds.var(ddof=1)) / num_clips
     if num_seeds == 1:
         return float(over_seeds.mean()), of_clips, 0.0
-    own = float(values.var(axis=1, ddof=1).mean()) / num_clips
-    of_seeds = num_seeds * variance_over_seeds(values.mean(axis=1), own, of_clips)
+    within = float(values.var(axis=1, ddof=1).mean()) / num_clips
+    of_seeds = num_seeds * variance_over_seeds(values.mean(axis=1), within, of_clips)
     return float(over_seeds.mean()), of_clips, of_seeds
 
 

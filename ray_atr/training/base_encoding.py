@@ -169,9 +169,11 @@ def _open_source(experiment: Experiment, prepared: Prepared) -> BaseSource:
         captions, groups = [[texts[k] for texts in batch.texts] for k in range(len(languages))], batch.groups
     else:
         features = open_features(prepared.features_of(experiment, knowledge.source), data.train_split)
-        captions = [[(own or [""])[0] for own in features.captions_in(language)] for language in languages]
+        captions = [[(texts or [""])[0] for texts in features.captions_in(language)] for language in languages]
         groups = positive_groups(data.positives, features.clip_ids, captions[0], features.labels)
     if knowledge.captions is not None:
         new = read_caption_file(Path(knowledge.captions))
-        captions[0] = [new.get(clip_id, own) for clip_id, own in zip(features.clip_ids, captions[0], strict=True)]
+        captions[0] = [
+            new.get(clip_id, caption) for clip_id, caption in zip(features.clip_ids, captions[0], strict=True)
+        ]
     return BaseSource(features, languages, captions, groups)

@@ -310,9 +310,9 @@ def _seal(file: IO[bytes]) -> None:
 def _check(path: Path) -> None:
     """DamagedFileError if the archive's digest is not that of its bytes, ValueError if it has none."""
     with mapped(path) as content:
-        own = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
-        is_sealed = own > 0 and content[own - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
-        is_intact = is_sealed and content[own:] == _comment(digest_of(content[:own]))
+        end = len(content) - _COMMENT_BYTES - _LENGTH_BYTES
+        is_sealed = end > 0 and content[end - (_END_BYTES - _LENGTH_BYTES) :][:4] == _END
+        is_intact = is_sealed and content[end:] == _comment(digest_of(content[:end]))
     if is_sealed and not is_intact:
         raise DamagedFileError(path, "delete it to train from the start, or restore it from a copy")
     if not is_sealed:

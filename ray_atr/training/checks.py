@@ -245,11 +245,11 @@ def check_wrong_share(experiment: Experiment) -> None:
     source, digest, split = _training_split(experiment)
     if digest and audit.facts.get("data_hash") == digest and audit.facts.get("split", split) == split:
         return
-    audited, own = audit.facts.get("caption_digests", {}), _digests_of(source, digest, split)
-    others = [language for language in trained if audited.get(language) != own.get(language)]
+    audited, digests = audit.facts.get("caption_digests", {}), _digests_of(source, digest, split)
+    others = [language for language in trained if audited.get(language) != digests.get(language)]
     if others:
-        what = f"an audit of other captions ({', '.join(others)}) than those of {data.source}, split {split}"
-        raise refuse(path, what, f"an audit of the captions that are trained{number}")
+        got = f"an audit of other captions ({', '.join(others)}) than those of {data.source}, split {split}"
+        raise refuse(path, got, f"an audit of the captions that are trained{number}")
 
 
 def check_sharding(experiment: Experiment) -> None:

@@ -55,7 +55,7 @@ def out_of_batch_influence(
             return 0.0
         raw = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
     pairs = zip(leaves, raw, strict=True)
-    gradients = [(torch.zeros_like(leaf) if own is None else own).double() for leaf, own in pairs]
+    gradients = [(torch.zeros_like(leaf) if gradient is None else gradient).double() for leaf, gradient in pairs]
     if isinstance(retrieved, Queued):
         counts = slice(None) if in_batch is None else ~in_batch
         return float(torch.stack([gradient[counts].square().sum() for gradient in gradients]).sum().sqrt())
@@ -74,9 +74,9 @@ def _with_leaves(retrieved: Any, leaves: list[Tensor], granularity: str) -> Any:
 
     if isinstance(retrieved, Queued):
         return leafed(retrieved, ("queue_audio", "queue_text"))
-    if not isinstance(retrieved, Retrieved) or (own := getattr(retrieved, granularity)) is None:
+    if not isinstance(retrieved, Retrieved) or (vectors := getattr(retrieved, granularity)) is None:
         return retrieved
-    by_audio, by_text = (leafed(side, ("audio", "text")) for side in (own.by_audio, own.by_text))
+    by_audio, by_text = (leafed(side, ("audio", "text")) for side in (vectors.by_audio, vectors.by_text))
     return dataclasses.replace(retrieved, **{granularity: Granularity(by_audio, by_text)})
 
 

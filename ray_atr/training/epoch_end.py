@@ -174,7 +174,7 @@ class DriftProbe:
             ("drift_text", entries.text[0], snapshot.text[0], has_text),
         ):
             current, is_query = encoded[has], np.isin(mine[has], self.rows)
-            queries = torch.cat([torch.from_numpy(own) for own in group.gather_objects(current[is_query])])
+            queries = torch.cat([torch.from_numpy(clips) for clips in group.gather_objects(current[is_query])])
             stored = _rows(stale, positions[has] - snapshot.rows.start)
             own_part = drift.drift_of_part(queries, torch.from_numpy(current), stored)
             measured[name] = drift.drift_of_parts(group.gather_objects(own_part))
@@ -274,7 +274,9 @@ class _LogProbabilities:
         """The gradient of log p with respect to all trained weights, as one vector on the CPU."""
         parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(parts, self.parameters, strict=True)
-        return torch.cat([(torch.zeros_like(own) if part is None else part).flatten().cpu() for part, own in pairs])
+        return torch.cat(
+            [(torch.zeros_like(parameter) if part is None else part).flatten().cpu() for part, parameter in pairs]
+        )
 
 
 def _embedded(retriever: Retriever, texts: TextBatcher, batch: Batch) -> tuple[Tensor, Tensor]:

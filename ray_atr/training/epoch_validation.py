@@ -99,8 +99,8 @@ class EpochValidation:
         weights = state.unvalidated_weights
         if self.is_beside:
             with self.clock("validation"):
-                own = Validated({}) if self.validator is None else self.validator.measured()
-                measured = self.group.gather_objects(own)[0]
+                validated = Validated({}) if self.validator is None else self.validator.measured()
+                measured = self.group.gather_objects(validated)[0]
         else:
             # The run was resumed without a validator.
             with self._holding(weights):
@@ -151,12 +151,12 @@ class EpochValidation:
             yield
             return
         self.state.before_update()
-        own = copied(self.state.retriever.trained_state())
+        trained = copied(self.state.retriever.trained_state())
         self.state.retriever.load_trained_state(weights)
         try:
             yield
         finally:
-            self.state.retriever.load_trained_state(own)
+            self.state.retriever.load_trained_state(trained)
 
 
 def validate(

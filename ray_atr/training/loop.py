@@ -237,8 +237,10 @@ def final_report(progress: Progress, data: TrainingData, folder: Path, sync: Che
         keep = partial(keep_scores, folder) if group.is_first else None
         measured = evaluate_split(best, texts, features, experiment, group, has_other_rankings=True, keep=keep)
         for part in features.parts if len(features.parts) > 1 else ():
-            own = evaluate_split(best, texts, open_features(prepared.features, split, part), experiment, group)
-            measured |= {of_part(metric, part): value for metric, value in own.items()}
+            measured_part = evaluate_split(
+                best, texts, open_features(prepared.features, split, part), experiment, group
+            )
+            measured |= {of_part(metric, part): value for metric, value in measured_part.items()}
         if sync is not None and (folder / TEST_SCORES).is_file():
             sync.share(TEST_SCORES.split("/")[0], is_first=group.is_first)
     epochs = len(progress.history)

@@ -134,8 +134,8 @@ def first_cause(failures: Mapping[int, Exception]) -> str:
         ranks = " and ".join(map(str, died))
         return f"worker{'s' * (len(died) > 1)} {ranks} died: {next(iter(died.values()))}"
     messages = [_one_line(error) for _, error in sorted(failures.items())]
-    own = [words for words in messages if not OF_LOST_PEERS.search(words)]
-    return own[0] if own else f"a worker was lost, and Ray does not say how; another one said {messages[0]}"
+    causes = [words for words in messages if not OF_LOST_PEERS.search(words)]
+    return causes[0] if causes else f"a worker was lost, and Ray does not say how; another one said {messages[0]}"
 
 
 def how_process_ended(error: Exception) -> str | None:
@@ -238,9 +238,9 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     from ray_atr.training.knowledge_base import actor
 
     # The trial's name is for people; the hash of its folder distinguishes runs with equal trial names.
-    own = f"{folder.parent.name}-{cache_key(str(folder))}"
+    run_name = f"{folder.parent.name}-{cache_key(str(folder))}"
     # With an object store each worker has its own folder: the first worker's name is used.
-    name = str(group.gather_objects(own)[0])
+    name = str(group.gather_objects(run_name)[0])
     experiment = encode.experiment
     settings, scaling = knowledge.snapshot_settings(experiment.seed), experiment.scaling
     labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)

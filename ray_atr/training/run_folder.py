@@ -319,10 +319,10 @@ class RunFolder:
             return flatten(resolved(override(experiment or self.experiment, overrides)))
         except ValueError:
             replaced = tuple(f"{path}." for path in overrides)
-            kept = {path: value for path, value in self.settings.items() if not path.startswith(replaced)}
+            unchanged = {path: value for path, value in self.settings.items() if not path.startswith(replaced)}
             preset = PRESETS.get(str(overrides.get("objective")))
             parts = {} if preset is None else {f"objective.{path}": value for path, value in flatten(preset).items()}
-            return kept | parts | dict(overrides)
+            return unchanged | parts | dict(overrides)
 
     def experiment_of(self, trial: TrialFolder) -> Experiment:
         """A trial's experiment: the run's, with the trial's overrides."""
@@ -374,12 +374,12 @@ class RunFolder:
 
     def problems(self) -> list[str]:
         """The damaged files of the run and of its trials, and how each is damaged."""
-        own = [storage.missing_digest(self.path / name) for name in ("experiment.json", "sweep.json")]
-        if all(own):
+        problems = [storage.missing_digest(self.path / name) for name in ("experiment.json", "sweep.json")]
+        if all(problems):
             # Another program wrote the folder.
-            own = []
+            problems = []
         trials = (TrialFolder(folder).problem() for folder in storage.entries_in(self.path / "trials"))
-        return [problem for problem in (*own, *trials) if problem is not None]
+        return [problem for problem in (*problems, *trials) if problem is not None]
 
     def add_trial(self, overrides: Mapping[str, Any]) -> TrialFolder:
         """The folder of a trial; its `trial.json` is written if it does not exist."""

@@ -58,8 +58,8 @@ def embed_captions(
     once, row_of = distinct([(sentences[row], language) for row in rows])
     share = np.array_split(np.arange(len(once)), group.size)[group.rank]
     with texts.retriever.equal_calls():
-        own = texts.embed([once[place] for place in share])
-    embedded = group.gather_rows(own)
+        own_texts = texts.embed([once[place] for place in share])
+    embedded = group.gather_rows(own_texts)
     matrix = torch.zeros(len(captions), width, device=embedded.device)
     matrix[torch.from_numpy(rows).to(matrix.device)] = embedded[torch.from_numpy(row_of).to(matrix.device)]
     return matrix

@@ -144,11 +144,11 @@ def export(
 def plain(retriever: Retriever) -> Retriever:
     """A copy in evaluation mode with the low-rank updates merged into the weights, for formats without them."""
     retriever = copy.deepcopy(retriever).eval()
-    for tower, own in (
+    for tower, tower_settings in (
         (retriever.audio_tower, retriever.settings.audio),
         (retriever.text_tower, retriever.settings.text),
     ):
-        if own.adapt.lora_rank:
+        if tower_settings.adapt.lora_rank:
             _merge_updates(tower)
     return retriever.requires_grad_(False)
 
@@ -223,10 +223,10 @@ def _name(folder: Location) -> str:
     return folder.name
 
 
-def _asked(found: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
+def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
     """The first clips of a split, cut to a window, and their captions in every language."""
-    manifest = read_manifest(data_folder(options.data, found, print))
-    split = options.split or own_split(manifest, found)
+    manifest = read_manifest(data_folder(options.data, checkpoint, print))
+    split = options.split or own_split(manifest, checkpoint)
     asked = read_eval_split(manifest, split, options.languages)
     waveforms = list(itertools.islice(_waveforms(manifest, split, retriever), options.most_clips))
     clip_of_text = asked.captions.relevance.first_clip.numpy()

@@ -201,15 +201,15 @@ def _quantise(file: Path, small: Path) -> None:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    own = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
+    options = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
     # Silences its advice in the root logger.
     with errors_alone(""):
-        quantize_dynamic(file, small, per_channel=True, **own)
+        quantize_dynamic(file, small, per_channel=True, **options)
 
 
 def _tokenizer_of(tower: TextTower) -> Any:
-    own = getattr(tower, "tokenizer", None)
-    return getattr(own, "backend_tokenizer", own)
+    tokenizer = getattr(tower, "tokenizer", None)
+    return getattr(tokenizer, "backend_tokenizer", tokenizer)
 
 
 def _tokenising(tower: TextTower) -> dict[str, Any]:

@@ -302,9 +302,9 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
 
     # No more than these are looked for, as each may have to be read.
     needed = math.ceil(LEAST_SHARED * len(earlier))
-    known = len(list(itertools.islice(filter(is_known, archive.sounds()), needed)))
-    if known < needed:
-        allowed = f"{place} at its new place: this one has {known} of its {counted(len(earlier), 'sound')}"
+    same_sounds = len(list(itertools.islice(filter(is_known, archive.sounds()), needed)))
+    if same_sounds < needed:
+        allowed = f"{place} at its new place: this one has {same_sounds} of its {counted(len(earlier), 'sound')}"
         raise refuse(
             "--audio", archive.place, f"{allowed}; make an index of another archive with `ray-atr index build`"
         )
@@ -351,9 +351,9 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     earlier = {}
     for row in files.to_pylist():
         if not row["error"]:
-            own = slice(row["first"], row["first"] + row["count"])
-            times = tuple(starts[own].tolist()), tuple(ends[own].tolist())
-            earlier[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[own])
+            rows_of_sound = slice(row["first"], row["first"] + row["count"])
+            times = tuple(starts[rows_of_sound].tolist()), tuple(ends[rows_of_sound].tolist())
+            earlier[row["path"]] = EncodedSound(_sound(row), row["digest"], *times, rows[rows_of_sound])
     return files, earlier
 
 
@@ -375,10 +375,12 @@ def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
         raise ValueError(f"nothing to index: of {counted(len(sounds), 'sound')} none can be encoded")
     counts = np.array([len(one.starts) for one in sounds], np.int64)
     first = np.cumsum(counts) - counts
-    own = list(zip(sounds, first.tolist(), counts.tolist(), strict=True))
+    counted_sounds = list(zip(sounds, first.tolist(), counts.tolist(), strict=True))
     files = pa.concat_tables(
         pa.Table.from_pylist([_row(one, first=place, count=n) for one, place, n in some], schema=layout.FILE_SCHEMA)
-        for some in (own[start : start + ROWS_TOGETHER] for start in range(0, len(own), ROWS_TOGETHER))
+        for some in (
+            counted_sounds[start : start + ROWS_TOGETHER] for start in range(0, len(counted_sounds), ROWS_TOGETHER)
+        )
     )
     times = (
         np.array([time for one in sounds for time in getattr(one, name)], np.float64) for name in ("starts", "ends")

@@ -87,10 +87,10 @@ class CoarseRows:
         order = np.lexsort((positions, -scores), axis=-1)[:, :k]
         scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
         for number in torch.nonzero(rest).flatten().tolist():
-            own = torch.nonzero(rough[number] >= least[number]).flatten().numpy()
-            exact = inner_products(self.rows, queries[number : number + 1], own[None])[0]
-            order = np.lexsort((own, -exact))[:k]
-            scores[number], positions[number] = exact[order], own[order]
+            likely = torch.nonzero(rough[number] >= least[number]).flatten().numpy()
+            exact = inner_products(self.rows, queries[number : number + 1], likely[None])[0]
+            order = np.lexsort((likely, -exact))[:k]
+            scores[number], positions[number] = exact[order], likely[order]
         return scores, positions
 
     def _rough(self, codes: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +106,9 @@ class CoarseRows:
             end = min(start + BLOCK, N)
             products = torch._int_mm(codes, self.codes[start:end].T)
             torch.mul(products, self.scales[start:end], out=rough[:, start:end])
-            own = slice(start // GROUP, math.ceil(end / GROUP))
-            groups = rough[:, start : own.stop * GROUP].unflatten(1, (-1, GROUP))
-            torch.amax(groups, dim=2, out=maxima[:, own])
+            columns = slice(start // GROUP, math.ceil(end / GROUP))
+            groups = rough[:, start : columns.stop * GROUP].unflatten(1, (-1, GROUP))
+            torch.amax(groups, dim=2, out=maxima[:, columns])
         return rough, maxima
 
 

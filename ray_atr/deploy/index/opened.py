@@ -127,11 +127,11 @@ class Index(Search):
         sound = None if row is None else self._files.slice(row, 1).to_pylist()[0]
         if sound is None or not sound["count"]:
             raise refuse("path", path, "a sound of the index")
-        own = self._windows.slice(sound["first"], sound["count"])
-        last = float(layout.numbers_of(own["end"])[-1])
+        windows = self._windows.slice(sound["first"], sound["count"])
+        last = float(layout.numbers_of(windows["end"])[-1])
         if not 0 <= start <= last:
             raise refuse("start", start, f"a second of the sound, 0 to {last:g}")
-        number = sound["first"] + int(np.searchsorted(layout.numbers_of(own["start"]), start, side="right")) - 1
+        number = sound["first"] + int(np.searchsorted(layout.numbers_of(windows["start"]), start, side="right")) - 1
         return self.rows[number].astype(np.float32)
 
     def has(self, path: str) -> bool:

@@ -100,17 +100,17 @@ class Search(ABC):
         if not self._has_pack:
             return None
         try:
-            own = Retriever.from_pretrained(str(saved_retriever(self.manifest.checkpoint, "--checkpoint")))
+            retriever = Retriever.from_pretrained(str(saved_retriever(self.manifest.checkpoint, "--checkpoint")))
         except (ValueError, OSError):
             return None
-        if model_fingerprint(own) != self.manifest.model:
+        if model_fingerprint(retriever) != self.manifest.model:
             return None
-        return own.eval().to(self.retriever.device)
+        return retriever.eval().to(self.retriever.device)
 
     def _text_retriever(self, code: str | None) -> Retriever:
         """The retriever that encodes texts of a language."""
-        own = self.own_retriever if code == ENGLISH else None
-        return own if own is not None and ENGLISH in (own.languages or (ENGLISH,)) else self.retriever
+        retriever = self.own_retriever if code == ENGLISH else None
+        return retriever if retriever is not None and ENGLISH in (retriever.languages or (ENGLISH,)) else self.retriever
 
     def _calibration_for(self, code: str | None) -> Calibration | None:
         """The calibration of the retriever that encodes texts of a language, if it has one."""
@@ -205,16 +205,16 @@ class Search(ABC):
         if calibration is None and or_nothing:
             raise refuse("or_nothing", or_nothing, made)
         queries = self._encode(texts, code).numpy()
-        found = self._nearest(queries, max(top, COUNTED) if or_nothing else top)
+        matches_of_queries = self._nearest(queries, max(top, COUNTED) if or_nothing else top)
         if calibration is None:
-            return found
+            return matches_of_queries
         calibrated = calibrated_language(calibration, code)
         if or_nothing:
-            for place, row in enumerate(found):
+            for place, row in enumerate(matches_of_queries):
                 is_nothing = calibration.says_nothing(best_of_sounds(row), calibrated, queries[place])
-                found[place] = [] if is_nothing else row[:top]
+                matches_of_queries[place] = [] if is_nothing else row[:top]
         of_language = calibration.for_language(calibrated)
-        likely = [_with_probability(matches, of_language) for matches in found]
+        likely = [_with_probability(matches, of_language) for matches in matches_of_queries]
         return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
 
     def like(self, clip: AudioInput, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
@@ -291,12 +291,12 @@ class Search(ABC):
 
     def _nearest(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         """`matches`, where a cosine that 16 bits took beyond 1 is 1. `matches` keeps it, as parts are merged by their scores."""
-        found = self.matches(queries, top)
+        matches_of_queries = self.matches(queries, top)
         if self.manifest.distance != "cosine":
-            return found
+            return matches_of_queries
         return [
             [one if abs(one.score) <= 1 else replace(one, score=math.copysign(1.0, one.score)) for one in row]
-            for row in found
+            for row in matches_of_queries
         ]
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:

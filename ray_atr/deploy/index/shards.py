@@ -51,8 +51,8 @@ class ShardedIndex(Search):
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         each = self._ask_all(lambda shard: shard.matches(queries, top))
-        of_queries = (chain.from_iterable(own) for own in zip(*each, strict=True))
-        return [sorted(own, key=lambda one: (-one.score, one.path, one.start))[:top] for own in of_queries]
+        of_queries = (chain.from_iterable(matches) for matches in zip(*each, strict=True))
+        return [sorted(matches, key=lambda one: (-one.score, one.path, one.start))[:top] for matches in of_queries]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
         return self._shard_of(path).window(path, start)

@@ -99,20 +99,20 @@ def nearest_rows(
         return coarse().nearest(queries, k)
     wanted = min(k + SPARE if is_exact else max(k, RANKED_AGAIN), len(rows))
     if many:
-        found = exact_top_k(torch.from_numpy(queries), torch.from_numpy(rows), wanted, block=BLOCK)[1].numpy()
+        positions = exact_top_k(torch.from_numpy(queries), torch.from_numpy(rows), wanted, block=BLOCK)[1].numpy()
     else:
         with faiss_for_search():
-            _, found = index.search(np.ascontiguousarray(queries, np.float32), wanted)
-    scores = exact_scores(rows, queries, found, distance)
+            _, positions = index.search(np.ascontiguousarray(queries, np.float32), wanted)
+    scores = exact_scores(rows, queries, positions, distance)
     # For equal scores the earlier row comes first.
-    order = np.lexsort((found, -scores), axis=-1)
-    scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
+    order = np.lexsort((positions, -scores), axis=-1)
+    scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
     if is_exact and wanted < len(rows):
         # FAISS and torch keep any of the equal rows of which not all are wanted.
         for number in np.flatnonzero(scores[:, k - 1] == scores[:, -1]):
             best = _best_of_all(rows, queries[number : number + 1], k, distance)
-            scores[number, :k], found[number, :k] = best
-    return scores[:, :k], found[:, :k]
+            scores[number, :k], positions[number, :k] = best
+    return scores[:, :k], positions[:, :k]
 
 
 def _best_of_all(
@@ -131,9 +131,11 @@ def exact_scores(
     """Scores [M, k] of the rows at positions [M, k]; -inf where the position is -1."""
     scores = np.empty(positions.shape, np.float32)
     for first in range(0, len(queries), TOGETHER):
-        some, own = queries[first : first + TOGETHER], np.maximum(positions[first : first + TOGETHER], 0)
+        some, candidates = queries[first : first + TOGETHER], np.maximum(positions[first : first + TOGETHER], 0)
         if distance == "cosine":
-            scores[first : first + TOGETHER] = inner_products(rows, some, own)
+            scores[first : first + TOGETHER] = inner_products(rows, some, candidates)
         else:
-            scores[first : first + TOGETHER] = -np.linalg.norm(some[:, None] - rows[own].astype(np.float32), axis=-1)
+            scores[first : first + TOGETHER] = -np.linalg.norm(
+                some[:, None] - rows[candidates].astype(np.float32), axis=-1
+            )
     return np.where(positions < 0, np.float32(-np.inf), scores)

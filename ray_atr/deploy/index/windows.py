@@ -219,5 +219,5 @@ def encode_archive(
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")
     encoder = partial(SoundEncoder, checkpoint, archive.place, encoding.batch_size)
-    for _, found in run_jobs(jobs, encoder, ray=each):
-        yield from found
+    for _, encoded in run_jobs(jobs, encoder, ray=each):
+        yield from encoded

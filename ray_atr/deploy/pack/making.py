@@ -143,9 +143,9 @@ def make_pack(
 def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of the text encoder, and those of the training and the evaluation."""
     of_text = {path: value for path, value in settings.items() if path.startswith("model.text.")}
-    own = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
+    fixed = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
     for path in settings:
-        if path in own:
+        if path in fixed:
             raise refuse(f"--{path}", settings[path], "nothing: a pack sets it itself")
         if method == "both" and not path.startswith(("model.text.", "evaluation.")):
             raise refuse(f"--{path}", settings[path], "nothing: method both is solved, not trained")
@@ -154,11 +154,11 @@ def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str,
 
 def _check(space: ForeignSpace, method: str, split: str) -> None:
     """ValueError if the pairs lack a split or the vectors that the method needs."""
-    there = {pair.split or "train" for pair in space.pairs}
+    splits = {pair.split or "train" for pair in space.pairs}
     for name in ("train", "val", split):
-        if name not in there:
+        if name not in splits:
             allowed = f"clips in train, val and {split}, by a column split or drawn from more clips"
-            raise refuse("--captions", f"splits {', '.join(sorted(there))}", allowed)
+            raise refuse("--captions", f"splits {', '.join(sorted(splits))}", allowed)
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)
@@ -177,7 +177,7 @@ def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vect
     if method != "m2m":
         return space.audio, text, pairs
     assert space.text is not None
-    rows, seen, own = list[int](), set[str](), list[PairedCaption]()
+    rows, seen, of_space = list[int](), set[str](), list[PairedCaption]()
     for given, pair in zip(space.pairs, pairs, strict=True):
         if not _is_own_text(given) or pair.caption in seen:
             continue
@@ -185,9 +185,9 @@ def training_rows(space: ForeignSpace, text: Vectors, method: str) -> tuple[Vect
         place, name = len(space.audio) + len(rows), f"text-{len(rows):08d}"
         assert given.text_row is not None
         rows.append(given.text_row)
-        own.append(replace(pair, audio_row=place, clip_id=name))
+        of_space.append(replace(pair, audio_row=place, clip_id=name))
     others = [pair for pair in pairs if pair.split != "train"]
-    return np.concatenate([space.audio, space.text[rows]]), text, [*others, *own]
+    return np.concatenate([space.audio, space.text[rows]]), text, [*others, *of_space]
 
 
 def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[PairedCaption]) -> Manifest:
@@ -206,13 +206,13 @@ def _write_data(folder: Path, audio: Vectors, text: Vectors, pairs: Sequence[Pai
 
 
 def _experiment(manifest: Manifest, options: PackOptions, settings: Mapping[str, str]) -> Experiment:
-    own: dict[str, Any] = {
+    changes: dict[str, Any] = {
         **METHODS[options.method],
         "data.source": manifest.folder,
         "model.embedding_width": clip_width(manifest.folder),
         "seed": options.seed,
     }
-    experiment = override(Experiment(), own)
+    experiment = override(Experiment(), changes)
     if "train.batch_size" not in settings:
         smaller = min(experiment.train.batch_size, manifest.num_rows_of("train"))
         experiment = replace(experiment, train=replace(experiment.train, batch_size=smaller))
@@ -331,8 +331,8 @@ def _write_projection(retriever: Retriever, folder: Path) -> int:
     wanted = retriever.embed_sentences(vectors)
     write_graph(graph, tuple(example.values()), file, {name: {0: "texts"} for name in example})
     twice = {name: torch.cat([rows, rows]).numpy() for name, rows in example.items()}
-    (found,) = onnxruntime.InferenceSession(file).run(None, twice)
-    difference = float(np.abs(found - torch.cat([wanted, wanted]).numpy()).max())
+    (mapped,) = onnxruntime.InferenceSession(file).run(None, twice)
+    difference = float(np.abs(mapped - torch.cat([wanted, wanted]).numpy()).max())
     if not difference <= LARGEST_DIFFERENCE:
         raise refuse(PROJECTION_FILE, f"a difference of {difference:.2g}", f"at most {LARGEST_DIFFERENCE:g}")
     return file.stat().st_size

@@ -46,21 +46,23 @@ def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[s
         if len(vectors) != len(pairs):
             raise refuse("--text", f"{len(vectors)} vectors", f"{len(pairs)}, one for each row of the table")
         return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
-    own, tower = _tower(place, settings or {})
+    tower_settings, tower = _tower(place, settings or {})
     captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
     vector_of = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
-    return TextSide(own, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
+    return TextSide(tower_settings, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
 
 
 def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
     """The vectors with one vector per caption text, since batches change the last digits. ValueError if they differ by more."""
     first: dict[tuple[str, str], int] = {}
-    places = np.array([first.setdefault((pair.caption, pair.language), row) for row, pair in enumerate(pairs)])
-    same = np.isclose(vectors, vectors[places], rtol=1e-3, atol=1e-3).all(axis=1)
+    first_row = np.array([first.setdefault((pair.caption, pair.language), row) for row, pair in enumerate(pairs)])
+    same = np.isclose(vectors, vectors[first_row], rtol=1e-3, atol=1e-3).all(axis=1)
     if len(bad := np.flatnonzero(~same)):
         row = int(bad[0])
-        raise refuse(f"--text, row {row}", "another vector", f"that of row {places[row]}, which has the same caption")
-    return vectors[places]
+        raise refuse(
+            f"--text, row {row}", "another vector", f"that of row {first_row[row]}, which has the same caption"
+        )
+    return vectors[first_row]
 
 
 def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextTower]:
@@ -73,7 +75,7 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
                 "--text", place, f"{names}, a saved retriever, or a file of vectors", nearest(name, TEXT_TOWERS)
             )
         retriever = Retriever.from_pretrained(str(saved_retriever(place, "--text")))
-        own, tower = retriever.settings.text, retriever.text_tower
+        chosen_tower, tower = retriever.settings.text, retriever.text_tower
         if isinstance(tower, WithWords):
             tower = tower.encoder
         if isinstance(tower, TextVectorsTower):
@@ -81,8 +83,10 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
     else:
         given = {"model.text.checkpoint": checkpoint} if checkpoint else {}
         chosen = {path.removeprefix("model."): value for path, value in {**given, **settings}.items()}
-        own = override(ModelSettings(), {"text": name, **chosen}).text
-        if not checkpoint_of(own):
+        chosen_tower = override(ModelSettings(), {"text": name, **chosen}).text
+        if not checkpoint_of(chosen_tower):
             raise refuse("--text", place, f"weights that were trained: {name}:FOLDER")
-        tower = own.build()
-    return replace(own, adapt=replace(own.adapt, is_frozen=True, lora_rank=0)), tower.eval().requires_grad_(False)
+        tower = chosen_tower.build()
+    return replace(
+        chosen_tower, adapt=replace(chosen_tower.adapt, is_frozen=True, lora_rank=0)
+    ), tower.eval().requires_grad_(False)

@@ -249,8 +249,8 @@ async def _answered(handler: Handler, request: Request) -> Response:
         return _error(400, "body: the client went away")
 
 
-def _matches(found: Sequence[Match], warning: str = "") -> Response:
-    return JSONResponse({"matches": [dataclasses.asdict(one) for one in found], **_warned(warning)}, headers=HEADERS)
+def _matches(matches: Sequence[Match], warning: str = "") -> Response:
+    return JSONResponse({"matches": [dataclasses.asdict(one) for one in matches], **_warned(warning)}, headers=HEADERS)
 
 
 def _warned(warning: str) -> dict[str, str]:

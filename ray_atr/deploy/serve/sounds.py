@@ -57,10 +57,10 @@ def asked_part(asked: str | None, size: int) -> tuple[int, int] | None:
     >>> asked_part("bytes=2-", 10), asked_part("bytes=-3", 10), asked_part("bytes=0-1,4-5", 10)
     ((2, 9), (7, 9), None)
     """
-    found = re.fullmatch(r"bytes\s*=\s*([0-9]*)\s*-\s*([0-9]*)", (asked or "").strip(), re.IGNORECASE)
-    if found is None or not any(found.groups()):
+    asked_range = re.fullmatch(r"bytes\s*=\s*([0-9]*)\s*-\s*([0-9]*)", (asked or "").strip(), re.IGNORECASE)
+    if asked_range is None or not any(asked_range.groups()):
         return None
-    first, last = (int(part) if part else None for part in found.groups())
+    first, last = (int(part) if part else None for part in asked_range.groups())
     if first is None:
         first, last = max(0, size - (last or 0)), size - 1
     elif last is not None and last < first:

@@ -186,7 +186,7 @@ def compose_page(
         facts=facts,
         metrics={name: spread.mean for name, spread in spreads.items()},
         intervals=intervals,
-        warnings=[*warnings, *_learnt_nothing({name: own.mean for name, own in spreads.items()}, len(runs))],
+        warnings=[*warnings, *_learnt_nothing({name: spread.mean for name, spread in spreads.items()}, len(runs))],
         spreads=spreads if len(runs) > 1 else {},
         comparison=comparison,
         compared=compared,
@@ -216,8 +216,8 @@ def _not_both_trained(
     """A note about languages that one of the two was not trained on, and over which the comparison's means are then."""
     without = {
         name: alone
-        for name, own in zip(names, trained, strict=True)
-        if (alone := [language for language in languages if lacks(own, language)])
+        for name, learned in zip(names, trained, strict=True)
+        if (alone := [language for language in languages if lacks(learned, language)])
     }
     if not without:
         return []
@@ -231,8 +231,8 @@ def _of_one_alone(names: tuple[str, str], both: tuple[Samples, Samples], titles:
     """A note about tasks that are not compared, because one of the two lacks them."""
     before, after = map(tasks_of, both)
     notes = []
-    for name, own, other in zip(names, (before, after), (after, before), strict=True):
-        if alone := [task_title(task, titles) for task in own if task not in other]:
+    for name, tasks, other in zip(names, (before, after), (after, before), strict=True):
+        if alone := [task_title(task, titles) for task in tasks if task not in other]:
             notes.append(f"Not compared, as {name} alone has it: {'; '.join(alone)}.")
     return notes
 
@@ -280,8 +280,8 @@ def _pictures(shown: _Shown, seed: int) -> dict[str, Figure]:
     pictures: dict[str, Figure] = {}
     few = chosen[:MAP_CLIPS]
     if len(few) > 1:
-        own = {language: _rows(text[language], few) for language in text}
-        pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), own, seed=seed)
+        few_texts = {language: _rows(text[language], few) for language in text}
+        pictures["Embedding map"] = embedding_map(_rows(clips, clip_of_caption[few]), few_texts, seed=seed)
     language = _shown_language(text)
     few = chosen[: max(HEAT_MAP_CAPTIONS, num_named)]
     if len(few):
@@ -320,7 +320,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
     queries = []
     for place, m in enumerate(chosen[: max(PLAYED_QUERIES, num_named)].tolist()):
         language = list(text)[place % len(text)]
-        own = np.searchsorted(retrievals[language].text_to_audio.query, m)
+        query = np.searchsorted(retrievals[language].text_to_audio.query, m)
         scores, index = scores_of.of(language, np.array([m])).topk(min(PLAYED_CLIPS, len(ids)), dim=1)
         relevant = set(pairs.clip[pairs.text == m].tolist())
         retrieved = [
@@ -328,7 +328,7 @@ def _queries(shown: _Shown, listen: Callable[[int], bytes | None]) -> list[Query
             for clip, score in zip(index[0].tolist(), scores[0].tolist(), strict=True)
             for code in [language if (language, clip) in first_of else usual]
         ]
-        rank = float(retrievals[language].text_to_audio.first_rank[own]) + 1
+        rank = float(retrievals[language].text_to_audio.first_rank[query]) + 1
         queries.append(Query(captions.sentences[language][m], language, retrieved, rank, scores_of.kind))
     return queries
 
@@ -349,11 +349,11 @@ class CaptionScores:
 
     def of(self, language: str, rows: np.ndarray) -> torch.Tensor:
         """Scores [R, N], on the CPU, of captions `rows` that the language has."""
-        places = np.searchsorted(np.flatnonzero(self.captions.present[language]), rows)
+        rows_present = np.searchsorted(np.flatnonzero(self.captions.present[language]), rows)
         if self.embedded.similarity is not None:
-            return _rows(self.embedded.similarity[language], places)
+            return _rows(self.embedded.similarity[language], rows_present)
         if self.kind == "log of the plan":
-            return self._plan(language)[torch.from_numpy(places)]
+            return self._plan(language)[torch.from_numpy(rows_present)]
         texts = _rows(self.embedded.text[language], rows)
         if self.metric is None:
             return functional.normalize(texts.float(), dim=1) @ self._clips.T

@@ -71,7 +71,9 @@ def comparison_tables(
     cells = {metric: _difference(metric, difference) for metric, difference in comparison.items()}
     labels = GROUPS | {TRAINED: "languages both trained on", UNSEEN: "languages not both trained on"}
     for language in {metric.language for metric in map(Metric.parse, comparison)} - {*MEANS, ""}:
-        if without := [name for name, own in zip((first, second), trained, strict=True) if lacks(own, language)]:
+        if without := [
+            name for name, learned in zip((first, second), trained, strict=True) if lacks(learned, language)
+        ]:
             labels[language] = f"{language} (no captions in training of {' and '.join(dict.fromkeys(without))})"
     shared = trained_by_both(*trained)
     differences = _by_task(cells, lambda task: f"Difference, {_lower(task_title(task, titles))}", shared, labels)

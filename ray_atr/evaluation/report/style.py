@@ -35,13 +35,13 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     A colour comes twice only when all have been used, and then with another marker.
     """
     result: dict[str, dict[str, Any]] = {}
-    own = {COLOURS[name] for name in names if name in COLOURS}
+    reserved = {COLOURS[name] for name in names if name in COLOURS}
     for name in names:
         objective = name.split(" ")[0]
         colour, marker = COLOURS.get(objective), MARKERS.get(objective, "o")
         used = [look["color"] for look in result.values()]
         if colour is None or colour in used:
-            spare = [shade for shade in SPARE_COLOURS if shade not in used and shade not in own]
+            spare = [shade for shade in SPARE_COLOURS if shade not in used and shade not in reserved]
             colour = spare[0] if spare else SPARE_COLOURS[len(used) % len(SPARE_COLOURS)]
             marker = SPARE_MARKERS[len(used) % len(SPARE_MARKERS)]
             if (colour, marker) in [(look["color"], look["marker"]) for look in result.values()]:

@@ -78,12 +78,12 @@ def language_groups(runs: Runs) -> list[str]:
     """The groups of languages that a report shows, the trained ones first; of a group that no trial measured as a whole, each of
     its languages.
     """
-    found: list[str] = []
+    groups: list[str] = []
     for group, languages in ((TRAINED, runs.trained), (UNSEEN, runs.others)):
         column = Metric(next(iter(ARROWS)), group, "recall_at_1")
         is_divided = column in runs.finished and runs.finished[column].isna().all()
-        found += languages if is_divided else [group] * bool(languages)
-    return found or [MEAN]
+        groups += languages if is_divided else [group] * bool(languages)
+    return groups or [MEAN]
 
 
 def of_whom(language: str, runs: Runs) -> str:
@@ -217,8 +217,8 @@ def paired_table(runs: Runs) -> Table | None:
     """
     if runs.measured_on != [TEST]:
         return None
-    own = [OBJECTIVE, *(path for path in runs.varied if path not in (OBJECTIVE, NOISE))]
-    points = _points(runs, own)
+    varied = [OBJECTIVE, *(path for path in runs.varied if path not in (OBJECTIVE, NOISE))]
+    points = _points(runs, varied)
     names = list(dict.fromkeys(name for name, _ in points))
     objectives = [objective for objective, *_ in names]
     baseline = BASELINE if BASELINE in objectives or not names else objectives[0]
@@ -235,8 +235,8 @@ def paired_table(runs: Runs) -> Table | None:
         if not seeds:
             return None
         num_seeds.add(len(seeds))
-        found = compare_runs([before[seed] for seed in seeds], [after[seed] for seed in seeds])
-        return _row([written(noise)] * has_noise + list(name), found)
+        difference = compare_runs([before[seed] for seed in seeds], [after[seed] for seed in seeds])
+        return _row([written(noise)] * has_noise + list(name), difference)
 
     blocks = [
         [row for name in names if name != reference and (row := compared(name, noise)) is not None]
@@ -261,22 +261,24 @@ def paired_table(runs: Runs) -> Table | None:
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=note,
-        columns=[*map(short_name, [NOISE] * has_noise + own), *ARROWS.values()],
+        columns=[*map(short_name, [NOISE] * has_noise + varied), *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )
 
 
-def _points(runs: Runs, own: Sequence[str]) -> dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]]:
-    """The scores of each point by seed, by its values of `own` and its noise, in reading order; only of points whose finished
+def _points(
+    runs: Runs, varied: Sequence[str]
+) -> dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]]:
+    """The scores of each point by seed, by its values of `varied` and its noise, in reading order; only of points whose finished
     trials all have scores.
     """
-    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [*own, NOISE, SEED])
+    finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [*varied, NOISE, SEED])
     folders = dict(zip(runs.names, runs.folders, strict=True))
     of_points: dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]] = {}
     for row in row_dicts(finished):
         stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
         scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
-        of_points.setdefault((tuple(written(row[path]) for path in own), float(row[NOISE])), {})[row[SEED]] = scores
+        of_points.setdefault((tuple(written(row[path]) for path in varied), float(row[NOISE])), {})[row[SEED]] = scores
     return {point: scores for point, scores in of_points.items() if all(scores.values())}
 
 

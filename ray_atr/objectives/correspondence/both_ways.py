@@ -119,17 +119,17 @@ class BothWays:
             return np.column_stack([(self.audio[clips] - centre) @ precision, np.ones(len(clips))])
 
         words = around(ridge.predicted(self.captions))
-        own = words.copy()
-        own[right] = around(left_out)
+        expected = words.copy()
+        expected[right] = around(left_out)
         near = of_clips(self.clip[fitted])
         sampled = slice(None, None, -(-len(fitted) // ROWS))
         deviation = float((near[sampled] @ words[competing].T).std()) or 1.0
         rows = np.arange(len(near[sampled]))
         tau = deviation * likeliest(
-            near[sampled] / deviation, own[fitted[sampled]], rows, words[competing], log_prior, share
+            near[sampled] / deviation, expected[fitted[sampled]], rows, words[competing], log_prior, share
         )
         totals, _ = competition(near / tau, words[competing], log_prior, self.captions[competing])
-        log_ratio = np.einsum("md,md->m", near / tau, own[fitted]) - totals
+        log_ratio = np.einsum("md,md->m", near / tau, expected[fitted]) - totals
         return of_clips(held_out) / tau, words, clean_of(log_ratio, share)
 
 
@@ -140,7 +140,7 @@ def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generato
     return rows[differs], others[differs]
 
 
-def left_out_p_values(predicted: Floats, own: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
-    """The p-values of the captions `own` [m, W] of the rows [m], against the mispairs `others` (`mispairs`)."""
-    mispaired = np.einsum("mw,mw->m", predicted[others[0]], own[others[1]])
-    return p_values(np.einsum("mw,mw->m", predicted[row], own), mispaired)
+def left_out_p_values(predicted: Floats, captions: Floats, row: Integers, others: tuple[Integers, Integers]) -> Floats:
+    """The p-values of the `captions` [m, W] of the rows [m], against the mispairs `others` (`mispairs`)."""
+    mispaired = np.einsum("mw,mw->m", predicted[others[0]], captions[others[1]])
+    return p_values(np.einsum("mw,mw->m", predicted[row], captions), mispaired)

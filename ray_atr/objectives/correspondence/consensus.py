@@ -63,10 +63,10 @@ class _ConsensusEstimator(MixtureEstimator):
         """Similarity of the clip and all its captions [n]. The caption's similarity to the others is recorded in `own`."""
         if "text" not in self.tables:
             self.table("text", 0.0, comparison.v.shape[1])
-        text, own = self.tables["text"], comparison.v.float()
-        text[index] = own
+        text, text_of_batch = self.tables["text"], comparison.v.float()
+        text[index] = text_of_batch
         total = text[index.rows].flatten(1, 2).sum(dim=1)
-        others = total - own
-        agreement = (functional.normalize(others, dim=1) * own).sum(dim=1)
+        others = total - text_of_batch
+        agreement = (functional.normalize(others, dim=1) * text_of_batch).sum(dim=1)
         self.own[index] = torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan)
         return (functional.normalize(total, dim=1) * comparison.u.float()).sum(dim=1)

@@ -99,9 +99,9 @@ class Fold:
         """
         place = random.integers(0, len(self.clips), count)
         caption = random.choice(self.captions if captions is None else captions, count)
-        own = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
+        true_pairs = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
         clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
-        differs = np.array([pair not in own for pair in zip(clips, keys, strict=True)], dtype=bool)
+        differs = np.array([pair not in true_pairs for pair in zip(clips, keys, strict=True)], dtype=bool)
         return place[differs], caption[differs]
 
 
@@ -160,8 +160,8 @@ def cross_fit(
         clips, captions = zip(*(fold_scorer.vectors(held_out) for fold_scorer in scorers), strict=True)
         in_order = np.empty((len(text), captions[0].shape[1]))
         in_order[np.concatenate(rows_of)] = np.concatenate(captions)
-        own = np.flatnonzero(np.isin(pairs.clip, held_out))
-        yield Fold(held_out, own, np.stack(clips), in_order, language)
+        captions_of_fold = np.flatnonzero(np.isin(pairs.clip, held_out))
+        yield Fold(held_out, captions_of_fold, np.stack(clips), in_order, language)
         progress(number, folds)
 
 

@@ -118,10 +118,10 @@ class LeaveOneOutEstimator(SmallLossEstimator):
             ):
                 tables[name][index] = torch.from_numpy(values).to(tables[name].dtype)
             tables["log_total"][:, 0, k] = torch.from_numpy(fit.log_total).float()
-            own = slice(fit.predicted.shape[1])
-            tables["predicted"][:, 0, k, own] = torch.from_numpy(fit.predicted).float()
+            numbers = slice(fit.predicted.shape[1])
+            tables["predicted"][:, 0, k, numbers] = torch.from_numpy(fit.predicted).float()
             wanted = torch.zeros(len(of_k), width)
-            wanted[:, own] = torch.from_numpy(fit.wanted).float()
+            wanted[:, numbers] = torch.from_numpy(fit.wanted).float()
             tables["wanted"][index] = wanted
         return {**tables, "found_share": found_shares, "random_share": random_shares}
 
@@ -150,9 +150,9 @@ class LeaveOneOutEstimator(SmallLossEstimator):
         partners = doubt[:, None] * self.predicted_share(index).to(clean.dtype)
         caption, language = self.tables["caption"][index], index.languages
         same = (caption[:, None] == caption) & (language[:, None] == language)
-        own = (partners * same).sum(dim=1) + clean
+        on_diagonal = (partners * same).sum(dim=1) + clean
         partners = partners.masked_fill(same, 0.0)
-        partners.diagonal().add_(own)
+        partners.diagonal().add_(on_diagonal)
         weight = partners.sum(dim=1)
         tiny = torch.finfo(weight.dtype).tiny
         targets = partners / weight.clamp(min=tiny)[:, None]

@@ -88,18 +88,18 @@ def leave_out(
     fitted = np.sort(random.permutation(clips)[:FITTED])
     is_fitted = np.zeros(len(audio), dtype=bool)
     is_fitted[fitted] = True
-    own = np.flatnonzero(is_fitted[clip])
+    used = np.flatnonzero(is_fitted[clip])
     ridge = Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
-    row = place[clip[own]]
+    row = place[clip[used]]
     pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
     right = max(LEAST_SHARE, share)
-    targets = captions[own]
+    targets = captions[used]
     for _ in range(ROUNDS):
         predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
-        tau, mean, probability = weighed(predicted, scaled[own], row, scaled[first[bank]], log_prior, competing, right)
+        tau, mean, probability = weighed(predicted, scaled[used], row, scaled[first[bank]], log_prior, competing, right)
         clean = probability[:, None]
-        targets = clean * captions[own] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
+        targets = clean * captions[used] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), captions.shape[1]))
     everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
     everything[is_fitted] = predicted
@@ -127,12 +127,12 @@ def left_out_captions(ridge: Ridge, row: Integers, targets: Floats, captions: Fl
 
 
 def weighed(
-    predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, captions: Floats, share: float
+    predicted: Floats, paired: Floats, row: Integers, bank: Floats, log_prior: Floats, captions: Floats, share: float
 ) -> tuple[float, Floats, Floats]:
     """The likeliest tau, the mean of the bank's captions under p_i [n, W], and each pair's clean probability [m]."""
-    tau = likeliest(predicted, own, row, bank, log_prior, share)
+    tau = likeliest(predicted, paired, row, bank, log_prior, share)
     totals, mean = competition(predicted / tau, bank, log_prior, captions)
-    return tau, mean, clean_probability(predicted / tau, own, row, totals, share)
+    return tau, mean, clean_probability(predicted / tau, paired, row, totals, share)
 
 
 def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
@@ -143,11 +143,11 @@ def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
     return np.asarray(text @ vectors[:, ::-1][:, :WIDTH])
 
 
-def likeliest(predicted: Floats, own: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
+def likeliest(predicted: Floats, paired: Floats, row: Integers, bank: Floats, log_prior: Floats, share: float) -> float:
     """The tau under which the captions [m, W] of the rows [m] are the likeliest, on some of them."""
     sampled = slice(None, None, -(-len(row) // ROWS))
     row = row[sampled]
-    fit, all_fit = np.einsum("mw,mw->m", predicted[row], own[sampled]), predicted[row] @ bank.T
+    fit, all_fit = np.einsum("mw,mw->m", predicted[row], paired[sampled]), predicted[row] @ bank.T
     largest, prior = all_fit.max(axis=1), np.exp(log_prior)
     all_fit -= largest[:, None]
     # SciPy's logarithm of a sum takes twice as long, and this is most of an estimate's time.
@@ -170,9 +170,9 @@ def competition(predicted: Floats, bank: Floats, log_prior: Floats, captions: Fl
     return totals, means
 
 
-def clean_probability(predicted: Floats, own: Floats, row: Integers, totals: Floats, share: float) -> Floats:
+def clean_probability(predicted: Floats, paired: Floats, row: Integers, totals: Floats, share: float) -> Floats:
     """b_i of each pair, [m], from the products of its row's prediction with its own caption [m, W]."""
-    return clean_of(np.einsum("mw,mw->m", predicted[row], own) - totals[row], share)
+    return clean_of(np.einsum("mw,mw->m", predicted[row], paired) - totals[row], share)
 
 
 def clean_of(log_ratio: Floats, share: float) -> Floats:

@@ -61,9 +61,11 @@ class _RematchEstimator(SmallLossEstimator):
         # A partial plan [w, w] among the wrong pairs.
         cost = detached_cost(comparison)[wrong][:, wrong]
         # Texts that are the same as the own one are as wrong.
-        own = comparison.positive_mask()[wrong][:, wrong]
-        plan = solve(cost.masked_fill(own, MASKED), self.settings.epsilon, mass=self.settings.transport_mass).matrix
-        plan = plan.masked_fill(own, 0.0)
+        is_positive = comparison.positive_mask()[wrong][:, wrong]
+        plan = solve(
+            cost.masked_fill(is_positive, MASKED), self.settings.epsilon, mass=self.settings.transport_mass
+        ).matrix
+        plan = plan.masked_fill(is_positive, 0.0)
         row_mass = plan.sum(dim=1)
         targets = torch.eye(comparison.size, dtype=plan.dtype, device=plan.device)
         targets[wrong[:, None], wrong] = plan / row_mass.clamp(min=torch.finfo(plan.dtype).tiny)[:, None]

@@ -76,11 +76,11 @@ def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tens
     negative, as of a clip that is alone in its batch with a caption in its language: a loss of 0 would be the best of all.
     """
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
-    own = logits.diagonal()
+    of_pairs = logits.diagonal()
     if positives is None:
-        if len(own) == 1:
-            return torch.full_like(own, torch.nan), torch.full_like(own, torch.nan)
-        return logits.logsumexp(dim=1) - own, logits.logsumexp(dim=0) - own
+        if len(of_pairs) == 1:
+            return torch.full_like(of_pairs, torch.nan), torch.full_like(of_pairs, torch.nan)
+        return logits.logsumexp(dim=1) - of_pairs, logits.logsumexp(dim=0) - of_pairs
     negatives, is_told = without(logits, positives), ~positives.all(dim=1)
-    rows, columns = (functional.softplus(negatives.logsumexp(dim=dim) - own) for dim in (1, 0))
+    rows, columns = (functional.softplus(negatives.logsumexp(dim=dim) - of_pairs) for dim in (1, 0))
     return rows.where(is_told, torch.nan), columns.where(is_told, torch.nan)

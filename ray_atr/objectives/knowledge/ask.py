@@ -93,8 +93,8 @@ class Ask(KnowledgeBaseObjective):
         )
 
     def snapshot_settings(self, seed: int) -> SnapshotSettings:
-        own = {name: getattr(self, name) for name in ("prototypes", "pooling", "separate_text_clusters")}
-        return dataclasses.replace(super().snapshot_settings(seed), **own)
+        changed = {name: getattr(self, name) for name in ("prototypes", "pooling", "separate_text_clusters")}
+        return dataclasses.replace(super().snapshot_settings(seed), **changed)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""

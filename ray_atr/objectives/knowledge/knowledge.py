@@ -277,8 +277,8 @@ def info_nce(
     anchors, positives [N, D]; negatives [Q, D] shared or [N, Q, D] own ones, of which `valid` [N, Q] count; 0 if none. With soft
     targets [N, N] it is the mean under them of this loss with each p_j in the place of p_i.
     """
-    own = (anchors * positives).sum(dim=1, keepdim=True)
-    logits = torch.cat([own, inner_products(anchors, negatives)], dim=1) / tau
+    of_positives = (anchors * positives).sum(dim=1, keepdim=True)
+    logits = torch.cat([of_positives, inner_products(anchors, negatives)], dim=1) / tau
     others = logits[:, 1:].masked_fill(~valid, -torch.inf)
     if targets is not None:
         losses = functional.softplus(others.logsumexp(dim=1, keepdim=True) - anchors @ positives.T / tau)

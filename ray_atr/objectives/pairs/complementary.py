@@ -56,8 +56,8 @@ class Complementary(PairLoss):
             self.sample_losses(rows, tau, for_rows),
             self.sample_losses(columns, tau, for_columns),
         )
-        own = (rows.similarity / tau).detach().log_softmax(dim=1).diagonal().exp().mean()
-        return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": own})
+        probability = (rows.similarity / tau).detach().log_softmax(dim=1).diagonal().exp().mean()
+        return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": probability})
 
     def sample_losses(self, direction: Direction, tau: float | Tensor, extra: Tensor | None) -> Tensor:
         """Loss [N] of each row. A negative with the soft target t_ij counts by 1 - t_ij.

@@ -81,9 +81,9 @@ def sample_losses(direction: Direction, tau: float | Tensor, extra: Tensor | Non
     if positives is None:
         return (targets * losses).sum(dim=1)
     losses = torch.where(positives, against_negatives(logits, competing, positives, extra), losses)
-    own = targets.diagonal()
-    shares = targets + own[:, None] * direction.positive_shares()
-    shares.diagonal().sub_(own)
+    on_diagonal = targets.diagonal()
+    shares = targets + on_diagonal[:, None] * direction.positive_shares()
+    shares.diagonal().sub_(on_diagonal)
     return (shares * losses).sum(dim=1)
 
 

@@ -187,14 +187,14 @@ def own_mass(log_matrix: Tensor) -> Tensor:
     return log_matrix.detach().diagonal().exp().sum()
 
 
-def plan_scalars(plan: SolvedPlan, own: Tensor, mass: float) -> dict[str, Tensor]:
-    """Scalars to log: residual, iterations, mass, and the mass on the true pairs (`own`)."""
+def plan_scalars(plan: SolvedPlan, on_pairs: Tensor, mass: float) -> dict[str, Tensor]:
+    """Scalars to log: residual, iterations, mass, and the mass on the true pairs (`on_pairs`)."""
     return {
-        "transport_residual": own.new_tensor(plan.residual),
-        "transport_iterations": own.new_tensor(float(plan.iterations)),
-        "transport_is_capped": own.new_tensor(0.0 if plan.is_converged else 1.0),
-        "transport_mass": own.new_tensor(mass),
-        "mass_on_true_pairs": own,
+        "transport_residual": on_pairs.new_tensor(plan.residual),
+        "transport_iterations": on_pairs.new_tensor(float(plan.iterations)),
+        "transport_is_capped": on_pairs.new_tensor(0.0 if plan.is_converged else 1.0),
+        "transport_mass": on_pairs.new_tensor(mass),
+        "mass_on_true_pairs": on_pairs,
     }
 
 

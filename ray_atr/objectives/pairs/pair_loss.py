@@ -53,10 +53,10 @@ def same_group(groups: Tensor, rows: slice = slice(None), others: slice = slice(
     groups may be [B, G]: positives are then equal in one of the G columns.
     """
     columns = groups[:, None] if groups.ndim == 1 else groups
-    own, columns = columns[rows], columns[others]
-    same = own[:, :1] == columns[:, 0]
+    row_groups, columns = columns[rows], columns[others]
+    same = row_groups[:, :1] == columns[:, 0]
     for column in range(1, columns.shape[1]):
-        same |= own[:, column, None] == columns[:, column]
+        same |= row_groups[:, column, None] == columns[:, column]
     return same
 
 
@@ -188,10 +188,12 @@ class Comparison:
         """The pairs whose sample weight is above LEAST_SAMPLE_WEIGHT; the comparison itself if all are."""
         if self.sample_weight is None or bool((self.sample_weight > LEAST_SAMPLE_WEIGHT).all()):
             return self
-        own = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
-        by_pair = {name: value[own] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
-        by_two = {name: value[own][:, own] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(self, rows=self.row_numbers[own], **by_pair, **by_two)
+        weighed = (self.sample_weight > LEAST_SAMPLE_WEIGHT).nonzero().squeeze(1)
+        by_pair = {name: value[weighed] for name in _BY_PAIR if (value := getattr(self, name)) is not None}
+        by_two = {
+            name: value[weighed][:, weighed] for name in _BY_TWO_PAIRS if (value := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, rows=self.row_numbers[weighed], **by_pair, **by_two)
 
     def extra_logits(self, tau: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Logits [N, Q] of every u_i and of every v_j against its further negatives; None for a side without any."""
@@ -241,8 +243,8 @@ class Comparison:
         positives = self.positive_mask(rows) * a
         shares = positives / positives.sum(dim=1, keepdim=True).clamp(min=torch.finfo(a.dtype).tiny)
         if self.targets is not None:
-            own = self.targets.diagonal()
-            shares = self.targets[rows] - torch.diag(own)[rows] + own[rows, None] * shares
+            on_diagonal = self.targets.diagonal()
+            shares = self.targets[rows] - torch.diag(on_diagonal)[rows] + on_diagonal[rows, None] * shares
         return a[rows, None] * shares
 
     def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
@@ -272,14 +274,14 @@ class OwnPairs:
 
     def both_directions(self, row_losses: Tensor, column_losses: Tensor) -> Tensor:
         """`Comparison.both_directions`, from the sample losses of each worker's own pairs, [n] and [n]."""
-        own = row_losses + column_losses
+        losses = row_losses + column_losses
         if self.comparison.sample_weight is not None:
-            own = own * self.comparison.sample_weight[self.ring.own]
-        return self.mean(own) / 2
+            losses = losses * self.comparison.sample_weight[self.ring.own]
+        return self.mean(losses) / 2
 
-    def mean(self, own: Tensor) -> Tensor:
+    def mean(self, losses: Tensor) -> Tensor:
         """The mean over all pairs, from the numbers [n] of each worker's own pairs."""
-        return self.ring.ranks.total(own.sum()) / self.ring.size
+        return self.ring.ranks.total(losses.sum()) / self.ring.size
 
 
 @dataclass(frozen=True, eq=False)

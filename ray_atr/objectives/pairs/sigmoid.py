@@ -60,8 +60,8 @@ class Sigmoid(PairLoss):
             row_losses = row_losses + functional.softplus(for_rows + bias).sum(dim=1)
         if for_columns is not None:
             column_losses = column_losses + functional.softplus(for_columns + bias).sum(dim=1)
-        own = of_rows.detach().diagonal().mean()
-        return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": own})
+        loss_of_pairs = of_rows.detach().diagonal().mean()
+        return Terms(comparison.both_directions(row_losses, column_losses), {"loss_of_true_pairs": loss_of_pairs})
 
     def score_own(self, pairs: OwnPairs, learned: Learned) -> Terms:
         bias = self.bias if learned.bias is None else learned.bias

@@ -54,20 +54,20 @@ class Triplet(PairLoss):
     def sample_losses(self, direction: Direction) -> Tensor:
         """Loss [N] of each row; with several positives, the own partner is the one that must win."""
         similarity, positives, targets = direction.similarity, direction.mask, direction.targets
-        own, weights = similarity.diagonal(), direction.other_weights()
+        of_pairs, weights = similarity.diagonal(), direction.other_weights()
         if targets is not None:
             # A negative's margin is (1 - t_ij) times the margin: the same as a similarity that is lower by t_ij times it.
-            own, similarity = (targets * similarity).sum(dim=1), similarity - self.margin * targets
+            of_pairs, similarity = (targets * similarity).sum(dim=1), similarity - self.margin * targets
         if weights is not None:
             similarity = similarity - (1 - weights) * (2 + self.margin)
         if self.mining == "all":
-            violations = (self.margin + similarity - own[:, None]).clamp(min=0)
+            violations = (self.margin + similarity - of_pairs[:, None]).clamp(min=0)
             return violations.masked_fill(positives, 0.0).sum(dim=1)
         has_negative = ~positives.all(dim=1)
         hardest = torch.where(has_negative, similarity.masked_fill(positives, -torch.inf).amax(dim=1), -2.0)
         if self.mining == "hardest":
-            return torch.where(has_negative, (self.margin + hardest - own).clamp(min=0), 0.0)
-        is_informative = has_negative & (hardest + self.margin > own)
-        pull = (0.2 * own**2 - 0.7 * own + 0.5).clamp(min=0)
+            return torch.where(has_negative, (self.margin + hardest - of_pairs).clamp(min=0), 0.0)
+        is_informative = has_negative & (hardest + self.margin > of_pairs)
+        pull = (0.2 * of_pairs**2 - 0.7 * of_pairs + 0.5).clamp(min=0)
         push = (0.9 * hardest**2 - 0.4 * hardest + 0.03).clamp(min=0)
         return torch.where(is_informative, pull + push, 0.0)

@@ -321,8 +321,8 @@ class _Connection:
 
     def _trial_tags(self, content: Mapping[str, Any]) -> dict[str, str]:
         varied = {path: str(value) for path, value in content["overrides"].items()}
-        own = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
-        return {**varied, **own, **self._source_tags()}
+        tags = {OVERRIDES_TAG: json.dumps(content["overrides"]), FORMAT_TAG: str(content["format"])}
+        return {**varied, **tags, **self._source_tags()}
 
     def _add_params(self, trial_id: str | None, settings: Mapping[str, Any]) -> None:
         sent = self.runs[trial_id].data.params

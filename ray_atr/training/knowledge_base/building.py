@@ -112,9 +112,12 @@ def build_parts(
     is_separate = len(centroids) > 1
     numbers = [numbered((pool if is_separate else pools[0]).counts) for pool in pools]
     P = max(int(pool.max(initial=-1)) for pool in numbers) + 1
-    pooled = [prototypes(pool, own, P) for pool, own in zip(pools, numbers, strict=True)]
+    pooled = [prototypes(pool, clusters, P) for pool, clusters in zip(pools, numbers, strict=True)]
     C = min(settings.prototypes, each("count")[0])
-    padded = [np.concatenate([own, np.zeros((C - len(own), own.shape[1]), np.float32)]) for own in centroids]
+    padded = [
+        np.concatenate([centroid, np.zeros((C - len(centroid), centroid.shape[1]), np.float32)])
+        for centroid in centroids
+    ]
     texts = np.stack(padded[1:]) if is_separate else np.zeros((0, *padded[0].shape), dtype=np.float32)
     return each("finish", Agreed(version, step, Centroids(padded[0], texts), numbers, pooled[0], pooled[1:]))
 
@@ -183,7 +186,7 @@ class PartBuilder:
             is_separate = len(centroids) > 1
             of_text = nearest(self.text[k], present, centroids[1 + k]) if is_separate else np.where(present, audio, -1)
             self.numbers.append(of_text.astype(np.int32))
-        C = [len(centroids[0])] * (1 + len(mask)) if len(centroids) == 1 else [len(own) for own in centroids]
+        C = [len(centroids[0])] * (1 + len(mask)) if len(centroids) == 1 else [len(centroid) for centroid in centroids]
         tables = zip((self.audio, *self.text), self.numbers, C, strict=True)
         return [pool(*table, self.settings.pooling) for table in tables]
 

@@ -142,10 +142,10 @@ class SnapshotMemory(Memory):
         """Each worker searches for its share; the positions are gathered and looked up by all."""
         self.groups = gather(batch.groups)
         with self.client.searching() as searcher:
-            own = searcher.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
+            positions = searcher.search(batch.audio, batch.text, batch.mask, batch.clip_ids, batch.groups)
         if isinstance(self.knowledge, Ance):
-            own = draw_from_pool(own, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
-        self.positions = Positions(*(gather(part) for part in own))
+            positions = draw_from_pool(positions, batch.clip_ids, self.knowledge.negatives, self.seed, batch.step)
+        self.positions = Positions(*(gather(part) for part in positions))
         with self.client.searching() as searcher:
             self.latest = searcher.look_up(self.positions)
         return self.latest

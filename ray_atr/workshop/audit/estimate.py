@@ -77,9 +77,9 @@ def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> Noise
     """
     if not num_heard.sum():
         raise refuse("answers", 0, "at least one pair that was heard")
-    known = num_heard >= sizes
-    rest, n, x = (values[~known].astype(np.float64) for values in (sizes, num_heard, num_wrong))
-    certain, pairs = float(num_wrong[known].sum()), float(sizes.sum())
+    is_heard = num_heard >= sizes
+    rest, n, x = (values[~is_heard].astype(np.float64) for values in (sizes, num_heard, num_wrong))
+    certain, pairs = float(num_wrong[is_heard].sum()), float(sizes.sum())
     rates, some = np.full(len(n), 0.5), n > 0
     fit = isotonic_regression(x[some] / n[some], weights=rest[some])
     rates[some] = fit.x

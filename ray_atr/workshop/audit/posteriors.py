@@ -99,8 +99,8 @@ def posteriors_of(
 
     def alone(of: NDArray[np.int64]) -> Floats:
         # Scaled as the share of all pairs is, to be on the safe side.
-        own = wrong_share(p_value[of], None if clip is None else clip[of]).share
-        return posterior(p_value[of], own * share.middle / share.share)
+        wrong = wrong_share(p_value[of], None if clip is None else clip[of]).share
+        return posterior(p_value[of], wrong * share.middle / share.share)
 
     languages = [] if language is None else _languages_apart(p_value, language)
     for of in languages:

@@ -74,12 +74,12 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
         # Regressions of another language are more or less sure of their mispairs.
         scales = np.ones(len(names))
         for k in np.unique(language[fold.captions]):
-            own = fold.captions[language[fold.captions] == k]
-            count = settings.mispairs // settings.folds * len(own) // len(fold.captions)
-            null = fold.score(*fold.mispairs(pairs, max(LEAST_MISPAIRS, count), random, own))
+            captions = fold.captions[language[fold.captions] == k]
+            count = settings.mispairs // settings.folds * len(captions) // len(fold.captions)
+            null = fold.score(*fold.mispairs(pairs, max(LEAST_MISPAIRS, count), random, captions))
             scales[k] = (float(null.std()) if len(null) else 0.0) or 1.0
             mispairs[k].append(null / scales[k])
-            score[own] = fold.score(place[pairs.clip[own]], own) / scales[k]
+            score[captions] = fold.score(place[pairs.clip[captions]], captions) / scales[k]
         preferred[fold.captions] = _preferred(pairs, fold, place, fold.captions)
         with_caption = fold.clips[first[fold.clips] >= 0]
         for offset, values in shifted.items():
@@ -111,8 +111,8 @@ def _p_values(
     for k, of_folds in enumerate(mispairs):
         of, null = np.flatnonzero(language == k), np.concatenate(of_folds)
         if not len(null):
-            what = f"no caption in {pairs.language[of[0]]} differs from a clip's own"
-            raise ValueError(f"{what}: there is nothing to compare its pairs with")
+            reason = f"no caption in {pairs.language[of[0]]} differs from a clip's own"
+            raise ValueError(f"{reason}: there is nothing to compare its pairs with")
         p_value[of] = p_values_of(score[of], null, pairs.clip[of], _same(pairs.subset(of)))
     return p_value
 
@@ -168,8 +168,8 @@ def find_shifts(own_wrong: NDArray[np.float64], shifted_wrong: dict[int, NDArray
     """
     candidates = []
     for offset, wrong in shifted_wrong.items():
-        shifted, own = (np.log(np.clip(1 - posteriors, FLOOR, 1 - FLOOR)) for posteriors in (wrong, own_wrong))
-        segments = _segments(np.nan_to_num(shifted - own, nan=-np.inf))
+        shifted, before = (np.log(np.clip(1 - posteriors, FLOOR, 1 - FLOOR)) for posteriors in (wrong, own_wrong))
+        segments = _segments(np.nan_to_num(shifted - before, nan=-np.inf))
         candidates += [Shift(first, last, offset, total) for first, last, total in segments]
     shifts: list[Shift] = []
     for shift in sorted(candidates, key=lambda shift: -shift.evidence):

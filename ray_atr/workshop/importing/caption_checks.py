@@ -44,9 +44,9 @@ def other_language(text: str, code: str) -> str | None:
     if len(text) < LEAST_CHARACTERS and text.isascii():
         return None
     scores = dict(_identifier().rank(text))
-    own = [score for label, score in scores.items() if same_family(label, code)]
+    of_family = [score for label, score in scores.items() if same_family(label, code)]
     likely = max(scores, key=lambda label: scores[label])
-    return likely if own and scores[likely] - max(own) > MARGIN else None
+    return likely if of_family and scores[likely] - max(of_family) > MARGIN else None
 
 
 @cache

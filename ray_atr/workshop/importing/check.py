@@ -204,12 +204,12 @@ def _check_audio(clip: Clip, name: str, options: Check, report: Report) -> None:
     except ValueError as error:
         report.problems["audio cannot be decoded"].add(str(error))
         return
-    found = length / sound.sample_rate
-    if abs(found - clip.seconds) > max(0.01, 1e-3 * clip.seconds):
-        durations = f"{name}: {found:.2f} s, not {clip.seconds:.2f} s"
+    seconds = length / sound.sample_rate
+    if abs(seconds - clip.seconds) > max(0.01, 1e-3 * clip.seconds):
+        durations = f"{name}: {seconds:.2f} s, not {clip.seconds:.2f} s"
         report.problems["clip has another duration than its row says"].add(durations)
-    if found < options.min_seconds:
-        report.remarks["clip is shorter than one analysis window"].add(f"{name}: {found:.4f} s")
+    if seconds < options.min_seconds:
+        report.remarks["clip is shorter than one analysis window"].add(f"{name}: {seconds:.4f} s")
     if peak < options.silent_peak:
         report.remarks["clip is silent"].add(name)
     elif clipped / length >= options.clipped_share:
@@ -326,7 +326,7 @@ def page(report: Report) -> list[str]:
     leaked: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for (first, second, language), number in report.leaked_text.items():
         leaked[first, second].append(f"{number:,} {language}")
-    lines += [f"caption texts in both {one} and {other}: {', '.join(found)}" for (one, other), found in leaked.items()]
+    lines += [f"caption texts in both {one} and {other}: {', '.join(texts)}" for (one, other), texts in leaked.items()]
     for title, findings in (("remarks", report.remarks), ("problems", report.problems)):
         lines += ["", f"{title}: {sum(finding.count for finding in findings.values()) or 'none'}"]
         for kind, finding in findings.items():
@@ -381,8 +381,8 @@ def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
         kinds.setdefault(NUMBER.sub("N", reason), []).append((reason, entry.clip_id))
     most_first = sorted(kinds.items(), key=lambda item: -len(item[1]))
     return [
-        (_with_numbers(kind, [reason for reason, _ in own]), [clip_id for _, clip_id in own])
-        for kind, own in most_first
+        (_with_numbers(kind, [reason for reason, _ in reasons]), [clip_id for _, clip_id in reasons])
+        for kind, reasons in most_first
     ]
 
 

@@ -62,8 +62,8 @@ def join_data_sets(options: Join, out: str | Path, progress: CountProgress = sil
     # Before any audio is compared, which may take hours.
     joined_name = options.require_name(options.name or "+".join(sets))
     listed, notes = left_out_by_lists(options.leave_out, sets)
-    members, found = _recording_keys(sets, listed, options, progress)
-    shared, recording_notes = shared_recordings(members, found)
+    members, keys = _recording_keys(sets, listed, options, progress)
+    shared, recording_notes = shared_recordings(members, keys)
     notes += recording_notes
     left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
@@ -119,7 +119,7 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     this id, or whose id ends with it (`12345` names `freesound/12345`); suffixes of files do not count. ValueError for a
     list of no set, or of which no id is in the set.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     notes = []
     for entry in lists:
         name, equals, file = entry.partition("=")
@@ -128,12 +128,14 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
         ids = set(map(stem, chain.from_iterable(read_id_lists(file).values())))
         rows = (read_shard(sets[name], shard, ["clip_id"]) for shard in sets[name].shards)
         all_ids = (clip_id for batch in chain.from_iterable(rows) for clip_id in batch["clip_id"].to_pylist())
-        own = [f"{name}/{clip_id}" for clip_id in all_ids if stem(clip_id) in ids]
-        if not own:
+        clip_ids = [f"{name}/{clip_id}" for clip_id in all_ids if stem(clip_id) in ids]
+        if not clip_ids:
             raise refuse("leave_out", entry, f"a list with ids of {name}; none of its {counted(len(ids), 'id')} is one")
-        found |= dict.fromkeys(own, f"named by {Path(file).name}")
-        notes.append(f"{Path(file).name}: {counted(len(own), 'clip')} of {name} left out, of {counted(len(ids), 'id')}")
-    return found, notes
+        reasons |= dict.fromkeys(clip_ids, f"named by {Path(file).name}")
+        notes.append(
+            f"{Path(file).name}: {counted(len(clip_ids), 'clip')} of {name} left out, of {counted(len(ids), 'id')}"
+        )
+    return reasons, notes
 
 
 def recording_keys_of_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
@@ -152,8 +154,8 @@ def _recording_keys(
     sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress
 ) -> tuple[list[Member], list[RecordingKey]]:
     """All clips that are not left out, in the order of the sets, and their recording keys."""
-    places = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    jobs = [(manifest.folder, shard.place) for _, manifest, shard in places]
+    shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
+    jobs = [(manifest.folder, shard.place) for _, manifest, shard in shards]
     worker = partial(recording_keys_of_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
@@ -161,21 +163,21 @@ def _recording_keys(
         of_shards[number] = clips
         done += len(clips)
         progress(done, total)
-    members, found = list[Member](), list[RecordingKey]()
-    for number, (name, _, shard) in enumerate(places):
+    members, keys = list[Member](), list[RecordingKey]()
+    for number, (name, _, shard) in enumerate(shards):
         for clip_id, one in of_shards[number]:
             if (joined := f"{name}/{clip_id}") not in left_out:
                 members.append(Member(joined, shard.split))
-                found.append(one)
-    return members, found
+                keys.append(one)
+    return members, keys
 
 
-def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) -> tuple[dict[str, str], list[str]]:
+def shared_recordings(members: Sequence[Member], keys: Sequence[RecordingKey]) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
-    pairs = set(same_bytes([one.digest for one in found]))
-    prints = [one.fingerprint for one in found]
+    pairs = set(same_bytes([one.digest for one in keys]))
+    prints = [one.fingerprint for one in keys]
     if prints and prints[0] is not None:
         pairs |= set(same_sound(np.stack(prints)))  # type: ignore[arg-type]
     left_out: dict[str, str] = {}
@@ -185,13 +187,13 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
         best = min(group, key=lambda number: (IMPORTANCE.get(members[number].split, len(IMPORTANCE)), number))
         original = members[best]
         for number in group:
-            own = members[number]
-            if own.split == original.split:
-                within[own.split] += number != best
+            member = members[number]
+            if member.split == original.split:
+                within[member.split] += number != best
                 continue
-            left_out[own.clip_id] = f"the recording of {original.clip_id} ({original.split})"
-            sides = (part_of(own.clip_id), own.split, part_of(original.clip_id), original.split)
-            leaks[sides].append(f"{own.clip_id} = {original.clip_id}")
+            left_out[member.clip_id] = f"the recording of {original.clip_id} ({original.split})"
+            sides = (part_of(member.clip_id), member.split, part_of(original.clip_id), original.split)
+            leaks[sides].append(f"{member.clip_id} = {original.clip_id}")
     notes = [
         f"{counted(len(examples), 'recording')} of {part} ({split}) also in {other} ({other_split}): "
         + "; ".join(examples[:EXAMPLES])
@@ -208,8 +210,8 @@ def shared_recordings(members: Sequence[Member], found: Sequence[RecordingKey]) 
 
 def groups_of(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
     """The connected components of pairs of numbers, each sorted."""
-    numbers, places = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
-    first, other = places.reshape(-1, 2).T
+    numbers, number_of = np.unique(np.array(pairs, np.int64).reshape(-1, 2), return_inverse=True)
+    first, other = number_of.reshape(-1, 2).T
     graph = coo_array((np.ones(len(first), bool), (first, other)), shape=(len(numbers), len(numbers)))
     _, group = connected_components(graph, directed=False)
     return pd.Series(numbers).groupby(group).agg(list).tolist()

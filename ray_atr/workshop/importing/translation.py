@@ -142,9 +142,9 @@ def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation
             continue
         answers = iter(translate(texts, options.source_language, target))
         for row in rows:
-            own = [next(answers) for _ in captions[row][options.source_language]]
-            if all(own):
-                captions[row][target] = tuple(own)
+            translations = [next(answers) for _ in captions[row][options.source_language]]
+            if all(translations):
+                captions[row][target] = tuple(translations)
                 translated[row].append(target)
             else:
                 blank[target] += 1
@@ -292,11 +292,11 @@ def _sample(
     return {code: sorted(rows)[:samples] for code, rows in chosen.items()}
 
 
-def chrf(found: str, wanted: str) -> float:
+def chrf(translation: str, wanted: str) -> float:
     """Character n-gram F-score of a text against a reference, in [0, 1]; white space does not count. M. Popović, "chrF:
     character n-gram F-score for automatic MT evaluation", WMT 2015: n = 1 ... 6, recall weighs 4 times.
     """
-    return float(CHRF().sentence_score(found, [wanted]).score) / 100
+    return float(CHRF().sentence_score(translation, [wanted]).score) / 100
 
 
 class EmbeddingSimilarity:
@@ -307,8 +307,8 @@ class EmbeddingSimilarity:
         self.model = _pretrained(AutoModel, model, "embedder", "a text encoder by folder or hub id").eval()
         self.batch_size = batch_size
 
-    def __call__(self, found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-        return np.asarray((self._embed(found) * self._embed(wanted)).sum(axis=1))
+    def __call__(self, translations: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+        return np.asarray((self._embed(translations) * self._embed(wanted)).sum(axis=1))
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         parts = []

@@ -145,14 +145,14 @@ def _read_pairs(
         has_text_rows = "text_row" in row
         at_text = f"{at}, text_row" if has_text_rows else f"{at} (the table has no text_row)"
         text_place = _row(row["text_row"] if has_text_rows else number, len(text), at_text, settings.text)
-        found = captions_of(row, at)
-        if len(found) != 1:
-            raise refuse(f"{at}, caption", f"{len(found)} captions", "one caption a row: it has one vector")
+        texts = captions_of(row, at)
+        if len(texts) != 1:
+            raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row: it has one vector")
         language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
         blank += "split" in row and not cell_of(row, "split")
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
         # As the data set will have it.
-        caption = (normalise(found[0]), language)
+        caption = (normalise(texts[0]), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
             raise refuse(f"{at}, text_row", text_place, allowed)
@@ -167,12 +167,12 @@ def _read_pairs(
     return list(clips.values()), captions, notes
 
 
-def _clip_of_row(found: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
+def _clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
     """The clip of a row, new or from an earlier row. ValueError if an earlier row contradicts it."""
-    place, at, given = found.place, found.at, found.given_id
-    clip = clips.setdefault(place, replace(found, given_id=given or f"clip-{place:08d}"))
-    if clip.split != found.split:
-        raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {found.split} here")
+    place, at, given = listed.place, listed.at, listed.given_id
+    clip = clips.setdefault(place, replace(listed, given_id=given or f"clip-{place:08d}"))
+    if clip.split != listed.split:
+        raise ValueError(f"{at}: clip {place} is in split {clip.split} in an earlier row and in {listed.split} here")
     if given not in ("", clip.given_id):
         allowed = f"{clip.given_id!r}, the id of audio_row {place} in an earlier row ({clip.at})"
         raise refuse(f"{at}, clip_id", given, allowed)

@@ -36,9 +36,12 @@ def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[st
     """
     grammars = {language: grammar_of(language) for language in languages if language in WITH_WORDS}
     if set(classes) <= set(ESC50_CLASSES):
-        return {code: [own.class_sentence(name) for name in classes] for code, own in grammars.items()}
+        return {code: [grammar.class_sentence(name) for name in classes] for code, grammar in grammars.items()}
     if set(classes) <= column("sounds.csv", ENGLISH).keys():
         sounds = [[Said(name)] for name in classes]
-        return {code: [own.sentence("single", "sound", one, None) for one in sounds] for code, own in grammars.items()}
+        return {
+            code: [grammar.sentence("single", "sound", one, None) for one in sounds]
+            for code, grammar in grammars.items()
+        }
     of_labels = [f"{label_sentence(name)}." for name in classes]
     return {ENGLISH: of_labels} if ENGLISH in languages else {}

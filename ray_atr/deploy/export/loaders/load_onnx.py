@@ -46,7 +46,7 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
     """Vectors [N, r] of mono waveforms [S] of floats with full scale 1, at the rate that export.json names. ValueError for a
     clip that is none, and for one longer than a window where `windows` cannot pool them.
     """
-    found = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
+    vectors_of_clips = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
     for number, given in enumerate(map(np.asarray, waveforms)):
         with np.errstate(over="ignore"):  # what is beyond 32 bits becomes infinite, and is refused
             samples = given.astype(np.float32)
@@ -56,8 +56,8 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
         parts = windows(samples)
         vectors = session("audio.onnx").run(None, {"waveforms": np.stack(parts)})[0]
         pooled = vectors.mean(axis=0)
-        found[number] = vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled)
-    return found
+        vectors_of_clips[number] = vectors[0] if len(parts) == 1 else pooled / np.linalg.norm(pooled)
+    return vectors_of_clips
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
@@ -72,10 +72,10 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
         raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
     if how["prefix_of"] and (unknown := {*codes} - {*how["prefix_of"]}):
         raise ValueError(f"languages: got {sorted(unknown)}; allowed codes of `prefix_of` in export.json")
-    own = tokenizer.encode_batch(list(texts), add_special_tokens=how["add_special_tokens"])
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=how["add_special_tokens"])
     ids = [
         [*how["prefix"], *how["prefix_of"].get(code, []), *encoded.ids, *how["suffix"]]
-        for code, encoded in zip(codes, own, strict=True)
+        for code, encoded in zip(codes, encodings, strict=True)
     ]
     embedded = [np.zeros((0, settings()["vector_width"]), np.float32)]
     for start in range(0, len(ids), batch_size):

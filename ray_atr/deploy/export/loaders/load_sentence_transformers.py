@@ -41,8 +41,8 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
 
 def encoded(inputs: list[Any], batch_size: int) -> np.ndarray:
     """Vectors [N, r] of the library's inputs."""
-    found = np.asarray(model().encode(inputs, batch_size=batch_size, show_progress_bar=False))
-    return found.reshape(len(inputs), settings()["vector_width"])  # of none it has no width
+    vectors = np.asarray(model().encode(inputs, batch_size=batch_size, show_progress_bar=False))
+    return vectors.reshape(len(inputs), settings()["vector_width"])  # of none it has no width
 
 
 def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:

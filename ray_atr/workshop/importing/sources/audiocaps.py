@@ -67,21 +67,21 @@ def youtube_id(file_name: str) -> str:
 
 def _find_tables(folder: Location, tables: str) -> dict[str, str]:
     """The csv file of each split. ValueError if none is there, or several folders have them and none was chosen."""
-    found: dict[str, dict[str, str]] = {}
+    tables_in: dict[str, dict[str, str]] = {}
     for path in source.list_files(folder):
         parent, _, name = path.rpartition("/")
         split = name.removesuffix(".csv")
         if name.endswith(".csv") and split in SPLITS:
-            found.setdefault(parent, {})[split] = f"{folder}/{path}"
+            tables_in.setdefault(parent, {})[split] = f"{folder}/{path}"
     wanted = tables.strip("/")
-    if wanted and wanted not in found:
-        raise refuse("tables", tables, "one of " + ", ".join(sorted(found)), nearest(wanted, found))
-    if not found:
+    if wanted and wanted not in tables_in:
+        raise refuse("tables", tables, "one of " + ", ".join(sorted(tables_in)), nearest(wanted, tables_in))
+    if not tables_in:
         raise ValueError(f"{folder}: no train.csv, val.csv or test.csv of AudioCaps")
-    if len(found) > 1 and not wanted:
-        folders = ", ".join(sorted(found))
+    if len(tables_in) > 1 and not wanted:
+        folders = ", ".join(sorted(tables_in))
         raise ValueError(f"{folder}: captions in several folders; choose with --tables: {folders}")
-    chosen = found[wanted or next(iter(found))]
+    chosen = tables_in[wanted or next(iter(tables_in))]
     return {split: chosen[split] for split in SPLITS if split in chosen}
 
 
@@ -129,5 +129,5 @@ def _find_audio(audio: Mapping[str, list[str]], clip: _YouTubeClip, split: str) 
     names = (f"Y{clip.youtube_id}", clip.youtube_id, f"{clip.youtube_id}/times", *clip.audiocap_ids)
     paths = next((audio[name] for name in names if name in audio), [])
     # Where a name occurs in several folders, the one of the clip's own split is meant.
-    own = [path for path in paths if split in path.lower().split("/")[:-1]]
-    return next(iter(own or paths), None)
+    in_split = [path for path in paths if split in path.lower().split("/")[:-1]]
+    return next(iter(in_split or paths), None)

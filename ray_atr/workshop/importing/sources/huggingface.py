@@ -59,7 +59,7 @@ class HuggingFace(source.Source):
         tables = [path for path in files if path.endswith((".parquet", ".arrow")) and "cache-" not in path]
         if not tables:
             raise ValueError(f"{folder}: no .parquet or .arrow file of a Hugging Face data set")
-        there = set(files)
+        names = set(files)
         rows_of_split: Counter[str] = Counter()
         lost = 0
         for path in tables:
@@ -74,7 +74,7 @@ class HuggingFace(source.Source):
                 else:
                     inner = values["audio path"] or ""
                     place = source.location_in(folder, inner, at)
-                    if inner not in there:
+                    if inner not in names:
                         yield source.Absent(
                             clip_id, split, f"the table holds no audio, and {inner or 'no path'} is not there"
                         )
@@ -138,8 +138,8 @@ class HuggingFace(source.Source):
         if (by_language := source.texts_by_language(values, at)) is not None:
             return by_language
         column = next((name for name in ("text", "texts") if values.get(name)), None)
-        own = source.captions_of(values, at) or (source.texts_of(values[column], f"{at}, {column}") if column else [])
-        return {"eng": own}
+        texts = source.captions_of(values, at) or (source.texts_of(values[column], f"{at}, {column}") if column else [])
+        return {"eng": texts}
 
     def _id(self, values: Mapping[str, Any], default: str) -> str:
         if self.id_column == ROW_NUMBER:

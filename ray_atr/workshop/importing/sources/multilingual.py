@@ -88,11 +88,11 @@ class Multilingual(source.Source):
             if not texts[ENGLISH]:
                 raise ValueError(f"{at}: caption is blank")
             # The nameless column numbers the rows.
-            cells = tuple(value for name, value in row.items() if name)
-            if cells in seen:
+            values = tuple(value for name, value in row.items() if name)
+            if values in seen:
                 repeated += 1
                 continue
-            seen.add(cells)
+            seen.add(values)
             clips.setdefault(clip_id, source.ListedClip(file, clip_id, split, at))
             rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
         if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
@@ -114,13 +114,13 @@ class Multilingual(source.Source):
 
     def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
         """What finds the audio of a clip of a table: at its path beside the table, or by its name."""
-        below, there = path.rpartition("/")[0], frozenset(source.list_files(folder))
+        below, files = path.rpartition("/")[0], frozenset(source.list_files(folder))
         by_name = source.audio_below(locate(self.audio or self.source, keeps_links=True))
 
         def find(clip: source.ListedClip) -> source.AudioLocation | None:
-            own = f"{below}/{clip.place}".removeprefix("/")
-            if clip.place and own in there:
-                return source.location_in(folder, own, clip.at)
+            path = f"{below}/{clip.place}".removeprefix("/")
+            if clip.place and path in files:
+                return source.location_in(folder, path, clip.at)
             return by_name.get(f"Y{clip.given_id}") or by_name.get(clip.given_id)
 
         return find

@@ -69,19 +69,19 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
 
 
 def require_columns(
-    file: str, found: Sequence[str], required: Sequence[str], options: Mapping[str, str] | None = None
+    file: str, columns: Sequence[str], required: Sequence[str], options: Mapping[str, str] | None = None
 ) -> None:
     """ValueError naming the first required column that is not among those found, and the option that names another one if
     there is; or a column that has the name of another.
     """
     try:
         # Columns without a name, as spreadsheets leave them at the end, are not read.
-        each_once((column, None) for column in found if column)
+        each_once((column, None) for column in columns if column)
     except RepeatedNameError as error:
         raise ValueError(f"{file}: column {error}") from None
     for column in required:
-        if column not in found:
-            has, hint = shortened(", ".join(found)) or "none", nearest(column, found)
+        if column not in columns:
+            has, hint = shortened(", ".join(columns)) or "none", nearest(column, columns)
             if option := (options or {}).get(column):
                 hint += f"; {option} says which one it is"
             raise ValueError(f"{file}: column {column} is missing; it has {has}{hint}")

@@ -196,10 +196,10 @@ def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] |
     """The texts of the object by language in `captions` or `caption`, each one or a list of them, empty in the place of a blank
     one; None if the row has no such object. ValueError for a language that is none, or is there twice.
     """
-    found = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
-    if found is None:
+    by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
+    if by_language is None:
         return None
-    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in found.items()}
+    cells = {code: texts_of(texts, f"{at}, captions[{code}]", blanks=True) for code, texts in by_language.items()}
     cells = {code: cell for code, cell in cells.items() if any(cell)}
     # Checked without the blanks, which say where a sentence has no translation.
     check_captions({code: list(filter(None, cell)) for code, cell in cells.items()}, at)
@@ -255,11 +255,11 @@ def read_location(place: AudioLocation) -> bytes:
         if not value:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
-    found = file_at(place.file)
-    if is_local(found) and found.exists() and not found.is_file():
+    location = file_at(place.file)
+    if is_local(location) and location.exists() and not location.is_file():
         # A pipe would be waited for.
         raise OSError(errno.EINVAL, "is no file", place.file)
-    with found.open("rb") as file:
+    with location.open("rb") as file:
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -299,8 +299,8 @@ def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
         sizes = {path: os.path.getsize(folder / path) for path in readable}
     else:
         root = f"{folder.path.strip('/')}/"
-        found: dict[str, dict[str, Any]] = folder.fs.find(folder.path, detail=True)
-        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in found.items()}
+        about_files: dict[str, dict[str, Any]] = folder.fs.find(folder.path, detail=True)
+        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in about_files.items()}
     count = Counter(sizes[path] for path in paths if path in sizes)
     # One that cannot be read is named when its audio is wanted.
     return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}

@@ -162,8 +162,8 @@ class TableSource(source.Source):
                 (self.id_column, "") if given else (self.path_column, f", or an id in column {self.id_column}")
             )
             raise refuse(f"{at}, {column}", given or relative, f"printable text{allowed}")
-        own = stored.get(relative) or stored.get(unicodedata.normalize("NFC", relative), relative)
-        clip = clips.setdefault(own, source.ListedClip(path, given, split, at))
+        stored_path = stored.get(relative) or stored.get(unicodedata.normalize("NFC", relative), relative)
+        clip = clips.setdefault(stored_path, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
         # Of a row with several languages each text is one sentence in all of them, also where an earlier row lacks one.
@@ -175,21 +175,21 @@ class TableSource(source.Source):
 
     def _captions(self, row: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language: from the columns asked for, an object by language, or the usual columns."""
-        own = check_language(
+        row_language = check_language(
             source.cell_of(row, self.language_column) or self.language, f"{at}, {self.language_column}"
         )
         if self.caption_column:
             captions: dict[str, list[str]] = {}
-            several = len({language or own for language, _ in self._columns()}) > 1
+            several = len({language or row_language for language, _ in self._columns()}) > 1
             for language, column in self._columns():
                 cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
-                captions.setdefault(language or own, []).extend(cell)
+                captions.setdefault(language or row_language, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
         by_language = source.texts_by_language(row, at)
         if by_language is not None:
             return by_language
         texts_of_row = source.captions_of(row, at)
-        return {own: texts_of_row} if texts_of_row else {}
+        return {row_language: texts_of_row} if texts_of_row else {}
 
     def _split(self, row: Mapping[str, Any], at: str) -> str:
         """A row's split. ValueError, with what may be meant, for a name that a split cannot have."""
@@ -266,12 +266,12 @@ def _draw_splits(clips: Mapping[str, source.ListedClip], contents: Mapping[str, 
     room = dict.fromkeys(("val", "test"), len(clips) // 10)
     paths, drawn = list(clips), uniform([_relative(clip.place) for clip in clips.values()], 0, "splits of a folder")
     for number in np.argsort(drawn, kind="stable"):
-        own = copies.pop(contents.get(paths[number], paths[number]), [])
-        split = next((split for split, left in room.items() if len(own) <= left), "train")
-        for path in own:
+        same_content = copies.pop(contents.get(paths[number], paths[number]), [])
+        split = next((split for split, left in room.items() if len(same_content) <= left), "train")
+        for path in same_content:
             clips[path].split = split
         if split in room:
-            room[split] -= len(own)
+            room[split] -= len(same_content)
     return Counter(clip.split for clip in clips.values())
 
 

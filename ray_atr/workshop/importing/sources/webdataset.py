@@ -76,8 +76,8 @@ class WebDataset(source.Source):
             yield source.Remark(f"{clips} called TAR/KEY, as an earlier tar has the key too: {renamed[0]}")
 
     def _split_of(self, path: str) -> str:
-        found = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
-        return source.SPLIT_OF[found[1]] if found else self.split
+        match = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
+        return source.SPLIT_OF[match[1]] if match else self.split
 
     def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
         """The captions by language and the labels, of the contents of a clip's files of text by their suffix."""
@@ -92,11 +92,11 @@ class WebDataset(source.Source):
         by_language = source.texts_by_language(row, f"{at}.json")
         if by_language is not None:
             return by_language, labels
-        found = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
-        if not found:
-            found = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
+        captions = source.captions_of(row, f"{at}.json") or source.texts_of(row.get("text"), f"{at}.json, text")
+        if not captions:
+            captions = [line.strip() for line in text.get("txt", "").splitlines() if line.strip()]
         language = check_language(str(row.get("language") or self.language), f"{at}, language")
-        return ({language: found} if found else {}), labels
+        return ({language: captions} if captions else {}), labels
 
 
 def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
