@@ -137,6 +137,6 @@ class KnowledgeSweep(ComparisonSweep):
 
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = {
-    one.name: one for one in (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep, CorrespondenceSweep)
+    sweep.name: sweep for sweep in (NoiseSweep, ObjectivesSweep, TransportSweep, KnowledgeSweep, CorrespondenceSweep)
 }
 """Name on the command line -> comparison."""

@@ -15,8 +15,10 @@ from ray_atr.cli.parse import heartbeat, parse_with_settings
 from ray_atr.common.settings import nearest, refuse
 
 COMMAND_OF = {
-    **{one.name: f"ray-atr sweep {sweep.name}" for sweep in reversed(COMPARISONS.values()) for one in fields(sweep)},
-    **{one.name: "ray-atr sweep --space PATH=DIMENSION ..." for one in fields(SpaceOptions)},
+    **{
+        field.name: f"ray-atr sweep {sweep.name}" for sweep in reversed(COMPARISONS.values()) for field in fields(sweep)
+    },
+    **{field.name: "ray-atr sweep --space PATH=DIMENSION ..." for field in fields(SpaceOptions)},
 }
 """Option -> a command that has it."""
 
@@ -26,7 +28,7 @@ SPACE = "space"
 OPTIONS: Any = Union[
     (
         Annotated[SpaceOptions, tyro.conf.subcommand(SPACE)],
-        *(Annotated[one, tyro.conf.subcommand(name)] for name, one in COMPARISONS.items()),
+        *(Annotated[sweep, tyro.conf.subcommand(name)] for name, sweep in COMPARISONS.items()),
     )
 ]
 """Commands for shell completion."""

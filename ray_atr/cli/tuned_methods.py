@@ -94,7 +94,7 @@ class CorrespondenceSweep(ComparisonSweep):
 def read_tuned(file: str) -> Mapping[str, Point]:
     """The settings by method that an earlier --tune left in a file. ValueError for anything else."""
     content = read_json(locate(file)) if file_exists(locate(file)) else None
-    if not isinstance(content, dict) or not all(isinstance(one, dict) for one in content.values()):
+    if not isinstance(content, dict) or not all(isinstance(values, dict) for values in content.values()):
         raise refuse("--tuned", file, f"the {TUNED_FILE} of an earlier --tune: settings by method")
     for method in content:
         require_known(f"--tuned: {file}", method, METHODS)

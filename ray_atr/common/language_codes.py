@@ -106,7 +106,7 @@ def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
     """
     valid = [tag for tag in tags if _TAG.fullmatch(tag)]
     codes = {code for tag in valid for code in (tag[:3], _family(tag[:3]))}
-    codes |= {one.pt3 for code in codes if (entry := _entry(pt3=code)) for one in entry.individuals()}
+    codes |= {member.pt3 for code in codes if (entry := _entry(pt3=code)) for member in entry.individuals()}
     tag_of_code: dict[str, str] = {}
     for code in sorted(codes):
         language, entry = _by_code(code), _entry(pt3=code)

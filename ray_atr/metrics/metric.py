@@ -110,7 +110,7 @@ def languages_of_means(languages: Collection[str], trained: Collection[str]) -> 
     {'trained': ['eng'], 'unseen': ['fra'], 'mean': ['eng', 'fra']}
     """
     seen = [language for language in languages if language in trained]
-    return {TRAINED: seen, UNSEEN: [one for one in languages if one not in seen], MEAN: list(languages)}
+    return {TRAINED: seen, UNSEEN: [language for language in languages if language not in seen], MEAN: list(languages)}
 
 
 def language_means(values: Mapping[str, Value], trained: Collection[str] | None = None) -> dict[str, Value]:

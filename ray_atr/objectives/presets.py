@@ -51,7 +51,7 @@ PRESET_TABLE = (
     Preset("ance", Objective(knowledge=Ance()), ASK, "#000000", "o"),
     Preset("ask", Objective(knowledge=Ask()), ASK, "#882255", "X"),
 )
-PRESETS: dict[str, Objective] = {one.name: one.objective for one in PRESET_TABLE}
+PRESETS: dict[str, Objective] = {preset.name: preset.objective for preset in PRESET_TABLE}
 
 
 def preset(name: str, **settings: Any) -> Objective:

@@ -222,7 +222,7 @@ def _differing(run: RunFolder, first: RunFolder) -> str:
     """The reason why a run cannot be compared with the first one; empty if it can."""
     if (name := run.info["name"]) != first.info["name"]:
         return f"a run of {name}, not of {first.info['name']}"
-    hashes, expected_hashes = (set(hashes_of(one.info).values()) for one in (run, first))
+    hashes, expected_hashes = (set(hashes_of(compared.info).values()) for compared in (run, first))
     if hashes and expected_hashes and hashes.isdisjoint(expected_hashes):
         return "on another version of the data set"
     settings, expected = run.settings, first.settings

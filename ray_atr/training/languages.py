@@ -54,7 +54,9 @@ def check_languages(experiment: Experiment, manifest: Manifest | None) -> None:
         )
     if manifest is not None:
         shards = [shard for shard in manifest.shards if shard.split == data.train_split]
-        untrained = [code for code in experiment.trained_languages if not any(one.captions.get(code) for one in shards)]
+        untrained = [
+            code for code in experiment.trained_languages if not any(shard.captions.get(code) for shard in shards)
+        ]
         rest = [language for language in data.languages if language not in untrained]
         # Without a shard, the split itself is missing, which has a message of its own.
         if shards and untrained:

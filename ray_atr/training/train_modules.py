@@ -223,7 +223,7 @@ def _batch(data: ClipSet, rows: NDArray[np.int64]) -> tuple[Any, Captions]:
     clips, captions = data.batch(rows)
     for row, of_clip in zip(rows.tolist(), captions, strict=False):
         is_text = isinstance(of_clip, str)
-        wrong = of_clip if is_text else next((one for one in of_clip if not isinstance(one, str | None)), None)
+        wrong = of_clip if is_text else next((text for text in of_clip if not isinstance(text, str | None)), None)
         if wrong is not None:
             raise refuse(
                 f"data.batch, clip {row}", wrong, "a list of its captions by language: texts, or None for none"

@@ -21,7 +21,7 @@ def main(load: str, inputs: str, outputs: str, *assigned: str) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name, _, value in (one.partition("=") for one in assigned):
+    for name, _, value in (pair.partition("=") for pair in assigned):
         setattr(module, name, value)
     with np.load(inputs) as given:
         waveforms = np.split(given["samples"], np.cumsum(given["lengths"])[:-1])

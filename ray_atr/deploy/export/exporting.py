@@ -124,7 +124,7 @@ def export(
             retriever.vectors(retriever.embed_sentences(asked.texts, asked.languages)).numpy(),
         )
         theirs = loaded_vectors(aside, asked)
-        difference = max(float(np.abs(one - other).max()) for one, other in zip(ours, theirs, strict=True))
+        difference = max(float(np.abs(mine - other).max()) for mine, other in zip(ours, theirs, strict=True))
         same = same_lists(_similarity(retriever, *ours), _similarity(retriever, *theirs))
         if not difference <= options.tolerance:
             allowed = f"at most {options.tolerance:g} (--tolerance); {same:.1%} of the top-10 lists are equal. Nothing is kept"
@@ -173,7 +173,7 @@ def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[V
         np.savez(
             inputs,
             samples=np.concatenate(asked.waveforms).astype(np.float32),
-            lengths=np.array([len(one) for one in asked.waveforms]),
+            lengths=np.array([len(waveform) for waveform in asked.waveforms]),
             texts=np.array(asked.texts, dtype=np.str_),
             languages=np.array(asked.languages, dtype=np.str_),
         )

@@ -169,7 +169,7 @@ def bring_up_to_date(
         taken_up = parts.read()
         if taken_up:
             echo(f"taken up: {counted(len(taken_up), 'sound')} of an interrupted build")
-        earlier.update({one.sound.path: one for one in taken_up})
+        earlier.update({encoded.sound.path: encoded for encoded in taken_up})
         order, reused = list[ArchivedSound](), dict[str, EncodedSound]()
         done: dict[str, EncodedSound] = {}
         total = len(archive)
@@ -184,7 +184,7 @@ def bring_up_to_date(
             parts.flush()
             raise
         everything = [reused.get(sound.path) or done[sound.path] for sound in order]
-        broken = {one.sound.path: one.error for one in everything if one.error}
+        broken = {encoded.sound.path: encoded.error for encoded in everything if encoded.error}
         _tell(broken, echo)
         paths = {sound.path for sound in order}
         removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
@@ -210,7 +210,7 @@ def bring_up_to_date(
             )
         layout.remove_other_states(folder, manifest)
         remove_folder(folder / UNFINISHED)
-    encoded = sum(not one.error for one in done.values())
+    encoded = sum(not sound.error for sound in done.values())
     return Changes(manifest, encoded, len(reused), removed, broken, _example(retriever))
 
 
@@ -284,9 +284,9 @@ def _encode(
 def _files_by_size(earlier: Mapping[str, EncodedSound]) -> dict[int, dict[str, EncodedSound]]:
     """The sounds that have files of their own, by size and digest."""
     by_size: dict[int, dict[str, EncodedSound]] = {}
-    for one in earlier.values():
-        if one.sound.modified_ns:
-            by_size.setdefault(one.sound.size, {})[one.digest] = one
+    for encoded in earlier.values():
+        if encoded.sound.modified_ns:
+            by_size.setdefault(encoded.sound.size, {})[encoded.digest] = encoded
     return by_size
 
 
@@ -362,28 +362,31 @@ def _sound(row: Mapping[str, Any]) -> ArchivedSound:
     return ArchivedSound(row["path"], row["size"], row["modified_ns"], row["clip_id"], captions)
 
 
-def _row(one: EncodedSound, **more: Any) -> dict[str, Any]:
+def _row(encoded: EncodedSound, **more: Any) -> dict[str, Any]:
     """What is known of a sound as a row of a table; of the columns that are not the table's it takes none."""
-    captions = caption_rows({code: texts for code, texts in one.sound.captions.items() if texts})
-    return {**vars(one), **vars(one.sound), "captions": captions, **more}
+    captions = caption_rows({code: texts for code, texts in encoded.sound.captions.items() if texts})
+    return {**vars(encoded), **vars(encoded.sound), "captions": captions, **more}
 
 
 def _tables(sounds: list[EncodedSound]) -> tuple[pa.Table, pa.Table, Any]:
     """The tables of sounds and windows, and the windows' rows. ValueError if there is no window."""
-    rows = [one.vectors for one in sounds if one.vectors is not None]
+    rows = [encoded.vectors for encoded in sounds if encoded.vectors is not None]
     if not rows:
         raise ValueError(f"nothing to index: of {counted(len(sounds), 'sound')} none can be encoded")
-    counts = np.array([len(one.starts) for one in sounds], np.int64)
+    counts = np.array([len(encoded.starts) for encoded in sounds], np.int64)
     first = np.cumsum(counts) - counts
     counted_sounds = list(zip(sounds, first.tolist(), counts.tolist(), strict=True))
     files = pa.concat_tables(
-        pa.Table.from_pylist([_row(one, first=place, count=n) for one, place, n in some], schema=layout.FILE_SCHEMA)
+        pa.Table.from_pylist(
+            [_row(encoded, first=place, count=n) for encoded, place, n in some], schema=layout.FILE_SCHEMA
+        )
         for some in (
             counted_sounds[start : start + ROWS_TOGETHER] for start in range(0, len(counted_sounds), ROWS_TOGETHER)
         )
     )
     times = (
-        np.array([time for one in sounds for time in getattr(one, name)], np.float64) for name in ("starts", "ends")
+        np.array([time for encoded in sounds for time in getattr(encoded, name)], np.float64)
+        for name in ("starts", "ends")
     )
     file_of = np.repeat(np.arange(len(sounds), dtype=np.int64), counts)
     windows = pa.table([layout.number_array(column) for column in (file_of, *times)], schema=layout.WINDOW_SCHEMA)
@@ -433,7 +436,9 @@ class _Parts:
         if not self.held:
             return
         self.folder.mkdir(exist_ok=True)
-        rows = [_row(one, vectors=one.vectors.tobytes()) for one in self.held if one.vectors is not None]
+        rows = [
+            _row(encoded, vectors=encoded.vectors.tobytes()) for encoded in self.held if encoded.vectors is not None
+        ]
         table = pa.Table.from_pylist(rows, schema=PART_SCHEMA.with_metadata({"model": self.model}))
         with atomic_file(self.folder / f"part-{self.number:06}.parquet", is_synced=True) as output:
             pq.write_table(table, output, write_page_checksum=True)

@@ -215,7 +215,9 @@ class Search(ABC):
                 matches_of_queries[place] = [] if is_nothing else row[:top]
         of_language = calibration.for_language(calibrated)
         likely = [_with_probability(matches, of_language) for matches in matches_of_queries]
-        return [[one for one in row if at_least is None or (one.probability or 0.0) >= at_least] for row in likely]
+        return [
+            [match for match in row if at_least is None or (match.probability or 0.0) >= at_least] for row in likely
+        ]
 
     def like(self, clip: AudioInput, sample_rate: int | None = None, *, top: int = 10) -> list[Match]:
         """The windows most like a sound (a file, its bytes, or a waveform [S] at `sample_rate` Hz), best first.
@@ -258,7 +260,7 @@ class Search(ABC):
                 chance[score.argmax()] = float(of_language.probability_of_best(score.max()))
         scored = zip(labels, score.tolist(), chance, strict=True)
         tags = [{"label": label, "score": value, "probability": likely} for label, value, likely in scored]
-        return sorted(tags, key=lambda one: -one["score"])
+        return sorted(tags, key=lambda tag: -tag["score"])
 
     def _sound_vector(self, clip: AudioInput, sample_rate: int | None) -> torch.Tensor:
         """The vector [1, r] of a sound. ValueError if no available model encodes sounds; a language pack does not."""
@@ -295,7 +297,7 @@ class Search(ABC):
         if self.manifest.distance != "cosine":
             return matches_of_queries
         return [
-            [one if abs(one.score) <= 1 else replace(one, score=math.copysign(1.0, one.score)) for one in row]
+            [match if abs(match.score) <= 1 else replace(match, score=math.copysign(1.0, match.score)) for match in row]
             for row in matches_of_queries
         ]
 
@@ -322,14 +324,14 @@ def _listed(texts: Sequence[str]) -> list[str]:
 def best_of_sounds(matches: Sequence[Match]) -> list[float]:
     """The score of each sound's best window, best first."""
     best: dict[str, float] = {}
-    for one in matches:
-        best.setdefault(one.path, one.score)
+    for match in matches:
+        best.setdefault(match.path, match.score)
     return list(best.values())
 
 
 def _with_probability(matches: Sequence[Match], calibration: Any) -> list[Match]:
-    chances = calibration.probability(np.array([one.score for one in matches], np.float32)).tolist()
-    return [replace(one, probability=chance) for one, chance in zip(matches, chances, strict=True)]
+    chances = calibration.probability(np.array([match.score for match in matches], np.float32)).tolist()
+    return [replace(match, probability=chance) for match, chance in zip(matches, chances, strict=True)]
 
 
 def calibrated_language(calibration: Calibration, language: str | None) -> str | None:

@@ -42,8 +42,8 @@ class ShardedIndex(Search):
     ) -> None:
         super().__init__(manifests[0], checkpoint=checkpoint)
         self.shards = list(shards)
-        self.num_sounds = sum(one.num_sounds for one in manifests)
-        self._num_windows = sum(one.num_windows for one in manifests)
+        self.num_sounds = sum(manifest.num_sounds for manifest in manifests)
+        self._num_windows = sum(manifest.num_windows for manifest in manifests)
         self._threads = ThreadPoolExecutor(8 * max(1, len(self.shards)), thread_name_prefix="shard")
 
     def __len__(self) -> int:
@@ -52,7 +52,9 @@ class ShardedIndex(Search):
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         each = self._ask_all(lambda shard: shard.matches(queries, top))
         of_queries = (chain.from_iterable(matches) for matches in zip(*each, strict=True))
-        return [sorted(matches, key=lambda one: (-one.score, one.path, one.start))[:top] for matches in of_queries]
+        return [
+            sorted(matches, key=lambda match: (-match.score, match.path, match.start))[:top] for matches in of_queries
+        ]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:
         return self._shard_of(path).window(path, start)

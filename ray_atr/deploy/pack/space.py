@@ -57,7 +57,9 @@ class ForeignSpace:
         """(caption, language) -> the space's own vector of it, if it has one."""
         if self.text is None:
             return {}
-        return {(one.caption, one.language): self.text[one.text_row] for one in self.pairs if one.text_row is not None}
+        return {
+            (pair.caption, pair.language): self.text[pair.text_row] for pair in self.pairs if pair.text_row is not None
+        }
 
 
 def read_space(

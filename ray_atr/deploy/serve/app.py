@@ -151,14 +151,14 @@ class _Served:
     def _answer_all(self, questions: Sequence[_Question]) -> list[list[Match] | Exception]:
         answers: dict[int, list[Match] | Exception] = {}
         groups: dict[tuple[str | None, float | None, bool], list[int]] = {}
-        for number, one in enumerate(questions):
-            groups.setdefault((one.language, one.at_least, one.or_nothing), []).append(number)
+        for number, question in enumerate(questions):
+            groups.setdefault((question.language, question.at_least, question.or_nothing), []).append(number)
         for (language, at_least, or_nothing), numbers in groups.items():
             top = max(questions[number].top for number in numbers)
             texts = [questions[number].text for number in numbers]
             try:
                 matches = self.index.search_many(texts, language, top=top, at_least=at_least, or_nothing=or_nothing)
-                answers.update((n, one[: questions[n].top]) for n, one in zip(numbers, matches, strict=True))
+                answers.update((n, found[: questions[n].top]) for n, found in zip(numbers, matches, strict=True))
             except ValueError as error:
                 # A text that the model refuses fails alone.
                 alone = [self._answer_all([questions[n]])[0] for n in numbers] if len(numbers) > 1 else [error]
@@ -250,7 +250,9 @@ async def _answered(handler: Handler, request: Request) -> Response:
 
 
 def _matches(matches: Sequence[Match], warning: str = "") -> Response:
-    return JSONResponse({"matches": [dataclasses.asdict(one) for one in matches], **_warned(warning)}, headers=HEADERS)
+    return JSONResponse(
+        {"matches": [dataclasses.asdict(match) for match in matches], **_warned(warning)}, headers=HEADERS
+    )
 
 
 def _warned(warning: str) -> dict[str, str]:

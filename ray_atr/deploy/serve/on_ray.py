@@ -111,7 +111,7 @@ class AppReplica:
         if shards:
             manifests = read_manifests(server.indexes)
             index = ShardedIndex(
-                [RemoteShard(one, manifests[0].model) for one in shards], manifests, checkpoint=server.checkpoint
+                [RemoteShard(shard, manifests[0].model) for shard in shards], manifests, checkpoint=server.checkpoint
             )
         else:
             index = open_shards(server.indexes, checkpoint=server.checkpoint, audio=server.audio)

@@ -10,8 +10,8 @@ from scipy.optimize import isotonic_regression
 
 from ray_atr.objectives.presets import PRESET_TABLE
 
-COLOURS = {one.name: one.colour for one in PRESET_TABLE}
-MARKERS = {one.name: one.marker for one in PRESET_TABLE}
+COLOURS = {preset.name: preset.colour for preset in PRESET_TABLE}
+MARKERS = {preset.name: preset.marker for preset in PRESET_TABLE}
 SPARE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7f7f7f", "#882255")
 SPARE_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 

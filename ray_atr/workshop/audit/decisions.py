@@ -179,7 +179,7 @@ def _apply(
     about: dict[str, Any] = {field: getattr(manifest, field) for field in ("licence", "skipped", "notes")}
     written = write_clips(out, clips(), name=name, **about, beside=given, are_joined=manifest.is_joined)
     # Every decision was of one caption.
-    counts = Counter(one.decision for one in wanted.values())
+    counts = Counter(row.decision for row in wanted.values())
     unaudited = tuple(sorted(in_split.keys() - set(languages)))
     return Applied(written, counts["drop"], counts["fix"], num_empty, num_lost - counts["drop"], unaudited)
 
@@ -190,7 +190,7 @@ def _count(clip: Clip) -> int:
 
 def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) -> None:
     """ValueError for a new caption that has no vector."""
-    fixed = {key: (normalise(one.text), key[1]) for key, one in wanted.items() if one.decision == "fix"}
+    fixed = {key: (normalise(row.text), key[1]) for key, row in wanted.items() if row.decision == "fix"}
     rows = open_caption_vectors(vectors, is_cache=False).rows(list(fixed.values()))
     for (key, (text, _)), row in zip(fixed.items(), rows.tolist(), strict=True):
         if row < 0:

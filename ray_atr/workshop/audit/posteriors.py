@@ -109,8 +109,8 @@ def posteriors_of(
         quarter = _quarters(p_value, clip)
         for of in languages or [np.arange(len(p_value))]:
             if len(of) >= QUARTERS * LEAST_PAIRS:
-                for one in np.unique(quarter[of]):
-                    part = of[quarter[of] == one]
+                for part_number in np.unique(quarter[of]):
+                    part = of[quarter[of] == part_number]
                     wrong[part] = alone(part)
     return PairPosteriors(p_value, wrong, share)
 

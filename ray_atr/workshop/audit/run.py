@@ -81,7 +81,7 @@ def audit_data_set(
     captions = in_common_languages(captions, cross_fit.folds, echo)
     clip_ids = [row.clip_id for row in rows]
     if opened is None:
-        audio, text = read_given(manifest, options.split, [(one.text, one.language) for one in captions])
+        audio, text = read_given(manifest, options.split, [(caption.text, caption.language) for caption in captions])
     else:
         if which := clips_in_words(opened.share_trained_on(manifest, rows)):
             echo(
@@ -89,14 +89,14 @@ def audit_data_set(
                 "found"
             )
         source = EncodingSource.from_retriever(opened.folder, manifest, options.split, encoding)
-        asked = [(one.language, one.text) for one in captions]
+        asked = [(caption.language, caption.text) for caption in captions]
         audio, text = encode(source, asked, encoding, partial(progress, "encoding"))
     pairs = Pairs(
         audio=audio,
         text=text,
-        clip=np.array([one.row for one in captions]),
-        language=np.array([one.language for one in captions]),
-        key=np.array([normalise(one.text).casefold() for one in captions]),
+        clip=np.array([caption.row for caption in captions]),
+        language=np.array([caption.language for caption in captions]),
+        key=np.array([normalise(caption.text).casefold() for caption in captions]),
     )
     result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
     flagged = result.posteriors.flagged(options.rate)
@@ -106,7 +106,7 @@ def audit_data_set(
         "data_hash": manifest.hash,
         "name": manifest.title,
         "split": options.split,
-        "caption_digests": caption_digests((one.clip_id, one.language, one.text) for one in captions),
+        "caption_digests": caption_digests((caption.clip_id, caption.language, caption.text) for caption in captions),
         "checkpoint": "the vectors of the data set" if opened is None else str(opened.folder),
         "clips": len(clip_ids),
         "captions": len(captions),
@@ -124,8 +124,8 @@ def audit_data_set(
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), player)
         listed = [captions[m] for m in sample.pairs]
-        write_list(place / LIST_FILE, [one[1:] for one in listed])
-        _write_page(place / "listen.html", facts, [one._asdict() for one in listed], player)
+        write_list(place / LIST_FILE, [row[1:] for row in listed])
+        _write_page(place / "listen.html", facts, [row._asdict() for row in listed], player)
         write_json(place / FACTS_FILE, {**facts, TABLE_HASH: hash_of_file(place / TABLE_FILE)})
     return folder
 
@@ -156,7 +156,7 @@ def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> 
     Regressions that learned from few clips find few of the right pairs, and the others then seem wrong, most of those that are
     called. ValueError if each of several languages has fewer than two clips a fold.
     """
-    clips = Counter(language for language, _ in {(one.language, one.row) for one in captions})
+    clips = Counter(language for language, _ in {(caption.language, caption.row) for caption in captions})
     language, most = clips.most_common(1)[0]
     if most < 2 * folds and len(clips) > 1:
         raise refuse(
@@ -171,7 +171,7 @@ def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> 
     if few:
         counts = ", ".join(f"{language} ({counted(clips[language], 'clip')})" for language in few)
         echo(f"not audited: captions in {counts}; {least} clips or more are needed")
-    return [one for one in captions if one.language not in few]
+    return [caption for caption in captions if caption.language not in few]
 
 
 def _findings(
@@ -183,14 +183,14 @@ def _findings(
         "languages": languages,
         "wrong_share": round(result.posteriors.share.share, 4),
         "wrong_share_at_most": round(result.posteriors.share.most, 4),
-        "wrong_share_by_language": {one: _shares(result, pairs, pairs.language == one) for one in languages},
+        "wrong_share_by_language": {code: _shares(result, pairs, pairs.language == code) for code in languages},
         "found_share": round(result.found_share, 4),
         "rate": rate,
         "called_wrong": int(flagged.sum()),
         "wrong_but_not_called": max(
             0, round(result.posteriors.wrong_share * len(flagged) - (1 - rate) * int(flagged.sum()))
         ),
-        "called_wrong_by_language": {one: int(flagged[pairs.language == one].sum()) for one in languages},
+        "called_wrong_by_language": {code: int(flagged[pairs.language == code].sum()) for code in languages},
         "shifted_blocks": [
             {"first": clip_ids[first], "last": clip_ids[last], "rows": last - first + 1, "offset": offset}
             for first, last, offset, _ in result.shifts
@@ -219,7 +219,7 @@ def _suspects(
     captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_], count: int
 ) -> list[dict[str, Any]]:
     """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
-    counts = Counter(one.text for one in captions)
+    counts = Counter(caption.text for caption in captions)
     worst = np.lexsort((result.score, -result.posteriors.wrong))[:count]
     return [
         {

@@ -165,10 +165,10 @@ def _recording_keys(
         progress(done, total)
     members, keys = list[Member](), list[RecordingKey]()
     for number, (name, _, shard) in enumerate(shards):
-        for clip_id, one in of_shards[number]:
+        for clip_id, key in of_shards[number]:
             if (joined := f"{name}/{clip_id}") not in left_out:
                 members.append(Member(joined, shard.split))
-                keys.append(one)
+                keys.append(key)
     return members, keys
 
 
@@ -176,8 +176,8 @@ def shared_recordings(members: Sequence[Member], keys: Sequence[RecordingKey]) -
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
-    pairs = set(same_bytes([one.digest for one in keys]))
-    prints = [one.fingerprint for one in keys]
+    pairs = set(same_bytes([key.digest for key in keys]))
+    prints = [key.fingerprint for key in keys]
     if prints and prints[0] is not None:
         pairs |= set(same_sound(np.stack(prints)))  # type: ignore[arg-type]
     left_out: dict[str, str] = {}

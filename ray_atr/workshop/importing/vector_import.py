@@ -158,7 +158,7 @@ def _read_pairs(
             raise refuse(f"{at}, text_row", text_place, allowed)
         clip = _clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
         clip.captions.setdefault(language, []).append(caption[0])
-        clip.labels += [one for one in labels_of(row.get("label"), f"{at}, label") if one not in clip.labels]
+        clip.labels += [label for label in labels_of(row.get("label"), f"{at}, label") if label not in clip.labels]
     if not clips:
         raise ValueError(f"{settings.table}: no pairs")
     notes = [blank_splits(blank, settings.split)] if blank else []

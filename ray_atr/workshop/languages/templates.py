@@ -40,7 +40,7 @@ def class_sentences(classes: Sequence[str], languages: Sequence[str]) -> dict[st
     if set(classes) <= column("sounds.csv", ENGLISH).keys():
         sounds = [[Said(name)] for name in classes]
         return {
-            code: [grammar.sentence("single", "sound", one, None) for one in sounds]
+            code: [grammar.sentence("single", "sound", sound, None) for sound in sounds]
             for code, grammar in grammars.items()
         }
     of_labels = [f"{label_sentence(name)}." for name in classes]

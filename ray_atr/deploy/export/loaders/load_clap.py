@@ -58,9 +58,9 @@ def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
     the library would take a part of it.
     """
     longest = round(settings()["clip_seconds"] * settings()["sample_rate"])
-    arrays = [np.asarray(one) for one in waveforms]
+    arrays = [np.asarray(waveform) for waveform in waveforms]
     with np.errstate(over="ignore"):  # what is beyond 32 bits becomes infinite, and is refused
-        samples = [one.astype(np.float32) for one in arrays]
+        samples = [array.astype(np.float32) for array in arrays]
     for number, (given, read) in enumerate(zip(arrays, samples, strict=True)):
         if given.ndim != 1 or given.dtype.kind != "f" or not 0 < len(given) <= longest or not np.isfinite(read).all():
             allowed = f"a mono waveform [S] of finite floats, full scale 1, S at most {longest}"

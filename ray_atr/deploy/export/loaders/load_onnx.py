@@ -82,9 +82,9 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
         batch = ids[start : start + batch_size]
         padded = np.full((len(batch), max(map(len, batch))), how["pad"], np.int64)
         mask = np.zeros(padded.shape, bool)
-        for row, one in enumerate(batch):
-            padded[row, : len(one)] = one
-            mask[row, : len(one)] = True
+        for row, tokens in enumerate(batch):
+            padded[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = True
         embedded.append(session(TEXT).run(None, {"token_ids": padded, "token_mask": mask})[0])
     return np.concatenate(embedded)
 

@@ -94,7 +94,7 @@ class HuggingFace(source.Source):
         match = IN_NAME.fullmatch(name)
         words = [match["split"] if match else "", *(folder.removeprefix("partial-") for folder in reversed(folders))]
         splits = [source.SPLIT_OF.get(word, word) for word in words]
-        usual = (one for one in splits if one in SPLITS or one.startswith(("train_", "test_", "val_")))
+        usual = (split for split in splits if split in SPLITS or split.startswith(("train_", "test_", "val_")))
         return next(usual, self.split)
 
     def _columns(self, file: str, schema: pa.Schema) -> tuple[str, list[str]]:
@@ -186,7 +186,7 @@ def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
 def _in_names(value: Any, names: list[str]) -> Any:
     """A class number, or a list of them, as names; None for -1, which stands for no class."""
     if isinstance(value, list):
-        return [name for one in value if (name := _in_names(one, names)) is not None]
+        return [name for item in value if (name := _in_names(item, names)) is not None]
     return None if value == -1 else names[value] if value in range(len(names)) else value
 
 

@@ -57,7 +57,7 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
     another length or a line that is no JSON object.
     """
     reading = reading or Reading()
-    suffix = next((one for one in TABLE_SUFFIXES if file.lower().endswith(one)), None)
+    suffix = next((allowed for allowed in TABLE_SUFFIXES if file.lower().endswith(allowed)), None)
     if suffix is None:
         raise ValueError(f"{file}: not a table of captions; allowed {', '.join(TABLE_SUFFIXES)}")
     if suffix == ".parquet":
@@ -152,7 +152,7 @@ def read_id_lists(file: str) -> dict[str, list[str]]:
     lists = content if isinstance(content, dict) else {"": content}
     if not all(isinstance(ids, list) for ids in lists.values()):
         raise ValueError(f"{file}: a list of ids, or lists of ids by subset, is expected")
-    return {name: [str(one).strip() for one in ids if str(one).strip()] for name, ids in lists.items()}
+    return {name: [str(clip_id).strip() for clip_id in ids if str(clip_id).strip()] for name, ids in lists.items()}
 
 
 def _encoding_of(file: Location, given: str) -> str:

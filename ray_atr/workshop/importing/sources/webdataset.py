@@ -104,7 +104,9 @@ def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocat
     try:
         with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as members:
             # Hidden ones are no clips: macOS writes a `._0.flac` before each `0.flac`.
-            files = (one for one in members if one.isfile() and not one.name.rpartition("/")[2].startswith("."))
+            files = (
+                member for member in members if member.isfile() and not member.name.rpartition("/")[2].startswith(".")
+            )
             for key, of_clip in itertools.groupby(files, key=lambda member: _key(member.name)[0]):
                 yield key, *_read_members(key, of_clip, members, tar)
     except tarfile.TarError as error:
