@@ -132,7 +132,7 @@ class KnowledgeSweep(ComparisonSweep):
                 require_known(name, chosen, named)
                 return named[chosen]
         # All options except the table and the figure are settings of ASK.
-        values_by_name = {name: values for name, values in self.own.items() if values}
+        values_by_name = {name: values for name, values in self.own_options.items() if values}
         return [NOTHING, *(ask(**point) for point in combinations(values_by_name))]
 
 

@@ -183,7 +183,7 @@ class ComparisonSweep(SweepOptions, ABC):
         return []
 
     @property
-    def own(self) -> dict[str, Any]:
+    def own_options(self) -> dict[str, Any]:
         """The options that only this comparison has."""
         shared = {entry.name for entry in fields(SweepOptions)}
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in shared}
@@ -191,4 +191,4 @@ class ComparisonSweep(SweepOptions, ABC):
     @property
     def gives_values(self) -> bool:
         """Whether an option that only this comparison has was given, if with its default value."""
-        return any(value is not getattr(type(self), name) for name, value in self.own.items())
+        return any(value is not getattr(type(self), name) for name, value in self.own_options.items())
