@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -128,15 +128,18 @@ class Runs:
         return sorted(splits_of_sets)
 
 
-def read_runs(folders: Sequence[Location | str]) -> Runs:
-    """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
-    runs = [RunFolder.open(folder) for folder in folders]
-    rows: list[dict[str, Any]] = []
-    settings: list[dict[str, Any]] = []
-    overrides: dict[str, dict[str, Any]] = {}
-    dropped: dict[str, RaceEvidence] = {}
-    last = [run.path.name for run in runs]
-    names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
+class _Trials(NamedTuple):
+    """All trials in order: their rows and all of their settings; by trial id what a trial overrides; and evidence by name."""
+
+    rows: list[dict[str, Any]]
+    settings: list[dict[str, Any]]
+    overrides: dict[str, dict[str, Any]]
+    dropped: dict[str, RaceEvidence]
+
+
+def _read_trials(runs: Sequence[RunFolder], names: Sequence[str]) -> _Trials:
+    """ValueError, with the remedy, for a trial's record that cannot be read."""
+    rows, settings, overrides, dropped = read = _Trials([], [], {}, {})
     for run, name in zip(runs, names, strict=True):
         experiment = None
         with suppress(ValueError):  # of a version whose settings are not known
@@ -157,10 +160,17 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
             settings.append(of_trial)
             overrides[trial.trial_id] = content["overrides"]
             if DROPPED in content:
-                evidence = RaceEvidence.read(content[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
-                dropped[trial_name({path: value for path, value in content["overrides"].items() if path != SEED})] = (
-                    evidence
-                )
+                point = trial_name({path: value for path, value in content["overrides"].items() if path != SEED})
+                dropped[point] = RaceEvidence.read(content[DROPPED], f"{trial.folder / 'trial.json'}: {DROPPED}")
+    return read
+
+
+def read_runs(folders: Sequence[Location | str]) -> Runs:
+    """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
+    runs = [RunFolder.open(folder) for folder in folders]
+    last = [run.path.name for run in runs]
+    names = [str(run.path) if last.count(run.path.name) > 1 else run.path.name for run in runs]
+    rows, settings, overrides, dropped = _read_trials(runs, names)
     if not rows:
         lost = [problem for run in runs for problem in run.problems()]
         raise ValueError("; ".join(lost) or f"{', '.join(str(run.path) for run in runs)}: no trials yet")
