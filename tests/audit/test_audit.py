@@ -413,6 +413,9 @@ def test_segments_are_found_apart_and_do_not_overlap() -> None:
     found = find_shifts(own, {1: shifted, -1: np.full(60, 0.98)})
     assert {(s.first, s.last, s.offset) for s in found} == {(10, 19, 1), (40, 49, 1)}
     assert find_shifts(np.full(60, 0.02), {1: np.full(60, 0.98)}) == []
+    # At both ends of the list.
+    ends = find_shifts(np.roll(own, -10), {1: np.roll(shifted, -10)}) + find_shifts(own[:50], {1: shifted[:50]})
+    assert {(s.first, s.last) for s in ends} == {(0, 9), (30, 39), (10, 19), (40, 49)}
     # Blocks that share a row are no two blocks: the weaker one begins where the other ends.
     own[20:25], other = 0.98, np.full(60, 0.98)
     other[19:25] = 0.02
