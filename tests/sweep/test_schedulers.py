@@ -76,6 +76,14 @@ def test_a_result_is_never_stopped(run: RunFolder) -> None:
     assert decision(make_scheduler(PLAN, 9, run, recorded), run, **bad) == "CONTINUE"
 
 
+def test_a_race_stops_what_was_dropped_but_no_result(run: RunFolder) -> None:
+    plan = SweepPlan(FixedPoints([], (RECALL,)), (0, 1), scheduler="race")
+    results = {"epoch": 4}, {"epoch": 9}, {"epoch": 4, "is_final": True}
+    for dropped, said in ((True, ["STOP", "CONTINUE", "CONTINUE"]), (False, ["CONTINUE"] * 3)):
+        scheduler = make_scheduler(plan, 9, run, [], lambda trial_id, dropped=dropped: dropped)  # type: ignore[misc]
+        assert [decision(scheduler, run, **result) for result in results] == said
+
+
 def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     recorded = record(run, "train/loss", 1, 1.0, 1.0, 1.0)
     plan = SweepPlan(FixedPoints([], (Goal("train/loss", is_maximised=False),)), scheduler="asha")
