@@ -266,7 +266,8 @@ def make_wavcaps(root: Path) -> Path:
         file.write_text(json.dumps({"num_captions_per_audio": 1, "data": items}, ensure_ascii=False), encoding="utf-8")
         for item in items:
             name = str(item["id"]).removesuffix(".wav")
-            write_tone(root / "Zip_files" / path.split("/")[0] / f"{name}.flac", seconds=0.05)
+            pitch = 200.0 + len(name) + sum(map(ord, name))
+            write_tone(root / "Zip_files" / path.split("/")[0] / f"{name}.flac", seconds=0.05, pitch=pitch)
     return root
 
 
@@ -314,6 +315,20 @@ def test_wavcaps_absent_clips_and_held_out_share(tmp_path: Path) -> None:
     assert 3 <= counts["val"] <= 20
     again, _ = found(WavCaps(source=str(tmp_path), validation_share=0.25))
     assert [entry.split for entry in again] == [entry.split for entry in entries]
+
+
+def test_copies_of_a_file_of_wavcaps_are_in_one_split(tmp_path: Path) -> None:
+    """Each clip of FreeSound has one, of its own subset; the others are drawn as before, by their ids."""
+    folder = make_wavcaps(tmp_path) / "Zip_files" / "FreeSound"
+    alone = {entry.clip_id: entry.split for entry in found(WavCaps(source=str(tmp_path), validation_share=0.25))[0]}
+    for number in range(20):
+        shutil.copy(folder / f"{number}.flac", folder / f"{20 + number}.flac")
+    split = {entry.clip_id: entry.split for entry in found(WavCaps(source=str(tmp_path), validation_share=0.25))[0]}
+    assert [split[f"freesound/{n}"] for n in range(20)] == [split[f"freesound/{20 + n}"] for n in range(20)]
+    assert 0 < sum(one == "val" for one in split.values()) < 30
+    assert {one: split[one] for one in split if "freesound" not in one} == {
+        one: alone[one] for one in alone if "freesound" not in one
+    }
 
 
 def test_large_json_is_read_in_pieces_of_any_size(tmp_path: Path) -> None:

@@ -21,7 +21,16 @@ from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import setting
 from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, audio_below, entry_of, stem
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    AudioLocation,
+    Entry,
+    Source,
+    audio_below,
+    copies_of,
+    entry_of,
+    stem,
+)
 from ray_atr.workshop.languages.templates import label_sentence
 
 
@@ -38,23 +47,32 @@ class FsdNoisy18k(Source):
         choices=("all", "noisy", "noisy_small", "clean"),
     )
     validation_share: float = setting(
-        0.15, "share of the checked training clips put into the split val, drawn by id", at_least=0, below=1
+        0.15,
+        "share of the checked training clips put into the split val, drawn by id; copies of a file go together",
+        at_least=0,
+        below=1,
     )
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
         audio = audio_below(folder)
-        for split in ("train", "test"):
-            table = f"{folder}/FSDnoisy18k.meta/{split}.csv"
-            columns = ["fname", "label", *(["manually_verified", "noisy_small"] if split == "train" else [])]
-            for _, row in read_table(table, required=columns):
-                clip_id = stem(row["fname"])
-                is_checked = split == "test" or _says_yes(row["manually_verified"])
-                is_drawn = uniform([clip_id], 0, "validation")[0] < self.validation_share
-                if split == "train" and is_checked and is_drawn:
-                    yield _entry(audio, clip_id, row["label"], "val")
-                elif split == "test" or self._takes(row, is_checked):
-                    yield _entry(audio, clip_id, row["label"], split)
+        columns = ["fname", "label", "manually_verified", "noisy_small"]
+        table = f"{folder}/FSDnoisy18k.meta/train.csv"
+        rows = [(stem(row["fname"]), row) for _, row in read_table(table, required=columns)]
+        checked = {clip_id for clip_id, row in rows if _says_yes(row["manually_verified"])}
+        paths = {clip_id: audio[clip_id].file.removeprefix(f"{folder}/") for clip_id, _ in rows if clip_id in audio}
+        copies = copies_of(folder, paths) if self.validation_share else {}
+        # What else is in the split that is trained on, as it is not checked.
+        in_train = {copies.get(clip_id) for clip_id, _ in rows if clip_id not in checked} - {None}
+        for clip_id, row in rows:
+            own = copies.get(clip_id, clip_id)
+            is_drawn = own not in in_train and uniform([own], 0, "validation")[0] < self.validation_share
+            if clip_id in checked and is_drawn:
+                yield _entry(audio, clip_id, row["label"], "val")
+            elif self._takes(row, clip_id in checked):
+                yield _entry(audio, clip_id, row["label"], "train")
+        for _, row in read_table(f"{folder}/FSDnoisy18k.meta/test.csv", required=columns[:2]):
+            yield _entry(audio, stem(row["fname"]), row["label"], "test")
 
     def _takes(self, row: Mapping[str, Any], is_checked: bool) -> bool:
         """Whether a clip of train is one of those asked for."""

@@ -40,7 +40,9 @@ class WavCaps(source.Source):
         (), "JSON or text files of clip ids to leave out, such as blacklist_exclude_all_ac.json", path="always"
     )
     split: str = setting("train", "name of the split")
-    validation_share: float = setting(0.0, "share of clips put into the split val, drawn by id", at_least=0, below=1)
+    validation_share: float = setting(
+        0.0, "share of clips put into the split val, drawn by id; copies of a file go together", at_least=0, below=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,27 +52,29 @@ class WavCaps(source.Source):
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         excluded = _read_exclusions(self.exclude)
-        audio: dict[str, dict[str, str]] = {subset: {} for subset in SUBSETS}
+        audio: dict[str, str] = {}
         for path in source.list_files(audio_folder):
             subset = _subset(path.rpartition("/")[0])
             if source.is_audio(path) and subset:
-                audio[subset][source.stem(path)] = path
+                audio[f"{subset}/{source.stem(path)}"] = path
+        copies = source.copies_of(audio_folder, audio) if self.validation_share else {}
         tables = [path for path in source.list_files(folder) if path.endswith(".json") and _subset(path)]
         tables = [path for path in tables if not any(word in path.lower() for word in ("blacklist", "exclu"))]
         if not tables:
             raise ValueError(f"{folder}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
-        for path in tables:
-            subset = _subset(path)
-            for at, item in read_data(folder, path):
+        for table in tables:
+            subset = _subset(table)
+            for at, item in read_data(folder, table):
                 if "id" not in item or not str(item.get("caption") or "").strip():
                     raise ValueError(f"{at}: id or caption is missing; it has {', '.join(item)}")
                 name = source.stem(str(item["id"]))
                 if name in excluded.get(subset, set()) or name in excluded.get("", set()):
                     continue
                 clip_id = f"{subset}/{name}"
-                split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
-                file_name = audio[subset].get(name)
-                place = source.AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
+                is_drawn = uniform([copies.get(clip_id, clip_id)], 0, "validation")[0] < self.validation_share
+                split = "val" if is_drawn else self.split
+                path = audio.get(clip_id)
+                place = source.AudioLocation(f"{audio_folder}/{path}") if path else None
                 yield source.entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
 
 
