@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -85,6 +86,41 @@ def test_copies_of_a_file_are_not_trained_on_and_validated(fsdnoisy: Path, tmp_p
     assert all(split[1000 + number] == split[3000 + number] for number in range(0, 40, 4))
     assert {split[1000 + number] for number in (0, 12, 36)} == {"train"}
     assert 0 < sum(split[1000 + number] == "val" for number in range(0, 40, 4)) < 8
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("1000.wav,Rain,/m/0,yes,0", "train.csv, line 2, manually_verified: got 'yes'; allowed 0 or 1"),
+        ("1000.wav,Rain,/m/0,,0", "train.csv, line 2, manually_verified: got ''; allowed 0 or 1"),
+        ("1000.wav,Rain,/m/0,1,2", "train.csv, line 2, noisy_small: got '2'; allowed 0 or 1"),
+        ("1000.wav, ,/m/0,1,0", "train.csv, line 2: fname or label is blank"),
+        (",Rain,/m/0,1,0", "train.csv, line 2: fname or label is blank"),
+    ],
+)
+def test_a_row_that_does_not_say_what_its_clip_is_is_named(fsdnoisy: Path, tmp_path: Path, row: str, says: str) -> None:
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    write_table(
+        tmp_path / "in" / "FSDnoisy18k.meta" / "train.csv", "fname,label,aso_id,manually_verified,noisy_small", row
+    )
+    with pytest.raises(ValueError, match=re.escape(says)):
+        list(FsdNoisy18k(source=str(tmp_path / "in")).entries())
+
+
+def test_a_table_that_a_spreadsheet_saved_says_the_same(fsdnoisy: Path, tmp_path: Path) -> None:
+    """Blanks beside names, and TRUE and FALSE for 1 and 0, which made each clip an unchecked one."""
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    table = tmp_path / "in" / "FSDnoisy18k.meta" / "train.csv"
+    head, *rows = table.read_text().splitlines()
+    words = {"0": "FALSE", "1": "TRUE"}
+    cells = [row.split(",") for row in rows]
+    write_table(table, head, *(f" {c[0]} , {c[1]},{c[2]},{words[c[3]]},{words[c[4]]}" for c in cells))
+    for clips in ("noisy_small", "clean"):
+        sources = (FsdNoisy18k(source=str(folder), clips=clips) for folder in (fsdnoisy, tmp_path / "in"))
+        own, other = (
+            [(e.clip_id, e.split, e.captions) for e in source.entries() if isinstance(e, Entry)] for source in sources
+        )
+        assert own == other
 
 
 def test_labels_are_captions(fsdnoisy: Path, tmp_path: Path) -> None:
