@@ -22,6 +22,7 @@ from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.workshop.importing.sources.clotho import Clotho
+from ray_atr.workshop.importing.sources.source import Remark
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps, read_data
 from tests.support.clips_on_disk import write_tone
 from tests.support.whole_product import IS_WHOLE
@@ -297,6 +298,63 @@ def test_wavcaps_exclusion_lists_keep_test_clips_out(tmp_path: Path, form: str) 
     entries, _ = found(WavCaps(source=str(tmp_path), exclude=(str(file),)))
     assert len(entries) == 39
     assert not {"audioset/Yabcdefghijk", "freesound/3", "freesound/4"} & {entry.clip_id for entry in entries}
+
+
+def test_wavcaps_says_how_many_clips_were_excluded(tmp_path: Path) -> None:
+    """A list of others would leave nothing out, and nobody would know."""
+    make_wavcaps(tmp_path / "in")
+    (tmp_path / "list.txt").write_text("3\n4\nnone of these\n")
+    said = [
+        e
+        for e in WavCaps(source=str(tmp_path / "in"), exclude=(str(tmp_path / "list.txt"),)).entries()
+        if isinstance(e, Remark)
+    ]
+    assert said == [Remark("excluded: 2 clips, by 3 ids in lists")]
+
+
+@pytest.mark.parametrize(
+    ("item", "captions"),
+    [
+        ({"id": " 7.wav ", "caption": "Rain"}, ("Rain",)),
+        ({"id": "7", "caption": ["Rain", "More rain"]}, ("Rain", "More rain")),
+        ({"id": "7", "caption": {"en": "Rain"}}, "clip 1, caption: got .*allowed a text, or a list of texts"),
+        ({"id": "7", "caption": 7}, "clip 1, caption: got '?7.*allowed a text, or a list of texts"),
+        ({"id": None, "caption": "Rain"}, "clip 1: id or caption is missing"),
+        ({"id": " ", "caption": "Rain"}, "clip 1: id or caption is missing"),
+        ({"id": "7", "caption": [" "]}, "clip 1: id or caption is missing"),
+    ],
+)
+def test_a_clip_of_wavcaps_has_an_id_and_texts(
+    tmp_path: Path, item: dict[str, Any], captions: tuple[str, ...] | str
+) -> None:
+    make_wavcaps(tmp_path)
+    (tmp_path / "json_files" / "FreeSound" / "fsd_final.json").write_text(json.dumps({"data": [item]}))
+    if isinstance(captions, str):
+        with pytest.raises(ValueError, match=r"fsd_final\.json, " + captions):
+            found(WavCaps(source=str(tmp_path)))
+    else:
+        by_id = {entry.clip_id: tuple(entry.captions["eng"]) for entry in found(WavCaps(source=str(tmp_path)))[0]}
+        assert by_id["freesound/7"] == captions
+
+
+def test_a_blank_beside_an_id_is_none_of_it_and_a_row_without_one_is_named(tmp_path: Path) -> None:
+    head = ["audiocap_id", "youtube_id", "start_time", "caption"]
+    write_tone(tmp_path / "audiocaps" / "audio" / "Yr1nicOVtvkQ.wav")
+    write_csv(tmp_path / "audiocaps" / "train.csv", head, ["1", " r1nicOVtvkQ ", "130", "Rain"])
+    ((entry,), absent) = found(AudioCaps(source=str(tmp_path / "audiocaps")))
+    assert (entry.clip_id, absent) == ("r1nicOVtvkQ", [])
+    write_csv(tmp_path / "audiocaps" / "train.csv", head, ["1", "r1nicOVtvkQ", "130", "Rain"], ["2", " ", "30", "Wind"])
+    with pytest.raises(ValueError, match=r"train\.csv, line 3: the row names no clip"):
+        found(AudioCaps(source=str(tmp_path / "audiocaps")))
+    write_tone(tmp_path / "clotho" / "development" / "rain.wav")
+    rows = (["rain.wav", *"abcde"], ["", *"abcde"])
+    write_csv(
+        tmp_path / "clotho" / "clotho_captions_development.csv",
+        ["file_name", *(f"caption_{n}" for n in range(1, 6))],
+        *rows,
+    )
+    with pytest.raises(ValueError, match=r"clotho_captions_development\.csv, line 3: the row names no clip"):
+        found(Clotho(source=str(tmp_path / "clotho")))
 
 
 def test_wavcaps_captions_of_another_language_join_by_clip_id(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from ray_atr.common.sampling import uniform
-from ray_atr.common.settings import setting, shortened
+from ray_atr.common.settings import counted, setting, shortened
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources import source
@@ -48,10 +48,10 @@ class WavCaps(source.Source):
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
-        excluded = _read_exclusions(self.exclude)
+        excluded, num_excluded = _read_exclusions(self.exclude), 0
         audio: dict[str, str] = {}
         for path in source.list_files(audio_folder):
             subset = _subset(path.rpartition("/")[0])
@@ -65,17 +65,21 @@ class WavCaps(source.Source):
         for table in tables:
             subset = _subset(table)
             for at, item in read_data(folder, table):
-                if "id" not in item or not str(item.get("caption") or "").strip():
+                name, captions = source.stem(source.cell_of(item, "id")), source.captions_of(item, at)
+                if not name or not captions:
                     raise ValueError(f"{at}: id or caption is missing; it has {', '.join(item)}")
-                name = source.stem(str(item["id"]))
                 if name in excluded.get(subset, set()) or name in excluded.get("", set()):
+                    num_excluded += 1
                     continue
                 clip_id = f"{subset}/{name}"
                 is_drawn = uniform([copies.get(clip_id, clip_id)], 0, "validation")[0] < self.validation_share
                 split = "val" if is_drawn else self.split
                 path = audio.get(clip_id)
                 place = source.AudioLocation(f"{audio_folder}/{path}") if path else None
-                yield source.entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
+                yield source.entry_of(clip_id, place, {"eng": tuple(captions)}, split)
+        if self.exclude:
+            total = counted(sum(map(len, excluded.values())), "id")
+            yield source.Remark(f"excluded: {counted(num_excluded, 'clip')}, by {total} in lists")
 
 
 def _subset(path: str) -> str:
