@@ -74,8 +74,8 @@ class WavCaps(source.Source):
                 clip_id = f"{subset}/{name}"
                 is_drawn = uniform([copies.get(clip_id, clip_id)], 0, "validation")[0] < self.validation_share
                 split = "val" if is_drawn else self.split
-                path = audio.get(clip_id)
-                place = source.AudioLocation(f"{audio_folder}/{path}") if path else None
+                file_name = audio.get(clip_id)
+                place = source.AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
                 yield source.entry_of(clip_id, place, {"eng": tuple(captions)}, split)
         if self.exclude:
             total = counted(sum(map(len, excluded.values())), "id")
