@@ -131,8 +131,10 @@ class Checkpoint:
                 [text for captions in rows[row].captions.values() for text in captions or () if text] for row in some
             ]
 
-        ids = [row.clip_id for row in rows]
-        return CaptionSample.from_clips(ids, captions_of, are_joined=manifest.is_joined).share_in(trained)
+        # Parts of a joined set may be made of joined ones, so that an id has several names in front.
+        names = max((row.clip_id.count("/") for row in rows), default=0) if manifest.is_joined else 0
+        ids = ([row.clip_id.split("/", cut)[-1] for row in rows] for cut in range(names + 1))
+        return max(CaptionSample.from_clips(one, captions_of).share_in(trained) for one in ids)
 
     def is_trained_on(self, manifest: Manifest) -> bool:
         """Whether the data set is the one it was trained on."""

@@ -317,7 +317,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
     checkpoint = checkpoints[0]
     trained = checkpoint.trained_languages
     unheard = [language for language in eval_split.languages if trained and language not in trained]
-    notes = [f"No captions in training: {', '.join(unheard)}."] if unheard else []
+    notes = [f"Not trained on: {', '.join(unheard)}."] if unheard else []
     if which := clips_in_words(
         max(seed.share_trained_on(eval_split.manifest, eval_split.rows) for seed in checkpoints)
     ):

@@ -44,9 +44,10 @@ def card_text(
     }
     if languages:
         about["language"] = list(languages)
-    rate, seconds = front_end.sample_rate, front_end.clip_seconds
+    rate, seconds, clips, needs = front_end.sample_rate, front_end.clip_seconds, '["clip.wav"]', []
     if front_end.kind == "vector":
         hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
+        clips, needs = 'numpy.load("clips.npy")', ["import numpy"]
     elif pools_windows:
         hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
     else:
@@ -71,10 +72,11 @@ def card_text(
         "no random crop, no dependence on the batch.",
         "",
         "```python",
+        *needs,
         "from ray_atr import Retriever",
         "",
         'retriever = Retriever.from_pretrained("FOLDER")',
-        'scores = retriever.similarity(retriever.encode_text(["a dog barks"]), retriever.encode_audio(["clip.wav"]))',
+        f'scores = retriever.similarity(retriever.encode_text(["a dog barks"]), retriever.encode_audio({clips}))',
         "```",
     ]
     if front_end.kind != "vector" and not is_late:

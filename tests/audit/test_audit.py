@@ -221,7 +221,17 @@ def test_the_interval_is_that_of_a_binomial_where_there_is_one_stratum() -> None
     assert interval(np.array([10]), np.array([10]), np.array([3])) == (0.3, 0.3, 0.3)
     nothing_wrong = interval(np.array([1000, 10]), np.array([30, 0]), np.array([0, 0]))
     assert nothing_wrong.low == 0
-    assert 0.03 < nothing_wrong.high < 0.1
+    assert 0.1 < nothing_wrong.high < 0.13
+
+
+def test_the_interval_covers_any_share_where_the_scores_tell_nothing() -> None:
+    """Of 60 answers, exactly, by the binomial; where none is wrong its upper end is that of Clopper and Pearson."""
+    number = np.arange(61)
+    ends = np.array([interval(np.array([10**9]), np.array([60]), np.array([k])) for k in number])
+    assert ends[0, 2] == pytest.approx(1 - 0.025 ** (1 / 60), abs=1e-4)
+    for share in np.arange(0.005, 1, 0.005):
+        is_held = (ends[:, 1] <= share) & (share <= ends[:, 2])
+        assert binom.pmf(number[is_held], 60, share).sum() > 0.93, share
 
 
 def test_strata_whose_errors_do_not_rise_are_one_and_what_is_left_unheard_alone_is_uncertain() -> None:

@@ -28,7 +28,8 @@ from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
-from ray_atr.data.shards import hash_of_file, read_manifest, read_shard, write_clips, write_manifest
+from ray_atr.data.shards import hash_of_file, read_captions, read_manifest, read_shard, write_clips, write_manifest
+from ray_atr.evaluation.checkpoints import find_checkpoint
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.objectives.correspondence.cross_fit import Pairs
@@ -613,6 +614,32 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
         assert ("was trained on" in "".join(said)) == bool(expected)
         assert expected in "".join(said)
     assert reads == ["train"] * 3
+
+
+def test_clips_are_known_in_a_joined_set_of_a_joined_set_and_in_the_inner_one(
+    audited: tuple[Path, Path, set[str]], tmp_path: Path
+) -> None:
+    """A retriever that was trained on a set itself, on one joined of it, or on one joined of that, by its clips' ids there."""
+    clips = [clip for clip in clips_of(audited[0]).values() if clip.split == "train"][:40]
+    retriever = Retriever.from_pretrained(audited[1].parent / "untrained")
+    texts = {row: [text for own in clip.captions.values() for text in own] for row, clip in enumerate(clips)}
+    fronts = ("", "inner/", "outer/inner/")
+    for front in fronts:
+        ids = [front + clip.clip_id for clip in clips]
+        retriever.trained_captions = CaptionSample.from_clips(ids, partial(map_rows, texts), are_joined=bool(front))
+        retriever.save_pretrained(tmp_path / "copy")
+        known = set()
+        for other in fronts:
+            named = [dataclasses.replace(clip, clip_id=other + clip.clip_id) for clip in clips]
+            folder = tmp_path / f"{len(front)}-{len(other)}"
+            manifest = write_clips(folder, named, name="noisy", licence="none", are_joined=bool(other))
+            share = find_checkpoint(str(tmp_path / "copy")).share_trained_on(
+                manifest, list(read_captions(manifest, "train"))
+            )
+            assert share in (0, 1)
+            known |= {other} if share else set()
+        # Of the outermost set the sample has ids with the inner name, which the innermost set has not.
+        assert known == (set(fronts[1:]) if front == "outer/inner/" else set(fronts)), front
 
 
 def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import re
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,6 +89,19 @@ def test_a_card_says_what_vectors_are_worth_and_which_export_there_is(tmp_path):
     late = save_retriever(tmp_path / "late", interaction="late").card()
     assert "its pooled vectors are compared here" in late
     assert "--to onnx" not in late
+
+
+@pytest.mark.parametrize("audio", ["small_cnn", "vectors"])
+def test_the_example_of_a_card_runs(tmp_path, monkeypatch, audio):
+    """Of a model of vectors, as a language pack is, with vectors in the place of a file of audio."""
+    width = {"audio.width": 8} if audio == "vectors" else {}
+    retriever = save_retriever(tmp_path / "FOLDER", audio=audio, **width)
+    monkeypatch.chdir(tmp_path)
+    np.save("clips.npy", np.ones((2, retriever.audio_tower.front_end.num_mels), np.float32))
+    (tmp_path / "clip.wav").write_bytes(tiny.tone(1, 1))
+    found: dict[str, Any] = {}
+    exec(re.search("```python\n(.*?)```", (tmp_path / "FOLDER" / "README.md").read_text(), re.DOTALL)[1], found)
+    assert found["scores"].shape == (1, 2 if audio == "vectors" else 1)
 
 
 def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluated):

@@ -25,6 +25,7 @@ import ray_atr.deploy.index.windows as encoders
 from ray_atr.cli import main
 from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
+from ray_atr.deploy.index import layout, opened
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.build import build_index, update_index
 from ray_atr.deploy.index.coarse import CoarseRows
@@ -376,6 +377,26 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to index"):
         build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "other"))
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("reader", ["check_files", "stored_table", "read_structure"])
+def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """The update ends, and removes the older files, before each of the readers first reads one."""
+    copied(place, tmp_path)
+    (tmp_path / "audio" / "tone 0.wav").unlink()
+    module = opened if reader == "read_structure" else layout
+    original = getattr(module, reader)
+
+    def after_update(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        update_index(str(tmp_path / "index"), str(tmp_path / "model"), str(tmp_path / "audio"))
+        return original(*arguments, **options)
+
+    before = len(Index.open(tmp_path / "index"))
+    monkeypatch.setattr(module, reader, after_update)
+    assert 0 < len(Index.open(tmp_path / "index")) < before
 
 
 def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:

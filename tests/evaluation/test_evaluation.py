@@ -530,7 +530,7 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
         summary, first = page.comparisons[:2]
         assert summary.note.startswith("Mean of the languages that both were trained on.")
         assert [row[0].text for row in first.rows] == [
-            "eng", "languages both trained on", f"fra (no captions in training of {name})", "languages not both trained on",
+            "eng", "languages both trained on", f"fra (not in the training of {name})", "languages not both trained on",
             "mean",
         ]  # fmt: skip
 
@@ -545,7 +545,7 @@ def test_a_split_that_was_used_in_training_is_said_to_be(
     trained, chosen = "These clips were trained on.", "The best epoch was chosen on this split"
     assert [any(one.startswith(trained) for one in said[split]) for split in said] == [True, False, False]
     assert [any(one.startswith(chosen) for one in said[split]) for split in said] == [False, True, False]
-    assert all("No captions in training: fra." in of_split for of_split in said.values())
+    assert all("Not trained on: fra." in of_split for of_split in said.values())
     # In no run, and other data with some of the clips.
     rows = [dataclasses.replace(Clip(**row), split="test") for row in _clips(world["data"])]
     write_clips(tmp_path / "mixed", rows, name="mixed", licence="none")

@@ -96,7 +96,7 @@ def test_tables_are_in_the_papers_order_and_mark_the_best(noise_run):
         assert [row[2].is_best for row in block] == [False, False, True]
     assert "English (trained)" in english.title
     # Trained on English alone: the others come after, under a heading that says so, and no column repeats it.
-    assert "mean of 3 languages without captions in training" in mean.title
+    assert "mean of 3 languages not trained on" in mean.title
     assert all(row[2].is_number for block in mean.blocks for row in block)
     markdown = english.to_markdown().splitlines()
     rows = [line for line in markdown if line.startswith("|")]
@@ -273,7 +273,7 @@ def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp
         ["contrastive", "none"],
         ["kcl", "all"],
     ]
-    assert "without captions in training" not in write_report(run, figures=False).summary
+    assert "languages not trained on" not in write_report(run, figures=False).summary
     everywhere = read_runs([write_run(tmp_path / "all", {"objective": ["ml_clap", "kcl"]})])
     (table,) = main_tables(everywhere)
     assert "mean of 4 trained languages" in table.title

@@ -89,7 +89,8 @@ class Index(Search):
                 manifest = layout.read_index_manifest(place)
                 try:
                     return cls(place, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-                except (DamagedFileError, FileNotFoundError):
+                # FAISS says of a missing file what it says of any other: RuntimeError.
+                except (DamagedFileError, FileNotFoundError, RuntimeError):
                     if layout.read_index_manifest(place).state == manifest.state:
                         raise
             raise ValueError(f"{place}: it is being updated without a pause; try again")

@@ -25,7 +25,7 @@ TITLES = {
 ABSENT = Cell(MISSING)
 UNSHOWN = ("queries",)
 """Measures that do not depend on the model."""
-GROUPS = {TRAINED: "trained languages", UNSEEN: "no captions in training", MEAN: "mean"}
+GROUPS = {TRAINED: "trained languages", UNSEEN: "not trained on", MEAN: "mean"}
 TRANSDUCTIVE = "Transductive: all queries are matched at once, so one query's answer depends on the others."
 NOTES = {
     **{task_name(direction, "plan"): TRANSDUCTIVE for direction in DIRECTION_TITLES},
@@ -74,7 +74,7 @@ def comparison_tables(
         if without := [
             name for name, learned in zip((first, second), trained, strict=True) if lacks(learned, language)
         ]:
-            labels[language] = f"{language} (no captions in training of {' and '.join(dict.fromkeys(without))})"
+            labels[language] = f"{language} (not in the training of {' and '.join(dict.fromkeys(without))})"
     shared = trained_by_both(*trained)
     differences = _by_task(cells, lambda task: f"Difference, {_lower(task_title(task, titles))}", shared, labels)
     return [_summary(comparison, first, second, titles), *differences]
@@ -163,7 +163,7 @@ def _by_task(
         seen = [language for language in languages if trained is None or language in trained]
         others = [language for language in languages if language not in seen]
         parts = [[*seen, TRAINED], [*others, UNSEEN], [MEAN]] if others and seen else [[*languages, MEAN]]
-        unseen = {language: f"{language} (no captions in training)" for language in others}
+        unseen = {language: f"{language} (not trained on)" for language in others}
         row_names = labels or GROUPS | unseen
         blocks = [
             [

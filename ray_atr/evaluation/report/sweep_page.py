@@ -130,7 +130,7 @@ def _facts(runs: Runs) -> list[tuple[str, str]]:
     return [
         ("Data", f"{name} (manifest {hashes})" if hashes else str(name)),
         ("Trained languages", ", ".join(runs.trained) or MISSING),
-        ("No captions in training" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
+        ("Not trained on" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
         ("Noise ratio", "" if NOISE in runs.varied else f"{runs.trials[NOISE].iloc[0]:g}"),
         ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
         ("Training time", f"{minutes(seconds)} over all trials"),

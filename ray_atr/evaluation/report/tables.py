@@ -93,7 +93,7 @@ def of_whom(language: str, runs: Runs) -> str:
     languages, before, after = runs.trained, "trained ", ""
     if language == UNSEEN:
         languages, before = runs.others, ""
-        after = " without captions in training" if runs.is_unseen else " that not all trials were trained on"
+        after = " not trained on" if runs.is_unseen else " that not all trials were trained on"
     if len(languages) == 1:
         return of_whom(languages[0], runs) + (after or " (trained)")
     return f"mean of {len(languages)} {before}languages{after}"

@@ -7,13 +7,15 @@ scores: if they tell nothing, the interval is that of a plain sample.
 
 The interval holds every total that a likelihood-ratio test does not refuse: 2 (log L at its largest - its largest at that
 total) is at most the square of Student's 97.5% quantile, with as many degrees of freedom as pairs heard beyond one for each
-different rate. A normal interval has no width where no error was heard. Two things make it cover what it states:
+different rate. A normal interval has no width where no error was heard. Three things make it cover what it states:
 strata next to each other in which what was heard does not rise with the suspicion have one rate (isotonic regression), since
-ten rates fit six answers each too well; and n pairs drawn of N without replacement count as n (N - 1) / (N - n).
+ten rates fit six answers each too well; where all answers are the same, no total is refused at which that happens in 2.5% of
+lists; and n pairs drawn of N without replacement count as n (N - 1) / (N - n).
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -84,6 +86,8 @@ def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> Noise
     fit = isotonic_regression(x[some] / n[some], weights=rest[some])
     rates[some] = fit.x
     allowed = float(stdtrit(max(1.0, n.sum() - len(fit.blocks) + 1), 0.975)) ** 2
+    if x.sum() in (0, n.sum()):
+        allowed = max(allowed, -2 * math.log(0.025))
     n *= (rest - 1) / (rest - n)
     low = certain + _least(rest, n, n * rates, allowed)
     high = certain + rest.sum() - _least(rest, n, n * (1 - rates), allowed)

@@ -22,6 +22,7 @@ from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.audiocaps import AudioCaps, youtube_id
 from ray_atr.workshop.importing.sources.clotho import Clotho
+from ray_atr.workshop.importing.sources.source import Remark
 from ray_atr.workshop.importing.sources.wavcaps import WavCaps, read_data
 from tests.support.clips_on_disk import write_tone
 from tests.support.whole_product import IS_WHOLE
@@ -266,7 +267,8 @@ def make_wavcaps(root: Path) -> Path:
         file.write_text(json.dumps({"num_captions_per_audio": 1, "data": items}, ensure_ascii=False), encoding="utf-8")
         for item in items:
             name = str(item["id"]).removesuffix(".wav")
-            write_tone(root / "Zip_files" / path.split("/")[0] / f"{name}.flac", seconds=0.05)
+            pitch = 200.0 + len(name) + sum(map(ord, name))
+            write_tone(root / "Zip_files" / path.split("/")[0] / f"{name}.flac", seconds=0.05, pitch=pitch)
     return root
 
 
@@ -298,6 +300,63 @@ def test_wavcaps_exclusion_lists_keep_test_clips_out(tmp_path: Path, form: str) 
     assert not {"audioset/Yabcdefghijk", "freesound/3", "freesound/4"} & {entry.clip_id for entry in entries}
 
 
+def test_wavcaps_says_how_many_clips_were_excluded(tmp_path: Path) -> None:
+    """A list of others would leave nothing out, and nobody would know."""
+    make_wavcaps(tmp_path / "in")
+    (tmp_path / "list.txt").write_text("3\n4\nnone of these\n")
+    said = [
+        e
+        for e in WavCaps(source=str(tmp_path / "in"), exclude=(str(tmp_path / "list.txt"),)).entries()
+        if isinstance(e, Remark)
+    ]
+    assert said == [Remark("excluded: 2 clips, by 3 ids in lists")]
+
+
+@pytest.mark.parametrize(
+    ("item", "captions"),
+    [
+        ({"id": " 7.wav ", "caption": "Rain"}, ("Rain",)),
+        ({"id": "7", "caption": ["Rain", "More rain"]}, ("Rain", "More rain")),
+        ({"id": "7", "caption": {"en": "Rain"}}, "clip 1, caption: got .*allowed a text, or a list of texts"),
+        ({"id": "7", "caption": 7}, "clip 1, caption: got '?7.*allowed a text, or a list of texts"),
+        ({"id": None, "caption": "Rain"}, "clip 1: id or caption is missing"),
+        ({"id": " ", "caption": "Rain"}, "clip 1: id or caption is missing"),
+        ({"id": "7", "caption": [" "]}, "clip 1: id or caption is missing"),
+    ],
+)
+def test_a_clip_of_wavcaps_has_an_id_and_texts(
+    tmp_path: Path, item: dict[str, Any], captions: tuple[str, ...] | str
+) -> None:
+    make_wavcaps(tmp_path)
+    (tmp_path / "json_files" / "FreeSound" / "fsd_final.json").write_text(json.dumps({"data": [item]}))
+    if isinstance(captions, str):
+        with pytest.raises(ValueError, match=r"fsd_final\.json, " + captions):
+            found(WavCaps(source=str(tmp_path)))
+    else:
+        by_id = {entry.clip_id: tuple(entry.captions["eng"]) for entry in found(WavCaps(source=str(tmp_path)))[0]}
+        assert by_id["freesound/7"] == captions
+
+
+def test_a_blank_beside_an_id_is_none_of_it_and_a_row_without_one_is_named(tmp_path: Path) -> None:
+    head = ["audiocap_id", "youtube_id", "start_time", "caption"]
+    write_tone(tmp_path / "audiocaps" / "audio" / "Yr1nicOVtvkQ.wav")
+    write_csv(tmp_path / "audiocaps" / "train.csv", head, ["1", " r1nicOVtvkQ ", "130", "Rain"])
+    ((entry,), absent) = found(AudioCaps(source=str(tmp_path / "audiocaps")))
+    assert (entry.clip_id, absent) == ("r1nicOVtvkQ", [])
+    write_csv(tmp_path / "audiocaps" / "train.csv", head, ["1", "r1nicOVtvkQ", "130", "Rain"], ["2", " ", "30", "Wind"])
+    with pytest.raises(ValueError, match=r"train\.csv, line 3: the row names no clip"):
+        found(AudioCaps(source=str(tmp_path / "audiocaps")))
+    write_tone(tmp_path / "clotho" / "development" / "rain.wav")
+    rows = (["rain.wav", *"abcde"], ["", *"abcde"])
+    write_csv(
+        tmp_path / "clotho" / "clotho_captions_development.csv",
+        ["file_name", *(f"caption_{n}" for n in range(1, 6))],
+        *rows,
+    )
+    with pytest.raises(ValueError, match=r"clotho_captions_development\.csv, line 3: the row names no clip"):
+        found(Clotho(source=str(tmp_path / "clotho")))
+
+
 def test_wavcaps_captions_of_another_language_join_by_clip_id(tmp_path: Path) -> None:
     source = WavCaps(source=str(make_wavcaps(tmp_path / "in")))
     spanish = write_csv(tmp_path / "spa.csv", ["clip_id", "caption"], ["freesound/7", "Sonido 7"])
@@ -314,6 +373,20 @@ def test_wavcaps_absent_clips_and_held_out_share(tmp_path: Path) -> None:
     assert 3 <= counts["val"] <= 20
     again, _ = found(WavCaps(source=str(tmp_path), validation_share=0.25))
     assert [entry.split for entry in again] == [entry.split for entry in entries]
+
+
+def test_copies_of_a_file_of_wavcaps_are_in_one_split(tmp_path: Path) -> None:
+    """Each clip of FreeSound has one, of its own subset; the others are drawn as before, by their ids."""
+    folder = make_wavcaps(tmp_path) / "Zip_files" / "FreeSound"
+    alone = {entry.clip_id: entry.split for entry in found(WavCaps(source=str(tmp_path), validation_share=0.25))[0]}
+    for number in range(20):
+        shutil.copy(folder / f"{number}.flac", folder / f"{20 + number}.flac")
+    split = {entry.clip_id: entry.split for entry in found(WavCaps(source=str(tmp_path), validation_share=0.25))[0]}
+    assert [split[f"freesound/{n}"] for n in range(20)] == [split[f"freesound/{20 + n}"] for n in range(20)]
+    assert 0 < sum(one == "val" for one in split.values()) < 30
+    assert {one: split[one] for one in split if "freesound" not in one} == {
+        one: alone[one] for one in alone if "freesound" not in one
+    }
 
 
 def test_large_json_is_read_in_pieces_of_any_size(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -27,7 +29,7 @@ def fsdnoisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = []
     for number in range(40):
         is_checked = number % 4 == 0
-        write_tone(root / "FSDnoisy18k.audio_train" / f"{1000 + number}.wav")
+        write_tone(root / "FSDnoisy18k.audio_train" / f"{1000 + number}.wav", pitch=200 + number)
         is_small = not is_checked and number % 3 == 0
         rows.append(f"{1000 + number}.wav,Acoustic_guitar,/m/042v_gx,{int(is_checked)},{int(is_small)}")
     for number in range(4):
@@ -65,6 +67,60 @@ def test_validation_clips_are_checked_ones_and_never_trained_on(fsdnoisy: Path) 
         assert 0 < len(validation) < 10
         assert all((int(clip_id) - 1000) % 4 == 0 for clip_id in validation)
         assert not validation & {entry.clip_id for entry in entries if entry.split == "train"}
+
+
+def test_copies_of_a_file_are_not_trained_on_and_validated(fsdnoisy: Path, tmp_path: Path) -> None:
+    """Each checked clip has a copy that is checked too, and some have one that is trained on, as it is not checked."""
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    audio = tmp_path / "in" / "FSDnoisy18k.audio_train"
+    table = tmp_path / "in" / "FSDnoisy18k.meta" / "train.csv"
+    rows = table.read_text().splitlines()
+    for number in range(0, 40, 4):
+        rows.append(f"{3000 + number}.wav,Rain,/m/0,1,0")
+        shutil.copy(audio / f"{1000 + number}.wav", audio / f"{3000 + number}.wav")
+    for number in (0, 12, 36):
+        shutil.copy(audio / f"{1000 + number}.wav", audio / f"{1001 + number}.wav")
+    write_table(table, *rows)
+    source = FsdNoisy18k(source=str(tmp_path / "in"), validation_share=0.5)
+    split = {int(entry.clip_id): entry.split for entry in source.entries()}
+    assert all(split[1000 + number] == split[3000 + number] for number in range(0, 40, 4))
+    assert {split[1000 + number] for number in (0, 12, 36)} == {"train"}
+    assert 0 < sum(split[1000 + number] == "val" for number in range(0, 40, 4)) < 8
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("1000.wav,Rain,/m/0,yes,0", "train.csv, line 2, manually_verified: got 'yes'; allowed 0 or 1"),
+        ("1000.wav,Rain,/m/0,,0", "train.csv, line 2, manually_verified: got ''; allowed 0 or 1"),
+        ("1000.wav,Rain,/m/0,1,2", "train.csv, line 2, noisy_small: got '2'; allowed 0 or 1"),
+        ("1000.wav, ,/m/0,1,0", "train.csv, line 2: fname or label is blank"),
+        (",Rain,/m/0,1,0", "train.csv, line 2: fname or label is blank"),
+    ],
+)
+def test_a_row_that_does_not_say_what_its_clip_is_is_named(fsdnoisy: Path, tmp_path: Path, row: str, says: str) -> None:
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    write_table(
+        tmp_path / "in" / "FSDnoisy18k.meta" / "train.csv", "fname,label,aso_id,manually_verified,noisy_small", row
+    )
+    with pytest.raises(ValueError, match=re.escape(says)):
+        list(FsdNoisy18k(source=str(tmp_path / "in")).entries())
+
+
+def test_a_table_that_a_spreadsheet_saved_says_the_same(fsdnoisy: Path, tmp_path: Path) -> None:
+    """Blanks beside names, and TRUE and FALSE for 1 and 0, which made each clip an unchecked one."""
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    table = tmp_path / "in" / "FSDnoisy18k.meta" / "train.csv"
+    head, *rows = table.read_text().splitlines()
+    words = {"0": "FALSE", "1": "TRUE"}
+    cells = [row.split(",") for row in rows]
+    write_table(table, head, *(f" {c[0]} , {c[1]},{c[2]},{words[c[3]]},{words[c[4]]}" for c in cells))
+    for clips in ("noisy_small", "clean"):
+        sources = (FsdNoisy18k(source=str(folder), clips=clips) for folder in (fsdnoisy, tmp_path / "in"))
+        own, other = (
+            [(e.clip_id, e.split, e.captions) for e in source.entries() if isinstance(e, Entry)] for source in sources
+        )
+        assert own == other
 
 
 def test_labels_are_captions(fsdnoisy: Path, tmp_path: Path) -> None:

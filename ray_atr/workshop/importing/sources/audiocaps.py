@@ -97,9 +97,12 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
         captions = source.captions_of(row, at)
         if not captions:
             raise ValueError(f"{at}: no caption; its columns are {', '.join(row)}")
-        clip_id = str(row["youtube_id"]) if is_original else youtube_id(str(row["file_name"]))
+        named = source.cell_of(row, "youtube_id" if is_original else "file_name")
+        if not named:
+            raise ValueError(f"{at}: the row names no clip")
+        clip_id = named if is_original else youtube_id(named)
         if clip_id in clips and not is_original:
-            raise ValueError(f"{at}: file {row['file_name']} occurs twice")
+            raise ValueError(f"{at}: file {named} occurs twice")
         clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, source.cell_of(row, "start_time")))
         if clip.start != source.cell_of(row, "start_time"):
             # Else its captions would be paired with another segment of the video.

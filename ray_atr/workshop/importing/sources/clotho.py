@@ -44,6 +44,8 @@ class Clotho(source.Source):
             table = f"{folder}/{tables[f'clotho_captions_{part}.csv']}"
             for at, row in read_table(table, required=("file_name", *CAPTION_COLUMNS)):
                 clip_id = source.stem(row["file_name"]).strip()
+                if not clip_id:
+                    raise ValueError(f"{at}: the row names no clip")
                 captions = tuple(row[column] for column in CAPTION_COLUMNS)
                 if not all(text.strip() for text in captions):
                     raise ValueError(f"{at}: a caption of {row['file_name']} is blank")

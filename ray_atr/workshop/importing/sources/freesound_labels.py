@@ -14,14 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.sampling import uniform
-from ray_atr.common.settings import setting
+from ray_atr.common.settings import refuse, setting
 from ray_atr.common.storage import locate
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import Absent, AudioLocation, Entry, Source, audio_below, entry_of, stem
+from ray_atr.workshop.importing.sources.source import (
+    Absent,
+    AudioLocation,
+    Entry,
+    Source,
+    audio_below,
+    cell_of,
+    copies_of,
+    entry_of,
+    stem,
+)
 from ray_atr.workshop.languages.templates import label_sentence
 
 
@@ -38,31 +48,39 @@ class FsdNoisy18k(Source):
         choices=("all", "noisy", "noisy_small", "clean"),
     )
     validation_share: float = setting(
-        0.15, "share of the checked training clips put into the split val, drawn by id", at_least=0, below=1
+        0.15,
+        "share of the checked training clips put into the split val, drawn by id; copies of a file go together",
+        at_least=0,
+        below=1,
     )
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
         audio = audio_below(folder)
-        for split in ("train", "test"):
-            table = f"{folder}/FSDnoisy18k.meta/{split}.csv"
-            columns = ["fname", "label", *(["manually_verified", "noisy_small"] if split == "train" else [])]
-            for _, row in read_table(table, required=columns):
-                clip_id = stem(row["fname"])
-                is_checked = split == "test" or _says_yes(row["manually_verified"])
-                is_drawn = uniform([clip_id], 0, "validation")[0] < self.validation_share
-                if split == "train" and is_checked and is_drawn:
-                    yield _entry(audio, clip_id, row["label"], "val")
-                elif split == "test" or self._takes(row, is_checked):
-                    yield _entry(audio, clip_id, row["label"], split)
+        rows = list(_read(f"{folder}/FSDnoisy18k.meta/train.csv", "manually_verified", "noisy_small"))
+        paths = {
+            row.clip_id: audio[row.clip_id].file.removeprefix(f"{folder}/") for row in rows if row.clip_id in audio
+        }
+        copies = copies_of(folder, paths) if self.validation_share else {}
+        # What else is in the split that is trained on, as it is not checked.
+        in_train = {copies.get(row.clip_id) for row in rows if not row.flags[0]} - {None}
+        for row in rows:
+            own = copies.get(row.clip_id, row.clip_id)
+            is_drawn = own not in in_train and uniform([own], 0, "validation")[0] < self.validation_share
+            if row.flags[0] and is_drawn:
+                yield row.entry(audio, "val")
+            elif self._takes(*row.flags):
+                yield row.entry(audio, "train")
+        for row in _read(f"{folder}/FSDnoisy18k.meta/test.csv"):
+            yield row.entry(audio, "test")
 
-    def _takes(self, row: Mapping[str, Any], is_checked: bool) -> bool:
+    def _takes(self, is_checked: bool, is_small: bool) -> bool:
         """Whether a clip of train is one of those asked for."""
         if self.clips == "all":
             return True
         if self.clips == "clean":
             return is_checked
-        return not is_checked and (self.clips == "noisy" or _says_yes(row["noisy_small"]))
+        return not is_checked and (self.clips == "noisy" or is_small)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +102,34 @@ class Arca23k(Source):
         audio = audio_below(locate(self.audio or self.source, keeps_links=True))
         of_train = "ARCA23K" if self.clips == "noisy" else "ARCA23K-FSD"
         for split, name in (("train", of_train), ("val", "ARCA23K-FSD"), ("test", "ARCA23K-FSD")):
-            table = f"{folder}/{name}.ground_truth/{split}.csv"
-            for _, row in read_table(table, required=["fname", "label"]):
-                yield _entry(audio, stem(str(row["fname"])), row["label"], split)
+            for row in _read(f"{folder}/{name}.ground_truth/{split}.csv"):
+                yield row.entry(audio, split)
 
 
-def _entry(audio: Mapping[str, AudioLocation], clip_id: str, label: str, split: str) -> Entry | Absent:
-    captions = {ENGLISH: (label_sentence(label.lower()),)}
-    return entry_of(clip_id, audio.get(clip_id), captions, split, labels=(label,))
+class _LabelledClip(NamedTuple):
+    """A row of a table: a clip's id, its label, and what the columns of 0 and 1 say."""
+
+    clip_id: str
+    label: str
+    flags: tuple[bool, ...]
+
+    def entry(self, audio: Mapping[str, AudioLocation], split: str) -> Entry | Absent:
+        captions = {ENGLISH: (label_sentence(self.label.lower()),)}
+        return entry_of(self.clip_id, audio.get(self.clip_id), captions, split, labels=(self.label,))
 
 
-def _says_yes(value: Any) -> bool:
-    """Whether a cell says 1."""
-    return str(value).strip() in ("1", "1.0", "True", "true")
+def _read(table: str, *flags: str) -> Iterator[_LabelledClip]:
+    """The rows of a table with these columns of 0 and 1. ValueError for a blank cell, or another flag, with the line."""
+    for at, row in read_table(table, required=["fname", "label", *flags]):
+        name, label = cell_of(row, "fname"), cell_of(row, "label")
+        if not name or not label:
+            raise ValueError(f"{at}: fname or label is blank")
+        yield _LabelledClip(stem(name), label, tuple(_is_set(row, column, at) for column in flags))
+
+
+def _is_set(row: Mapping[str, Any], column: str, at: str) -> bool:
+    """Whether a cell says 1, as programs write it: 1, 1.0, True, TRUE."""
+    says = cell_of(row, column).lower().removesuffix(".0")
+    if says not in ("0", "1", "false", "true"):
+        raise refuse(f"{at}, {column}", says, "0 or 1")
+    return says in ("1", "true")

@@ -306,6 +306,16 @@ def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
     return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}
 
 
+def copies_of(folder: Location, paths: Mapping[str, str]) -> dict[str, str]:
+    """By clip, what tells the content of its file, at a path of the folder, if another clip's file has the same one.
+
+    A split that is drawn by it has all copies of a recording: in two splits they would be a leak.
+    """
+    contents = contents_of(folder, list(paths.values()))
+    count = Counter(contents.values())
+    return {clip_id: contents[path] for clip_id, path in paths.items() if count[contents[path]] > 1}
+
+
 def audio_below(folder: Location, part: str = "") -> dict[str, AudioLocation]:
     """Where the audio files of a folder, or of a part of it, are, by their names without suffix."""
     files = [path for path in list_files(folder) if path.startswith(part) and is_audio(path)]

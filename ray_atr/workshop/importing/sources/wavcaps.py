@@ -15,7 +15,7 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from ray_atr.common.sampling import uniform
-from ray_atr.common.settings import setting, shortened
+from ray_atr.common.settings import counted, setting, shortened
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources import source
@@ -40,38 +40,46 @@ class WavCaps(source.Source):
         (), "JSON or text files of clip ids to leave out, such as blacklist_exclude_all_ac.json", path="always"
     )
     split: str = setting("train", "name of the split")
-    validation_share: float = setting(0.0, "share of clips put into the split val, drawn by id", at_least=0, below=1)
+    validation_share: float = setting(
+        0.0, "share of clips put into the split val, drawn by id; copies of a file go together", at_least=0, below=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_split(self.split)
 
-    def entries(self) -> Iterator[source.Entry | source.Absent]:
+    def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
         audio_folder = locate(self.audio or self.source, keeps_links=True)
-        excluded = _read_exclusions(self.exclude)
-        audio: dict[str, dict[str, str]] = {subset: {} for subset in SUBSETS}
+        excluded, num_excluded = _read_exclusions(self.exclude), 0
+        audio: dict[str, str] = {}
         for path in source.list_files(audio_folder):
             subset = _subset(path.rpartition("/")[0])
             if source.is_audio(path) and subset:
-                audio[subset][source.stem(path)] = path
+                audio[f"{subset}/{source.stem(path)}"] = path
+        copies = source.copies_of(audio_folder, audio) if self.validation_share else {}
         tables = [path for path in source.list_files(folder) if path.endswith(".json") and _subset(path)]
         tables = [path for path in tables if not any(word in path.lower() for word in ("blacklist", "exclu"))]
         if not tables:
             raise ValueError(f"{folder}: no JSON file of a subset of WavCaps ({', '.join(SUBSETS.values())})")
-        for path in tables:
-            subset = _subset(path)
-            for at, item in read_data(folder, path):
-                if "id" not in item or not str(item.get("caption") or "").strip():
+        for table in tables:
+            subset = _subset(table)
+            for at, item in read_data(folder, table):
+                name, captions = source.stem(source.cell_of(item, "id")), source.captions_of(item, at)
+                if not name or not captions:
                     raise ValueError(f"{at}: id or caption is missing; it has {', '.join(item)}")
-                name = source.stem(str(item["id"]))
                 if name in excluded.get(subset, set()) or name in excluded.get("", set()):
+                    num_excluded += 1
                     continue
                 clip_id = f"{subset}/{name}"
-                split = "val" if uniform([clip_id], 0, "validation")[0] < self.validation_share else self.split
-                file_name = audio[subset].get(name)
+                is_drawn = uniform([copies.get(clip_id, clip_id)], 0, "validation")[0] < self.validation_share
+                split = "val" if is_drawn else self.split
+                file_name = audio.get(clip_id)
                 place = source.AudioLocation(f"{audio_folder}/{file_name}") if file_name else None
-                yield source.entry_of(clip_id, place, {"eng": (str(item["caption"]),)}, split)
+                yield source.entry_of(clip_id, place, {"eng": tuple(captions)}, split)
+        if self.exclude:
+            total = counted(sum(map(len, excluded.values())), "id")
+            yield source.Remark(f"excluded: {counted(num_excluded, 'clip')}, by {total} in lists")
 
 
 def _subset(path: str) -> str:
