@@ -184,7 +184,9 @@ def over_clips_and_seeds(
     of_draws = _signed_mean([side for _, side in sides])
     if len(values) < 2 and (less is None or len(less) < 2):
         low, high = _ends(of_draws, level)
-        share = min(np.mean(of_draws <= 0), np.mean(of_draws >= 0))
+        # A draw without any query of a language is on neither side of 0.
+        told = of_draws[~np.isnan(of_draws)]
+        share = min(np.mean(told <= 0), np.mean(told >= 0))
         return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
     between = []

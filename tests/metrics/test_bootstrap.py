@@ -243,6 +243,17 @@ def test_p_values_are_two_sided() -> None:
     assert (same.low, same.high) == pytest.approx((0.02 - 1.96 * 0.01, 0.02 + 1.96 * 0.01), abs=2e-4)
 
 
+def test_a_p_value_is_that_of_the_draws_which_have_a_value() -> None:
+    """Where a language has few clips, many draws hold none of them: they are no evidence."""
+    generator = np.random.default_rng(3)
+    values, drawn = np.array([0.02]), generator.normal(0.02, 0.01, size=(1, 4000))
+    whole = over_clips_and_seeds(values, drawn)
+    drawn[:, ::2] = np.nan
+    found = over_clips_and_seeds(values, drawn)
+    assert found.p_value == pytest.approx(2 * norm.sf(2), abs=0.015)
+    assert found.p_value == pytest.approx(whole.p_value, abs=0.015)
+
+
 def test_runs_of_unequal_number_are_compared_as_independent_seeds() -> None:
     generator = np.random.default_rng(0)
     clips = 0.001 * generator.normal(size=400)
