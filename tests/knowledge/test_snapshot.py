@@ -111,7 +111,9 @@ def test_an_absent_text_takes_no_place_from_one_that_is_unlike_the_query(index):
     text, there = -np.abs(random.normal(size=(2, 40, 8))), np.arange(40) % 2 == 0
     mask = np.stack([there, np.zeros(40, dtype=bool)])
     text[0, :10:2] = text[0, 0]
-    snapshot = build(Entries(text[0], text, [str(n) for n in range(40)], mask), SnapshotSettings(prototypes=0, index=index))
+    snapshot = build(
+        Entries(text[0], text, [str(n) for n in range(40)], mask), SnapshotSettings(prototypes=0, index=index)
+    )
     query = torch.from_numpy(np.abs(random.normal(size=(3, 2, 8)))).float()
     for wanted in (5, 30):
         spec = SearchSpec(wanted, index, 1000, coarse=False, excluded="nothing")
