@@ -195,7 +195,7 @@ def caption_owners(
     # One language of those that the clip has.
     chosen = np.where(available, scores, -1.0).argmax(axis=1)
     for column in range(len(languages)):
-        rows = np.flatnonzero(is_replaced & (chosen == column))
+        rows = np.flatnonzero(is_replaced & (chosen == column) & available[:, column])
         candidates = by_id[available[by_id, column]]
         if len(rows) and len(candidates) < 2:
             raise refuse("noise.ratio", noise.ratio, f"0 if only one clip has captions in {languages[column]}")

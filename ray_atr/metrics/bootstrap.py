@@ -4,7 +4,7 @@ Clips are drawn with replacement, each with all its captions in all languages: c
 that is a class text, with many relevant clips, is drawn by itself.
 
 One run has the percentile interval of its draws. For several runs with different seeds, `over_clips_and_seeds` is the interval
-over clips and seeds, in every table.
+over clips and seeds, in every table. A share of exactly 0 or 1, which no draw changes, has the exact interval of so many clips.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 from ray_atr.common.settings import counted, refuse
 from ray_atr.metrics.measures import measure
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import MEANS, Metric
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
 DRAWS = 1000
@@ -109,6 +109,10 @@ def bootstrap_runs(
         if measure(name.name).is_share:
             # Over seeds an interval is symmetric, and would go beyond all that a share can be.
             low, high = max(low, 0.0), min(high, 1.0)
+            if low == high and low in (0.0, 1.0):
+                # No draw differs where all is right, or all wrong: the exact end for so many clips (Clopper and Pearson 1934).
+                likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name))
+                low, high = (likely, 1.0) if low else (0.0, 1 - likely)
         result[name] = Interval(float(of_runs.mean()), low, high, level)
     return result
 
@@ -184,7 +188,9 @@ def over_clips_and_seeds(
     of_draws = _signed_mean([side for _, side in sides])
     if len(values) < 2 and (less is None or len(less) < 2):
         low, high = _ends(of_draws, level)
-        share = min(np.mean(of_draws <= 0), np.mean(of_draws >= 0))
+        # A draw without any query of a language is on neither side of 0.
+        told = of_draws[~np.isnan(of_draws)]
+        share = min(np.mean(told <= 0), np.mean(told >= 0))
         return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
     between = []
@@ -288,6 +294,16 @@ def _unit_groups(samples: Samples) -> list[np.ndarray]:
         others = [group for group in groups if not len(np.intersect1d(group, units))]
         groups = [*others, np.unique(np.concatenate([units, *same]))]
     return groups
+
+
+def _num_clips(samples: Samples, name: Metric) -> int:
+    """The clips, or classes, whose queries a metric is the mean of."""
+    units = [
+        sample.unit
+        for group, sample in samples.items()
+        if group.task == name.task and name.language in (group.language, *MEANS) and name.name in sample.means
+    ]
+    return len(np.unique(np.concatenate(units)))
 
 
 def _num_units(groups: Sequence[np.ndarray]) -> int:

@@ -95,9 +95,11 @@ def test_language_noise_replaces_exactly_one_language() -> None:
 def test_language_noise_takes_only_what_is_there() -> None:
     has = np.random.default_rng(0).random((len(IDS), 8)) < 0.5
     has[:, 0] = True
+    # Clips without captions in any of the languages, among them the last one.
+    has[::7] = has[-1] = False
     owners = caption_owners(IDS, CODES, Noise(ratio=0.9, kind="language"), 3, has)
     rows, columns = np.nonzero(owners != OWN[:, None])
-    assert len(rows) > 4000
+    assert len(rows) > 3500
     assert np.all(has[rows, columns])
     assert np.all(has[owners[rows, columns], columns])
 

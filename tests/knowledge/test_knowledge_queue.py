@@ -75,6 +75,19 @@ def test_the_nearest_of_the_support_set_by_a_loop_within_a_language():
     assert Queue(20, 6, 3).nearest(whose(range(4)), asked, words).fine is None
 
 
+def test_of_equal_texts_the_first_is_the_neighbour_however_they_are_rounded():
+    """Two clips with one caption: which of the two is near decides which clips of the batch are positives."""
+    text = normalize(torch.randn(1, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    for sign in (-1, 1):
+        queue = Queue(6, 8, 1)
+        stored = text[:1].expand(3, 8) * (1 + sign * 1e-7 * torch.arange(3)[:, None])
+        queue.push(whose([1, 2, 3]), stored, stored[:, None])
+        found = queue.nearest(whose([2]), text[:1], text[:1, None]).fine
+        for side in (found.by_audio, found.by_text):
+            assert side.entry.flatten().tolist() == [0]
+            assert not side.like.any()
+
+
 def test_a_neighbour_has_no_part_in_its_group_by_a_caption_that_is_not_its_own():
     queue, rows = Queue(4, 4, 1), torch.eye(4)
     queue.push(whose([10, 11, 12], [5, 5, 6]), rows[:3], rows[:3, None], None, torch.tensor([True, False, False]))

@@ -104,6 +104,26 @@ def test_a_base_smaller_than_the_neighbours_asked_for_marks_what_is_missing():
     assert retrieved.coarse.by_audio.valid.shape[-1] == 2
 
 
+@pytest.mark.parametrize("index", ["exact", "flat", "ivf", "hnsw"])
+def test_an_absent_text_takes_no_place_from_one_that_is_unlike_the_query(index):
+    """A row of zeros is nearer to a query than every text that points away from it."""
+    random = np.random.default_rng(0)
+    text, there = -np.abs(random.normal(size=(2, 40, 8))), np.arange(40) % 2 == 0
+    mask = np.stack([there, np.zeros(40, dtype=bool)])
+    text[0, :10:2] = text[0, 0]
+    snapshot = build(
+        Entries(text[0], text, [str(n) for n in range(40)], mask), SnapshotSettings(prototypes=0, index=index)
+    )
+    query = torch.from_numpy(np.abs(random.normal(size=(3, 2, 8)))).float()
+    for wanted in (5, 30):
+        spec = SearchSpec(wanted, index, 1000, coarse=False, excluded="nothing")
+        found = Searcher(snapshot, spec).search(query[:, 0], query).fine_text
+        for own, places in zip(query[:, 0].numpy(), found[:, 0].tolist(), strict=True):
+            nearest = nearest_by_loop(own, snapshot.text[0], wanted, np.flatnonzero(~there))
+            assert places == nearest + [-1] * (wanted - len(nearest))
+        assert bool((found[:, 1] == -1).all())
+
+
 def test_absent_texts_are_not_searched_for_and_not_found():
     random = np.random.default_rng(0)
     audio, text = random.normal(size=(30, 8)), random.normal(size=(2, 30, 8))

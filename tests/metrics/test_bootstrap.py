@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm, t
+from scipy.stats import binomtest, norm, t
 
 from ray_atr.metrics import evaluate_languages, retrieve_languages
 from ray_atr.metrics.bootstrap import (
@@ -18,10 +18,10 @@ from ray_atr.metrics.bootstrap import (
     over_clips_and_seeds,
 )
 from ray_atr.metrics.measures import MEASURES
-from ray_atr.metrics.metric import Metric
+from ray_atr.metrics.metric import Metric, QueryGroup
 from ray_atr.metrics.relevance import relevance_by_label
 from ray_atr.metrics.retrieval import Retrieval
-from ray_atr.metrics.samples import _means, _weighted_median, retrieval_samples, zero_shot_samples
+from ray_atr.metrics.samples import Sample, _means, _weighted_median, retrieval_samples, zero_shot_samples
 from ray_atr.metrics.zero_shot import classify_languages
 from tests.support.whole_product import ONLY_IN_WHOLE
 
@@ -193,6 +193,31 @@ def test_an_interval_of_a_share_ends_where_shares_end() -> None:
     assert any(one.high > 1 for name, one in found if name.name == "median_rank")
 
 
+def test_an_interval_allows_for_misses_where_none_was_seen() -> None:
+    """Of 100 clips 99% are found: in a third of such sets all are, and no draw of these differs."""
+    generator, clips, truth = np.random.default_rng(5), 100, 0.99
+    recall, mean = Metric.parse("text_to_audio/fra/recall_at_1"), Metric.parse("text_to_audio/mean/recall_at_1")
+    covered, runs = [], 150
+    for _ in range(runs):
+        hit = (generator.random(clips) < truth).astype(float)
+        of_clips = Sample(np.arange(clips), np.arange(clips), {"recall_at_1": hit}, {})
+        found = bootstrap_runs([{QueryGroup("text_to_audio", "fra"): of_clips}], draws=100)[recall]
+        covered.append(found.low <= truth <= found.high)
+    assert np.mean(covered) > 0.9
+    of_class = Sample(np.arange(5), clips + np.arange(5), {"text_to_audio_map": np.zeros(5)}, {})
+    all_right = of_clips._replace(means={"recall_at_1": np.ones(clips)})
+    both = {QueryGroup("text_to_audio", language): all_right for language in ("eng", "fra")}
+    for samples in ([both], [both, both]):
+        several = bootstrap_runs([{**one, QueryGroup("classification", "eng", "classes"): of_class} for one in samples])
+        for name in (recall, mean):
+            assert (several[name].low, several[name].high) == (
+                pytest.approx(binomtest(clips, clips).proportion_ci().low),
+                1,
+            )
+        of_classes = several[Metric.parse("classification/eng/text_to_audio_map")]
+        assert (of_classes.low, of_classes.high) == (0, pytest.approx(binomtest(0, 5).proportion_ci().high))
+
+
 CLIPS, SIMULATIONS = 400, 400
 
 
@@ -241,6 +266,17 @@ def test_p_values_are_two_sided() -> None:
     same = over_clips_and_seeds(np.full(3, 0.02), np.repeat(drawn, 3, axis=0))
     assert same.p_value == pytest.approx(2 * norm.sf(2), rel=0.05)
     assert (same.low, same.high) == pytest.approx((0.02 - 1.96 * 0.01, 0.02 + 1.96 * 0.01), abs=2e-4)
+
+
+def test_a_p_value_is_that_of_the_draws_which_have_a_value() -> None:
+    """Where a language has few clips, many draws hold none of them: they are no evidence."""
+    generator = np.random.default_rng(3)
+    values, drawn = np.array([0.02]), generator.normal(0.02, 0.01, size=(1, 4000))
+    whole = over_clips_and_seeds(values, drawn)
+    drawn[:, ::2] = np.nan
+    found = over_clips_and_seeds(values, drawn)
+    assert found.p_value == pytest.approx(2 * norm.sf(2), abs=0.015)
+    assert found.p_value == pytest.approx(whole.p_value, abs=0.015)
 
 
 def test_runs_of_unequal_number_are_compared_as_independent_seeds() -> None:

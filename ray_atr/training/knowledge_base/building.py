@@ -215,8 +215,11 @@ class PartBuilder:
             centroids=agreed.centroids.audio,
             text_centroids=agreed.centroids.text,
             audio_index=_index(self.audio, kind, seed),
-            # A missing text is a row of zeros in the index: the searcher drops it from the results.
-            text_index=tuple(_index(text, kind, seed) for text in self.text),
+            # Without missing texts: as rows of zeros they would be found before all that a query is unlike.
+            text_index=tuple(
+                _index(text if own.all() else text[own], kind, seed)
+                for text, own in zip(self.text, self.names.text_mask[:, self.rows], strict=True)
+            ),
             part=self.part,
         )
 
@@ -240,7 +243,7 @@ def _unit(
 
 def _index(rows: NDArray[np.float32], kind: str, seed: int) -> NDArray[np.uint8]:
     """A serialised FAISS inner-product index, empty if the search is a matrix product over the rows themselves."""
-    if kind in ("exact", "flat"):
+    if kind in ("exact", "flat") or not len(rows):
         return np.zeros(0, dtype=np.uint8)
     N, D = rows.shape
     index: Any

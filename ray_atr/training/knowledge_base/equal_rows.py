@@ -50,6 +50,9 @@ class EqualRows:
         # A row without an equal is a group of its own, of a number that no other group has.
         G = len(self.sizes)
         groups = self.group[place_in_sorted].long().where(self.sorted[place_in_sorted] == positions, G + positions)
+        # Where there is no result, any position may be named several times.
+        wanted = torch.arange(positions.shape[1], device=positions.device).expand(len(positions), -1).contiguous()
+        groups = groups.where(scores > -torch.inf, G + 2**31 + wanted)
         # Each group is placed at its first occurrence; later ones get size 0.
         ordered, order = groups.sort(dim=1, stable=True)
         is_repeated = torch.zeros_like(ordered, dtype=torch.bool)
@@ -57,7 +60,6 @@ class EqualRows:
         sizes = self.sizes[groups.clamp(max=G - 1)].long().where(groups < G, 1)
         sizes = sizes.masked_fill(torch.zeros_like(is_repeated).scatter(1, order, is_repeated), 0)
         ends = sizes.cumsum(1)
-        wanted = torch.arange(positions.shape[1], device=positions.device).expand(len(positions), -1).contiguous()
         which = torch.searchsorted(ends, wanted, right=True)
         within = wanted - (ends - sizes).gather(1, which)
         chosen = groups.gather(1, which)

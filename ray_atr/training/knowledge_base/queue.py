@@ -23,6 +23,8 @@ class Identity(NamedTuple):
 
 NO_CLIP = -1
 """Stands for no clip and no group, in the free places of a queue."""
+ROUNDING = 1e-6
+"""By which cosines of equal rows may differ."""
 
 
 class Queue:
@@ -82,10 +84,10 @@ class Queue:
         if self.filled == 0:
             return Retrieved()
         n, K = self.filled, text.shape[1]
-        own_audio = (audio @ self.audio[:n].T).argmax(dim=1)
-        # A language that no queued clip had leaves all at -inf: argmax is then a row whose mask is False.
+        own_audio = _first_of_the_best(audio @ self.audio[:n].T)
+        # A language that no queued clip had leaves all at -inf: the first row is then found, whose mask is False.
         by_language = torch.einsum("bkd,nkd->bkn", text, self.text[:n])
-        own_text = by_language.masked_fill(~self.mask[:n].T[None], -torch.inf).argmax(dim=2)
+        own_text = _first_of_the_best(by_language.masked_fill(~self.mask[:n].T[None], -torch.inf))
         language = torch.arange(K, device=text.device).expand(len(text), K)
         like = self._filled_by.is_like(identity)
         # A clip whose pair is not clean is no positive by its caption, only by its own id.
@@ -120,3 +122,8 @@ class Queue:
         for name, numbers in self.identity._asdict().items():
             numbers.copy_(state[name])
         self.next, self.filled = int(state["next"]), int(state["filled"])
+
+
+def _first_of_the_best(scores: Tensor) -> Tensor:
+    """The place of the first of the largest scores [..., n]: those of equal texts differ by rounding, and their clips differ."""
+    return (scores >= scores.amax(dim=-1, keepdim=True) - ROUNDING).byte().argmax(dim=-1)

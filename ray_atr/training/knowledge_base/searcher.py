@@ -143,6 +143,8 @@ class SearchableRows:
         self.rows = as_tensor(rows).to(device)
         self.equal = None if is_part else EqualRows(row_keys(rows, present), device)
         self.present = None if present is None or present.all() else torch.from_numpy(present.copy()).to(device)
+        self.indexed = None if self.present is None else self.present.nonzero().squeeze(1)
+        """The positions of an index's rows, which are those that are present; None: all."""
         self.index: Any = None
         self.on_gpu: Any = None
         self.is_exact = index is None or not len(index)
@@ -155,10 +157,10 @@ class SearchableRows:
                 self.index.nprobe = spec.probes
             else:
                 self.index.hnsw.efSearch = 4 * spec.probes
-        elif spec.index == "flat" and len(rows):
+        elif spec.index == "flat" and len(own := rows if present is None else rows[present]):
             with faiss_for_search() as faiss:
                 self.index = faiss.IndexFlatIP(rows.shape[1])
-                self.index.add(np.ascontiguousarray(rows, dtype=np.float32))
+                self.index.add(np.ascontiguousarray(own, dtype=np.float32))
         if self.index is not None:
             self.on_gpu = searched_on(self.index, device)
 
@@ -206,9 +208,7 @@ class SearchableRows:
         scores, positions = torch.from_numpy(values).to(queries.device), torch.from_numpy(where).to(queries.device)
         scores = scores.masked_fill(positions < 0, -torch.inf)
         positions = positions.clamp(min=0)
-        if self.present is not None:
-            scores = scores.masked_fill(~self.present[positions], -torch.inf)
-        return scores, positions
+        return scores, positions if self.indexed is None else self.indexed[positions]
 
 
 class SharedEntries(NamedTuple):
