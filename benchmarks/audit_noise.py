@@ -33,7 +33,7 @@ def found(clips: PairSet, owner: NDArray[np.int64], rate: float, seed: int) -> l
     """The figures of `HEAD` for clips that have the captions of clips [N, k]."""
     pairs, is_wrong = paired(clips, owner)
     result = audit_pairs(pairs, CrossFit(seed=seed))
-    called = result.posteriors.flagged(rate)
+    called = result.flagged(rate)
     columns = [pairs.language == one for one in np.unique(pairs.language)]
     errors = [expected_calibration_error(result.posteriors.wrong[one], is_wrong[one]) for one in columns]
     recall = (called & is_wrong).sum() / is_wrong.sum()

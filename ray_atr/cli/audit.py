@@ -14,7 +14,7 @@ from ray_atr.cli.parse import counting, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.options import Encoding
-from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, CrossFit
+from ray_atr.workshop.audit.options import NOTHING_FOUND, RATE_CAVEAT, TELLING, AuditOptions, CrossFit
 
 if TYPE_CHECKING:
     from ray_atr.workshop.audit.decisions import Applied
@@ -120,11 +120,13 @@ def audit_lines(folder: Path) -> list[str]:
     """The findings of an audit in a few lines."""
     facts = read_json(folder / "audit.json")
     called = f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
-    if not facts["called_wrong"]:
+    if not facts.get("is_something_found", True):
+        called = NOTHING_FOUND
+    elif not facts["called_wrong"]:
         called = f"none can be called wrong with at most {facts['rate']:.0%} of them right"
         if facts["wrong_share"] > 0:
             called += "; the worst stand first on the page all the same, and a higher --rate calls more of them"
-    if facts["wrong_but_not_called"]:
+    if facts["wrong_but_not_called"] and called != NOTHING_FOUND:
         more = "more are" if facts["called_wrong"] else "are"
         called += f"; an estimated {facts['wrong_but_not_called']:,} {more} wrong and cannot be named"
     of_all = f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}"

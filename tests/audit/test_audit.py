@@ -436,13 +436,17 @@ def test_segments_are_found_apart_and_do_not_overlap() -> None:
     assert isinstance(found[0], Shift)
 
 
-def test_heads_that_tell_nothing_say_so_and_name_no_block(of_clean_pairs: Audit) -> None:
+def test_heads_that_tell_nothing_say_so_and_name_no_pair_and_no_block(of_clean_pairs: Audit) -> None:
     random = np.random.default_rng(0)
     pairs = clustered()
     noise = random.normal(size=pairs.audio.shape).astype(np.float32)
     blind = audit_pairs(Pairs(noise, pairs.text, pairs.clip, pairs.language, pairs.key), SETTINGS)
     assert blind.found_share < 0.4
     assert blind.shifts == []
+    # All pairs seem as wrong as random ones are.
+    assert blind.posteriors.flagged(0.1).mean() > 0.5
+    assert not blind.flagged(0.1).any()
+    assert of_clean_pairs.is_something_found
     assert of_clean_pairs.found_share > 0.7
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from ray_atr.cli.audit import audit_lines, print_applied
 from ray_atr.common.locations import MAX_NAME_BYTES
-from ray_atr.common.storage import DamagedFileError, read_json, write_json
+from ray_atr.common.storage import DamagedFileError, locate, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.caption_vectors import read_given
 from ray_atr.data.schema import Clip, aligned_captions, to_clips
@@ -357,7 +357,9 @@ def test_the_share_of_a_language_counts_captions_of_one_clip_as_one_observation(
         of = Pairs(np.ones((100, 2)), np.ones((300, 2)), clip, np.full(300, "eng"), clip.astype(str)).subset(
             np.arange(300)[chosen]
         )
-        told = SimpleNamespace(posteriors=posteriors_of(p_value[chosen], of.clip), found_share=0.0, shifts=[])
+        told = SimpleNamespace(
+            posteriors=posteriors_of(p_value[chosen], of.clip), found_share=0.0, shifts=[], is_something_found=True
+        )
         return run._findings(of, [], told, np.zeros(len(of.clip), bool), 0.1)["wrong_share_by_language"]["eng"]
 
     assert shares(slice(None)) == shares(slice(None, None, 3))
@@ -368,6 +370,20 @@ def test_the_terminal_says_what_the_rate_leaves_out(audited: tuple[Path, Path, s
     assert "at most 10% of these are right" in said[0]
     assert said[1] == RATE_CAVEAT
     assert RATE_CAVEAT in (audited[1] / "audit.html").read_text(encoding="utf-8")
+
+
+def test_an_audit_that_found_nothing_calls_nothing(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    facts = json.loads((audited[1] / "audit.json").read_text())
+    assert facts["is_something_found"]
+    facts |= {"is_something_found": False, "called_wrong": 0, "wrong_share": 0.97, "wrong_but_not_called": 300}
+    write_json(locate(tmp_path) / "audit.json", facts)
+    assert "none is called wrong, since the vectors tell no more" in audit_lines(tmp_path)[0]
+    run._write_page(tmp_path / "audit.html", facts, [], None)
+    page = (tmp_path / "audit.html").read_text(encoding="utf-8")
+    assert "None is called wrong, since the vectors tell no more" in page
+    for text in (audit_lines(tmp_path)[0], page):
+        assert "are called wrong" not in text
+        assert "cannot be named" not in text
 
 
 def test_decisions_make_a_data_set(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:

@@ -12,6 +12,11 @@ RATE_CAVEAT = (
 )
 """Said wherever the share of right pairs among those called wrong is."""
 
+NOTHING_FOUND = (
+    "none is called wrong, since the vectors tell no more of the pairs than chance does (nearly all seem wrong then)"
+)
+"""Said in the place of how many are called wrong."""
+
 TELLING = 0.5
 """Least share of right pairs that the regressions must find for their list to count, and for any block to be named."""
 

@@ -31,7 +31,7 @@ from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.objectives.correspondence.cross_fit import Pairs
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
-from ray_atr.workshop.audit.options import RATE_CAVEAT, TELLING, AuditOptions, CrossFit
+from ray_atr.workshop.audit.options import NOTHING_FOUND, RATE_CAVEAT, TELLING, AuditOptions, CrossFit
 from ray_atr.workshop.audit.score import Audit, audit_pairs
 
 TABLE_FILE = "pairs.csv"
@@ -99,7 +99,7 @@ def audit_data_set(
         key=np.array([normalise(caption.text).casefold() for caption in captions]),
     )
     result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
-    flagged = result.posteriors.flagged(options.rate)
+    flagged = result.flagged(options.rate)
     sample = sample_of(result.posteriors, min(options.listen, len(captions)), cross_fit.seed)
     facts = {
         "data": manifest.folder,
@@ -185,6 +185,7 @@ def _findings(
         "wrong_share_at_most": round(result.posteriors.share.most, 4),
         "wrong_share_by_language": {code: _shares(result, pairs, pairs.language == code) for code in languages},
         "found_share": round(result.found_share, 4),
+        "is_something_found": result.is_something_found,
         "rate": rate,
         "called_wrong": int(flagged.sum()),
         "wrong_but_not_called": max(
@@ -253,6 +254,7 @@ def _write_page(
         facts=facts,
         caveat=RATE_CAVEAT,
         telling=TELLING,
+        nothing_found=NOTHING_FOUND,
         pairs=shown,
         audio=audio,
         counted=counted,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.objectives.correspondence.both_ways import BothWays
 from ray_atr.objectives.correspondence.cross_fit import Fold, Pairs, cross_fit
-from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share
+from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, is_something_found
 from ray_atr.workshop.audit.options import TELLING, CrossFit
 from ray_atr.workshop.audit.posteriors import PairPosteriors, p_values_of, posterior, posteriors_of
 
@@ -48,11 +48,17 @@ class Audit:
     score: NDArray[np.float64]
     preferred: NDArray[np.int64]
     shifts: list[Shift] = field(default_factory=list)
+    is_something_found: bool = True
+    """Whether the regressions tell more of the pairs than chance does."""
 
     @property
     def found_share(self) -> float:
         """Share of the right pairs, as estimated, with a p-value of at most 0.05: 0.05 if they tell nothing, 1 at most."""
         return max(FIRST, found_share(self.posteriors.p_value, self.posteriors.wrong_share))
+
+    def flagged(self, rate: float) -> NDArray[np.bool_]:
+        """The pairs [M] called wrong at this rate (`PairPosteriors.flagged`); none if nothing is found: all seem wrong then."""
+        return self.posteriors.flagged(rate) & self.is_something_found
 
 
 def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = silent) -> Audit:
@@ -89,7 +95,8 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
             values[rows] = fold.score(place[rows], first[rows + offset]) / scales[spoken]
     posteriors = posteriors_of(_p_values(pairs, language, score, mispairs), pairs.clip, language)
     wrong = {offset: _wrong(values, score, posteriors, language == spoken) for offset, values in shifted.items()}
-    audit = Audit(posteriors, score, preferred)
+    is_found = is_something_found(posteriors.p_value, pairs.clip)
+    audit = Audit(posteriors, score, preferred, is_something_found=is_found)
     # Regressions that tell nothing are as sure of a block as of any other.
     if audit.found_share < TELLING:
         return audit
