@@ -402,10 +402,11 @@ def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
 def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
     save_retriever(tmp_path / "model")
     audio = make_tones(tmp_path / "audio", count=2, seconds=0.2)
+    said: list[str] = []
 
     def build(folder: Path) -> None:
         # One thread and one sound a part, so that operations come in one order.
-        options = {"part_seconds": 0.0, "encoding": IndexEncoding(batch_size=1)}
+        options = {"part_seconds": 0.0, "encoding": IndexEncoding(batch_size=1), "echo": said.append}
         if (folder / "index" / "index.json").exists():
             update_index(str(folder / "index"), **options)
         else:
@@ -419,6 +420,8 @@ def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
         build(folder)
         assert rows_of(folder / "index") == expected, where
         assert {path.name for path in (folder / "index").iterdir()} == {"1", "index.json"}, where
+    # What was encoded before is not encoded again.
+    assert {"taken up: 1 sound of an interrupted build", "taken up: 2 sounds of an interrupted build"} & set(said)
 
 
 def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(place: Path, tmp_path: Path) -> None:

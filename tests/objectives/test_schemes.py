@@ -102,6 +102,17 @@ def test_a_clip_without_a_text_takes_no_part_in_what_is_drawn() -> None:
     assert preset("cacl")(e, draw=draw).loss.item() == pytest.approx(sum(parts) / 3)
 
 
+def test_a_language_is_drawn_evenly_among_those_that_the_clip_has() -> None:
+    ids = [f"clip{i}" for i in range(400)]
+    for has in ([], [2], [0, 3], [0, 1, 2, 3]):
+        mask = torch.zeros(400, K, dtype=torch.bool)
+        mask[:, has] = True
+        drawn = MlClap().draw(0, 0, ids, mask)
+        counts = torch.bincount(drawn + 1, minlength=K + 1).tolist()
+        assert [k - 1 for k, count in enumerate(counts) if count] == (has or [-1])
+        assert min(counts[k + 1] for k in has or [-1]) > 0.8 * 400 / max(1, len(has))
+
+
 def test_languages_of_a_mixture_are_drawn_apart() -> None:
     ids = [f"clip{i}" for i in range(400)]
     drawn = RandomMixture().draw(0, 0, ids, torch.ones(400, 3, dtype=torch.bool))
