@@ -123,11 +123,5 @@ def _of_clips(
     scores: Mapping[str, NDArray[np.floating]], relevance: Mapping[str, Relevance], clips: NDArray[np.int64]
 ) -> tuple[dict[str, NDArray[np.floating]], dict[str, Relevance]]:
     """(scores, relevant pairs) of some of the clips, ascending, with new numbers from 0."""
-    place = torch.from_numpy(clips)
-    parts = {}
-    for language, pairs in relevance.items():
-        is_chosen = torch.isin(pairs.clip, place)
-        parts[language] = Relevance(
-            pairs.text[is_chosen], torch.searchsorted(place, pairs.clip[is_chosen]), pairs.num_texts, len(clips)
-        )
+    parts = {language: pairs.of_clips(torch.from_numpy(clips)) for language, pairs in relevance.items()}
     return {language: matrix[:, clips] for language, matrix in scores.items()}, parts

@@ -9,11 +9,13 @@ from functools import cached_property
 
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 from ray_atr.common.language_codes import language_codes
 from ray_atr.common.settings import nearest, refuse, wing
 from ray_atr.data.caption_vectors import has_vectors
 from ray_atr.data.decoding import first_seconds, resample
+from ray_atr.data.schema import part_of
 from ray_atr.data.shards import ClipCaptions, Manifest, read_captions, read_shard
 from ray_atr.evaluation.report.html import SOUNDS
 from ray_atr.metrics.alignment import AlignedCaptions, align_captions
@@ -43,6 +45,16 @@ class EvalSplit:
     @property
     def languages(self) -> list[str]:
         return list(self.captions.sentences)
+
+    @property
+    def clips_of_parts(self) -> dict[str, NDArray[np.int64]]:
+        """The clips [n], ascending, of each part of a joined data set that has captions here; empty for a single part."""
+        if not self.manifest.is_joined:
+            return {}
+        parts, part = np.unique([part_of(clip_id) for clip_id in self.clip_ids], return_inverse=True)
+        captioned = part[self.captions.relevance.clip.numpy()]
+        clips = {str(name): np.flatnonzero(part == k) for k, name in enumerate(parts) if k in captioned}
+        return clips if len(clips) > 1 else {}
 
     def captions_of(self, clips: Sequence[str]) -> list[int]:
         """The first caption of each clip that every language has. ValueError for an unknown clip, or without one."""

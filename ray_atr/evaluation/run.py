@@ -123,7 +123,10 @@ def evaluate(
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
         embedded = _embed(checkpoint, eval_split, options, encoding, progress)
         return embedded, score_model(
-            embedded, eval_split.captions, device="cuda" if torch.cuda.is_available() else None
+            embedded,
+            eval_split.captions,
+            parts=eval_split.clips_of_parts,
+            device="cuda" if torch.cuda.is_available() else None,
         )
 
     embedded, first = model(opened[0])

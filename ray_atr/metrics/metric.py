@@ -82,7 +82,12 @@ def task_name(direction: str, by: str = "") -> str:
 
 def of_part(metric: Metric, part: str) -> Metric:
     """The metric on the clips of one part of a joined data set: `text_to_audio_in_clotho/eng/recall_at_1`."""
-    return Metric(f"{metric.task}_in_{part}", metric.language, metric.name)
+    return Metric(task_within(metric.task, part), metric.language, metric.name)
+
+
+def task_within(task: str, part: str) -> str:
+    """The task among the clips of one part of a joined data set."""
+    return f"{task}_in_{part}"
 
 
 def with_means(

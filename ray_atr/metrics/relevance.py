@@ -50,6 +50,13 @@ class Relevance:
             torch.searchsorted(rows, self.text[is_chosen]), self.clip[is_chosen], len(rows), self.num_clips
         )
 
+    def of_clips(self, rows: torch.Tensor) -> Relevance:
+        """The relevance of some of the clips, `rows` [R] ascending, which get numbers from 0. All texts stay."""
+        is_chosen = torch.isin(self.clip, rows)
+        return Relevance(
+            self.text[is_chosen], torch.searchsorted(rows, self.clip[is_chosen]), self.num_texts, len(rows)
+        )
+
     @property
     def matrix(self) -> NDArray[np.bool_]:
         """Which texts and clips are relevant to each other, [M, N]."""

@@ -25,10 +25,13 @@ from ray_atr.evaluation.report.evaluation_content import ZeroShot
 from ray_atr.evaluation.report.evaluation_page import Page
 from ray_atr.evaluation.run import Evaluated, evaluate, tracked_evaluation
 from ray_atr.metrics import evaluate_languages
+from ray_atr.metrics.metric import DIRECTIONS, of_part
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
 from ray_atr.training.run_folder import RunFolder
+from ray_atr.workshop.importing.import_options import Join
+from ray_atr.workshop.importing.join import join_data_sets
 from tests.support.caption_reads import counted_reads
 from tests.support.scripts import run_pipeline
 from tests.support.tiny import make_data, tiny, tone, tone_clip
@@ -125,6 +128,35 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     assert content["facts"]["trained on"] == "tones, the same data set, split train"
     assert content["facts"]["objective"] == "english x contrastive"
     assert got.mlflow_run is None
+
+
+def test_a_joined_set_is_evaluated_within_each_of_its_sets_too(
+    world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As each of them by itself; one has no French captions."""
+    monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
+    others = [tone_clip("test", 50 + n, {"eng": [f"other {n}"]}) for n in range(6)]
+    write_clips(tmp_path / "others", others, name="others", licence="none")
+    sets = (str(world["data"]), str(tmp_path / "others"))
+    join_data_sets(Join(sets=sets, ray="never", recordings="bytes", leaks="keep"), tmp_path / "joined")
+    page = evaluate(
+        [world["runs"] / "seed0"], options(data=str(tmp_path / "joined"), split="test"), out=tmp_path / "out", **quiet
+    ).page
+    by_itself = evaluate(
+        [world["runs"] / "seed0"], options(data=sets[1], split="test"), out=tmp_path / "other", **quiet
+    ).page
+    for name, expected in (("tones", alone["seed0"].page), ("others", by_itself)):
+        of_set = {
+            of_part(metric, name): value for metric, value in expected.metrics.items() if metric.task in DIRECTIONS
+        }
+        assert {metric for metric in page.metrics if metric.task.endswith(f"_in_{name}")} == of_set.keys()
+        assert {metric: page.metrics[metric] for metric in of_set} == pytest.approx(of_set, abs=2e-3)
+        assert {metric for metric in of_set if metric.name == "recall_at_1"} <= page.intervals.keys()
+    assert not any(metric.language == "fra" for metric in page.metrics if metric.task.endswith("_in_others"))
+    markdown = (tmp_path / "out" / "evaluation.md").read_text()
+    assert "Text to audio, within tones" in markdown
+    assert "Audio to text, within others" in markdown
+    assert not any("_in_" in metric.task for metric in by_itself.metrics)
 
 
 def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path) -> None:

@@ -204,6 +204,21 @@ def test_class_captions_retrieve_as_they_classify() -> None:
     assert classes.low < classes.value < classes.high
 
 
+def test_a_late_interaction_is_ranked_by_its_similarity_within_a_part_too(embeddings: tuple) -> None:
+    audio, text, captions = embeddings
+    rng, clips = np.random.default_rng(1), np.array([1, 2, 5, 10])
+    similarity = {code: rng.normal(size=(int(has.sum()), len(audio))) for code, has in captions.present.items()}
+    scored = score_model(Embedded(audio, text, similarity=similarity), captions, parts={"one": clips})
+    for code, matrix in similarity.items():
+        own = captions.clip_of_caption[captions.present[code]]
+        ranks = [
+            (matrix[row, clips] > matrix[row, own[row]]).sum() for row in np.flatnonzero(np.isin(own, clips)).tolist()
+        ]
+        assert scored.metrics[f"text_to_audio_in_one/{code}/recall_at_1"] == pytest.approx(np.mean(np.equal(ranks, 0)))
+        sample = scored.samples[f"text_to_audio_in_one/{code}"]
+        assert sample.unit.tolist() == own[np.isin(own, clips)].tolist()
+
+
 def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     audio, text, captions = embeddings
     assert MAX_ENTRIES > 5 * 10_000 * 5000

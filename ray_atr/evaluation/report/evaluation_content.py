@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from ray_atr.common.language_codes import ENGLISH
@@ -26,7 +27,7 @@ from ray_atr.metrics.languages import (
     retrieve_languages,
 )
 from ray_atr.metrics.measures import is_recall_at_chance
-from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup
+from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric, QueryGroup, of_part, task_within
 from ray_atr.metrics.ranking import MAX_ENTRIES, LearnedMetric, audio_rows, plan_scores, rankings_beside, text_rows
 from ray_atr.metrics.relevance import Array, as_matrix
 from ray_atr.metrics.retrieval import Retrieval
@@ -91,9 +92,16 @@ class ScoredModel:
 
 
 def score_model(
-    embedded: Embedded, captions: AlignedCaptions, *, device: torch.device | str | None = None
+    embedded: Embedded,
+    captions: AlignedCaptions,
+    *,
+    parts: Mapping[str, NDArray[np.int64]] | None = None,
+    device: torch.device | str | None = None,
 ) -> ScoredModel:
-    """All metrics of one model on these captions: of every ranking that differs, of embeddings, and of classification."""
+    """All metrics of one model on these captions: of every ranking that differs, of embeddings, and of classification.
+
+    `parts`: clips [n], ascending, by the name of their data set, within which their captions are ranked too (`of_part`).
+    """
     clips, relevance, ranking = as_matrix("audio", embedded.audio), captions.relevance, embedded.ranking
     metrics: dict[Metric, float] = {}
     samples: dict[QueryGroup, Sample] = {}
@@ -123,6 +131,15 @@ def score_model(
     for by, retrievals in [("", chosen), *((by, ranked(by)) for by in beside)]:
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
+    for part, rows in (parts or {}).items():
+        within = _retrieved_within(embedded, captions, rows, device)
+        metrics |= {
+            of_part(metric, part): value for metric, value in language_metrics(within, trained=embedded.trained).items()
+        }
+        samples |= {
+            QueryGroup(task_within(queries.task, part), queries.language): sample._replace(unit=rows[sample.unit])
+            for queries, sample in retrieval_samples(within).items()
+        }
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)
     if (zero_shot := embedded.zero_shot) is not None:
         by_distance = embedded.metric if ranking.ranking != "cosine" else None
@@ -132,6 +149,33 @@ def score_model(
         metrics |= classification_metrics(classified, embedded.trained)
         samples |= zero_shot_samples(classified)
     return ScoredModel(metrics, samples, chosen, notes)
+
+
+def _retrieved_within(
+    embedded: Embedded, captions: AlignedCaptions, clips: NDArray[np.int64], device: torch.device | str | None
+) -> dict[str, Retrieval]:
+    """What the captions of some clips [n], ascending, retrieve among these clips; of languages with captions of theirs."""
+    relevance, ranking, rows = (
+        captions.relevance.of_clips(torch.from_numpy(clips)),
+        embedded.ranking,
+        torch.tensor(clips),
+    )
+    is_theirs = np.zeros(len(captions), bool)
+    is_theirs[relevance.text.numpy()] = True
+    present = {code: has & is_theirs for code, has in captions.present.items() if (has & is_theirs).any()}
+    if embedded.similarity is None:
+        text = {language: embedded.text[language] for language in present}
+        return retrieve_languages(
+            as_matrix("audio", embedded.audio)[rows], text, relevance, present=present, ranking=ranking.ranking,
+            metric=embedded.metric, plan=ranking.plan, device=device,
+        )  # fmt: skip
+    theirs = AlignedCaptions(captions.sentences, present, relevance)
+    return {
+        code: ranked_by(
+            as_matrix("similarity", embedded.similarity[code])[has[captions.present[code]]][:, rows], theirs, code
+        )
+        for code, has in present.items()
+    }
 
 
 def compose_page(

@@ -129,14 +129,15 @@ def _difference(metric: Metric, difference: Difference) -> Cell:
 
 
 def task_title(task: str, titles: Mapping[str, str] | None = None) -> str:
-    """A task's title: that in `titles`, or the usual one."""
-    return {**TITLES, **(titles or {})}.get(task, task)
+    """A task's title: that in `titles`, or the usual one, within a part of a joined data set too (`of_part`)."""
+    known, (whole, _, part) = {**TITLES, **(titles or {})}, task.partition("_in_")
+    return known.get(task) or (f"{known[whole]}, within {part}" if whole in known else task)
 
 
 def in_words(metric: Metric) -> str:
     """A metric in words, without its unit: `R@1, text to audio, trained languages`."""
     language = GROUPS.get(metric.language, metric.language)
-    words = (measure(metric.name).heading.removesuffix(" %"), _lower(TITLES.get(metric.task, metric.task)), language)
+    words = (measure(metric.name).heading.removesuffix(" %"), _lower(task_title(metric.task)), language)
     return ", ".join(word for word in words if word)
 
 
