@@ -217,8 +217,8 @@ class PartBuilder:
             audio_index=_index(self.audio, kind, seed),
             # Without missing texts: as rows of zeros they would be found before all that a query is unlike.
             text_index=tuple(
-                _index(text if own.all() else text[own], kind, seed)
-                for text, own in zip(self.text, self.names.text_mask[:, self.rows], strict=True)
+                _index(text if has.all() else text[has], kind, seed)
+                for text, has in zip(self.text, self.names.text_mask[:, self.rows], strict=True)
             ),
             part=self.part,
         )

@@ -157,10 +157,10 @@ class SearchableRows:
                 self.index.nprobe = spec.probes
             else:
                 self.index.hnsw.efSearch = 4 * spec.probes
-        elif spec.index == "flat" and len(own := rows if present is None else rows[present]):
+        elif spec.index == "flat" and len(indexed := rows if present is None else rows[present]):
             with faiss_for_search() as faiss:
                 self.index = faiss.IndexFlatIP(rows.shape[1])
-                self.index.add(np.ascontiguousarray(own, dtype=np.float32))
+                self.index.add(np.ascontiguousarray(indexed, dtype=np.float32))
         if self.index is not None:
             self.on_gpu = searched_on(self.index, device)
 

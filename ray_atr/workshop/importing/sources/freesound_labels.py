@@ -65,8 +65,8 @@ class FsdNoisy18k(Source):
         # What else is in the split that is trained on, as it is not checked.
         in_train = {copies.get(row.clip_id) for row in rows if not row.flags[0]} - {None}
         for row in rows:
-            own = copies.get(row.clip_id, row.clip_id)
-            is_drawn = own not in in_train and uniform([own], 0, "validation")[0] < self.validation_share
+            drawn_by = copies.get(row.clip_id, row.clip_id)
+            is_drawn = drawn_by not in in_train and uniform([drawn_by], 0, "validation")[0] < self.validation_share
             if row.flags[0] and is_drawn:
                 yield row.entry(audio, "val")
             elif self._takes(*row.flags):
