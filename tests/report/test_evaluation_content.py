@@ -16,6 +16,7 @@ from ray_atr.evaluation.report.evaluation_content import (
     Embedded,
     ZeroShot,
     compose_page,
+    ranked_how,
     score_model,
 )
 from ray_atr.evaluation.report.evaluation_page import as_html, as_json
@@ -217,6 +218,20 @@ def test_a_late_interaction_is_ranked_by_its_similarity_within_a_part_too(embedd
         assert scored.metrics[f"text_to_audio_in_one/{code}/recall_at_1"] == pytest.approx(np.mean(np.equal(ranks, 0)))
         sample = scored.samples[f"text_to_audio_in_one/{code}"]
         assert sample.unit.tolist() == own[np.isin(own, clips)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("metric", "ranking", "how"),
+    [
+        (None, "learned", "by cosine"),
+        (np.ones(4), "cosine", "by cosine"),
+        (np.ones(4), "learned", "by the learned distance"),
+        (None, "plan", "by the transport plan at epsilon 0.05, to convergence"),
+    ],
+)
+def test_a_page_says_how_candidates_are_ranked(metric: np.ndarray | None, ranking: str, how: str) -> None:
+    settings = RankingSettings(ranking=ranking, plan_epsilon=0.05, plan_sweeps=0)
+    assert ranked_how(Embedded(np.ones((2, 4)), {"eng": np.ones((2, 4))}, metric, settings)).startswith(how)
 
 
 def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
