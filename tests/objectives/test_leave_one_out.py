@@ -269,6 +269,20 @@ def test_partners_are_the_own_caption_and_those_that_are_predicted_in_loops(shar
         assert weighed.targets[a].tolist() == pytest.approx([p / sum(partners) for p in partners], abs=1e-4)
 
 
+def test_nothing_is_predicted_in_a_language_that_could_not_be_estimated() -> None:
+    estimator, outputs = told()
+    truth = estimator_of()[2]
+    for name in ("left_out", "log_total"):
+        estimator.tables[name][:, :, 1] = torch.nan
+    rows = torch.from_numpy(np.flatnonzero(~truth)[:20])
+    languages = torch.arange(20) % 2
+    _, weighed = batch_of(estimator, outputs, rows, languages)
+    assert weighed.targets is not None
+    assert bool((weighed.targets[languages == 0][:, languages == 1] == 0).all())
+    assert bool((weighed.targets.diagonal()[languages == 0] < 1).any())
+    torch.testing.assert_close(weighed.targets[languages == 1], torch.eye(20)[languages == 1])
+
+
 def test_each_language_is_weighed_by_itself_and_without_relabelling_only_probabilities_are_given() -> None:
     estimator, outputs, truth = estimator_of(relabels=False)
     estimator.take(estimator.estimate_from(outputs))
