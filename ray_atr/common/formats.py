@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_atr.common.settings import refuse
 
-FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 2, "knowledge base": 3}
+FORMATS = {"data set": 2, "retriever": 1, "run": 3, "checkpoint": 2, "knowledge base": 4}
 """Kind of content -> the number under `format` in its manifest, since 0.2."""
 
 
