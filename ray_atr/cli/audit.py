@@ -120,13 +120,14 @@ def audit_lines(folder: Path) -> list[str]:
     """The findings of an audit in a few lines."""
     facts = read_json(folder / "audit.json")
     called = f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
-    if not facts.get("is_something_found", True):
+    is_something_found = facts.get("is_something_found", True)
+    if not is_something_found:
         called = NOTHING_FOUND
     elif not facts["called_wrong"]:
         called = f"none can be called wrong with at most {facts['rate']:.0%} of them right"
         if facts["wrong_share"] > 0:
             called += "; the worst stand first on the page all the same, and a higher --rate calls more of them"
-    if facts["wrong_but_not_called"] and called != NOTHING_FOUND:
+    if facts["wrong_but_not_called"] and is_something_found:
         more = "more are" if facts["called_wrong"] else "are"
         called += f"; an estimated {facts['wrong_but_not_called']:,} {more} wrong and cannot be named"
     of_all = f"{counted(facts['captions'], 'caption')} of {counted(facts['clips'], 'clip')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -112,27 +112,17 @@ def score_model(
         notes.append(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."
         )
-
-    def ranked(by: str) -> dict[str, Retrieval]:
-        return retrieve_languages(
-            clips, embedded.text, relevance, present=captions.present, ranking=by,
-            metric=embedded.metric, plan=ranking.plan, device=device,
-        )  # fmt: skip
-
-    if embedded.similarity is None:
-        chosen = ranked(ranking.ranking)
-    else:
-        matrices = {language: as_matrix("similarity", scores) for language, scores in embedded.similarity.items()}
-        chosen = {language: ranked_by(matrix, captions, language) for language, matrix in matrices.items()}
+    chosen = _retrieved(embedded, captions, device)
+    if embedded.similarity is not None:
         beside = ["cosine"]
         notes = [
             "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
         ]
-    for by, retrievals in [("", chosen), *((by, ranked(by)) for by in beside)]:
+    for by, retrievals in [("", chosen), *((by, _ranked(embedded, captions, by, device)) for by in beside)]:
         metrics |= language_metrics(retrievals, by, embedded.trained)
         samples |= retrieval_samples(retrievals, by)
     for part, rows in (parts or {}).items():
-        within = _retrieved_within(embedded, captions, rows, device)
+        within = _retrieved(*_within(embedded, captions, rows), device)
         metrics |= {
             of_part(metric, part): value for metric, value in language_metrics(within, trained=embedded.trained).items()
         }
@@ -151,31 +141,41 @@ def score_model(
     return ScoredModel(metrics, samples, chosen, notes)
 
 
-def _retrieved_within(
-    embedded: Embedded, captions: AlignedCaptions, clips: NDArray[np.int64], device: torch.device | str | None
+def _retrieved(
+    embedded: Embedded, captions: AlignedCaptions, device: torch.device | str | None
 ) -> dict[str, Retrieval]:
-    """What the captions of some clips [n], ascending, retrieve among these clips; of languages with captions of theirs."""
-    relevance, ranking, rows = (
-        captions.relevance.of_clips(torch.from_numpy(clips)),
-        embedded.ranking,
-        torch.tensor(clips),
-    )
-    is_theirs = np.zeros(len(captions), bool)
+    """What each language's captions retrieve, as the model ranks."""
+    if embedded.similarity is None:
+        return _ranked(embedded, captions, embedded.ranking.ranking, device)
+    matrices = {language: as_matrix("similarity", scores) for language, scores in embedded.similarity.items()}
+    return {language: ranked_by(matrix, captions, language) for language, matrix in matrices.items()}
+
+
+def _ranked(
+    embedded: Embedded, captions: AlignedCaptions, by: str, device: torch.device | str | None
+) -> dict[str, Retrieval]:
+    return retrieve_languages(
+        embedded.audio, embedded.text, captions.relevance, present=captions.present, ranking=by,
+        metric=embedded.metric, plan=embedded.ranking.plan, device=device,
+    )  # fmt: skip
+
+
+def _within(
+    embedded: Embedded, captions: AlignedCaptions, clips: NDArray[np.int64]
+) -> tuple[Embedded, AlignedCaptions]:
+    """Some clips [n], ascending, with their captions, in the languages in which they have some."""
+    rows = torch.from_numpy(clips)
+    relevance, is_theirs = captions.relevance.of_clips(rows), np.zeros(len(captions), bool)
     is_theirs[relevance.text.numpy()] = True
     present = {code: has & is_theirs for code, has in captions.present.items() if (has & is_theirs).any()}
-    if embedded.similarity is None:
-        text = {language: embedded.text[language] for language in present}
-        return retrieve_languages(
-            as_matrix("audio", embedded.audio)[rows], text, relevance, present=present, ranking=ranking.ranking,
-            metric=embedded.metric, plan=ranking.plan, device=device,
-        )  # fmt: skip
-    theirs = AlignedCaptions(captions.sentences, present, relevance)
-    return {
-        code: ranked_by(
-            as_matrix("similarity", embedded.similarity[code])[has[captions.present[code]]][:, rows], theirs, code
-        )
-        for code, has in present.items()
+    similarity = embedded.similarity and {
+        code: as_matrix("similarity", embedded.similarity[code])[is_theirs[captions.present[code]]][:, rows]
+        for code in present
     }
+    text = {code: embedded.text[code] for code in present}
+    audio = as_matrix("audio", embedded.audio)[rows]
+    theirs = AlignedCaptions(captions.sentences, present, relevance)
+    return replace(embedded, audio=audio, text=text, similarity=similarity), theirs
 
 
 def compose_page(
