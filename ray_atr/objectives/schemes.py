@@ -60,7 +60,8 @@ class Scheme(Settings):
         """The comparisons to score: here (audio, t_k) for each language k needed, over the clips that need it."""
         needed = self.needed(embeddings.available(), draw)
         comparisons = []
-        for k in needed.any(dim=0).nonzero().squeeze(1).tolist():
+        # Not by `nonzero`: torch 2.9 cannot compile an index that is read from a tensor.
+        for k in [k for k, is_needed in enumerate(needed.any(dim=0).tolist()) if is_needed]:
             language = torch.full((len(needed),), k, device=embeddings.audio.device)
             comparisons.append((audio_side(embeddings, valid_rows(needed[:, k]), language), f"audio_text{k}"))
         return weigh(comparisons, by_size=True)
