@@ -72,8 +72,8 @@ class JoinCommand:
         from ray_atr.workshop.importing.join import join_data_sets
 
         console = Console()
-        with counting("clips", console, "comparing") as count:
-            manifest = join_data_sets(self.data, self.out, partial(count, "comparing"))
+        with counting("clips", console, "reading") as count:
+            manifest = join_data_sets(self.data, self.out, count)
         print_plain(console, summary(manifest))
 
 
