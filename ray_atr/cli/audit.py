@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.options import Encoding
@@ -67,7 +67,9 @@ def run(arguments: Sequence[str], program: str) -> None:
     if len(chosen) > 1:
         raise refuse("--" + " --".join(chosen), "together", "one of them at a time")
     if chosen:
-        run_on_audit(command, console)
+        # The first two copy the audio of all clips.
+        with heartbeat(f"{chosen[0]}: the audit {command.data}"):
+            run_on_audit(command, console)
         return
     from ray_atr.workshop.audit.run import audit_data_set
 

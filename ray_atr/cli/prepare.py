@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
 from ray_atr.common.settings import counted
 from ray_atr.workshop.importing.check import check_data_set, hours_of, lines_left_out, page
 from ray_atr.workshop.importing.import_options import Check, Import, Join, VectorImport
@@ -56,7 +56,8 @@ class VectorsCommand:
     def run(self) -> None:
         from ray_atr.workshop.importing.vector_import import import_vectors
 
-        manifest = import_vectors(self.data, self.out)
+        with heartbeat("importing"):
+            manifest = import_vectors(self.data, self.out)
         words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]
         print_plain(Console(), [*summary(manifest), f"train on it: {shlex.join(words)}"])
 
@@ -72,8 +73,8 @@ class JoinCommand:
         from ray_atr.workshop.importing.join import join_data_sets
 
         console = Console()
-        with counting("clips", console, "comparing") as count:
-            manifest = join_data_sets(self.data, self.out, partial(count, "comparing"))
+        with counting("clips", console, "reading") as count:
+            manifest = join_data_sets(self.data, self.out, count)
         print_plain(console, summary(manifest))
 
 

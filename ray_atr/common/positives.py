@@ -38,6 +38,15 @@ def group_number(name: str) -> int:
     return number_of(name.encode()) >> 1
 
 
+def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
+    """A number for each text, int64 [M], from 0 in the order of the distinct texts.
+
+    An array of texts would take as much memory for each as the longest one needs.
+    """
+    number_of_text = {text: number for number, text in enumerate(sorted(set(texts)))}
+    return np.array([number_of_text[text] for text in texts], np.int64)
+
+
 def caption_groups(captions: Sequence[str]) -> Tensor:
     """A number for each caption, int64 [B], equal where the texts are: a hash, so that workers agree without communication."""
     return torch.tensor([group_number(folded(caption)) for caption in captions], dtype=torch.int64)

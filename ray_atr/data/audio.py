@@ -6,6 +6,7 @@ Shapes: S samples, T frames, F mel bands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -129,6 +130,19 @@ def clip_windows(
         return
     sound = open_sound(data, name, bounds)
     yield from _frames(sound.blocks, sound.sample_rate, front_end, all_windows)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch in one thread meanwhile: the operations on a clip are small. Threads that wait for each other take ten
+    times the time of one as soon as another program is running.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def waveform_windows(

@@ -35,7 +35,7 @@ from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
-from ray_atr.data.audio import SLACK, FrontEnd, clip_windows
+from ray_atr.data.audio import SLACK, FrontEnd, clip_windows, one_thread
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.features import (
     GROUPS,
@@ -214,10 +214,11 @@ class Work:
         """Compute and write the features of one data shard; returns as `FolderHere.make`. ValueError names a bad clip."""
         file = self.file(position)
         require_complete(self.manifest, self.manifest.shards[position])
-        if self.store is None:
-            return self.here.make(file, lambda path: write_rows(path, self._rows(position)))
-        write_stored_rows(self.store, file, self._rows(position))
-        return None
+        with one_thread():
+            if self.store is None:
+                return self.here.make(file, lambda path: write_rows(path, self._rows(position)))
+            write_stored_rows(self.store, file, self._rows(position))
+            return None
 
     def _rows(self, position: int) -> Iterator[tuple[list[str], list[np.ndarray]]]:
         """The windows of a shard's clips in their order, some at a time, each with its clip's id."""

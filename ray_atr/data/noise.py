@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common import sampling
-from ray_atr.common.positives import folded
+from ray_atr.common.positives import folded, numbered
 from ray_atr.common.sampling import Integers
 from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.common.storage import write_bytes
@@ -34,7 +34,7 @@ NOISE_KINDS = ("pair", "language", "prefix_shuffle", "shift", "near")
 BLOCKS = ("prefix_shuffle", "shift")
 NEAREST = 5
 """Number of most similar clips from which `near` draws the wrong caption's owner."""
-ROWS_AT_A_TIME = 1024
+SCORES_AT_A_TIME = 2**23
 INDEX_FILE = "noise_index.npy"
 
 Texts = Callable[[], Sequence[str]] | None
@@ -230,15 +230,19 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b|[^\x00-\x7f]", ngram_range=(1, 2)).fit_transform(texts)
-    _, group = np.unique([folded(text) for text in texts], return_inverse=True)
+    group = numbered([folded(text) for text in texts])
     nearest = np.full((len(texts), count), -1, np.int64)
-    for start in range(0, len(texts), ROWS_AT_A_TIME):
-        rows = slice(start, start + ROWS_AT_A_TIME)
+    rows_at_a_time = max(1, SCORES_AT_A_TIME // len(texts))
+    for start in range(0, len(texts), rows_at_a_time):
+        rows = slice(start, start + rows_at_a_time)
         scores = (vectors[rows] @ vectors.T).toarray()
         scores[group[rows][:, None] == group] = -1.0
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        is_text = np.take_along_axis(scores, order, axis=1) >= 0
-        nearest[rows, : order.shape[1]] = np.where(is_text, order, -1)
+        # The least score among the best. Sorting all of them takes ten times as long.
+        least = np.partition(scores, max(0, len(texts) - count), axis=1)[:, max(0, len(texts) - count)]
+        for row, (of_row, enough) in enumerate(zip(scores, np.maximum(least, 0.0), strict=True), start):
+            candidates = np.flatnonzero(of_row >= enough)
+            best = candidates[np.argsort(-of_row[candidates], kind="stable")[:count]]
+            nearest[row, : len(best)] = best
     return nearest
 
 

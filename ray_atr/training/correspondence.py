@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ray_atr.common import sampling
 from ray_atr.common.caches import cache_folder
-from ray_atr.common.positives import folded
+from ray_atr.common.positives import folded, numbered
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
 from ray_atr.data.caption_sample import clips_in_words
@@ -270,7 +270,7 @@ def _readings(
         texts += [batch.texts[i][k] for i, k in zip(clip, language, strict=True)]
     clips, slots, languages = (np.concatenate(part) for part in zip(*indices, strict=True))
     index = (clips, slots, languages)
-    key = np.unique(np.array([folded(text) for text in texts]), return_inverse=True)[1]
+    key = numbered([folded(text) for text in texts])
     readings = []
     if reads != "recordings":
         text = _tower_texts(retriever, [batch.texts for batch in batches], masks, captions.languages)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ray_atr.common.digests import DIGESTS_FILE
 from ray_atr.common.storage import DamagedFileError, files_below, locate, read_bytes, write_json
@@ -51,6 +54,26 @@ def test_they_are_computed_once_and_again_for_another_front_end(
     assert ensure_features(data, other, tmp_path, use_ray=False) != folder
     monkeypatch.setattr(feature_cache, "clip_windows", None)
     assert ensure_features(data, FRONT_END, tmp_path, use_ray=False) == folder
+
+
+def test_they_are_computed_in_one_thread_also_in_this_process(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, of_clip = set[int](), feature_cache.clip_windows
+
+    def windows(*arguments: Any, **options: Any) -> Iterator[np.ndarray]:
+        threads.add(torch.get_num_threads())
+        return of_clip(*arguments, **options)
+
+    monkeypatch.setattr(feature_cache, "clip_windows", windows)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ensure_features(data, FRONT_END, tmp_path, use_ray=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert threads == {1}
 
 
 def test_interrupted_work_is_taken_up_shard_by_shard(

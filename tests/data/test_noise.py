@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.data.noise import (
@@ -144,6 +145,24 @@ def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> N
     assert all(texts[row].casefold() != texts[owner[row]].casefold() for row in moved)
     with pytest.raises(ValueError, match=r"noise.kind: got 'near'; allowed on clips whose captions"):
         caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1)
+
+
+def test_the_nearest_texts_are_those_of_a_sort_and_a_long_one_takes_no_memory_for_the_others() -> None:
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(["rain", "wind", "dog", "car", "bell"], 3)) for _ in range(300)]
+    # Some share no word with any other: their nearest are the first.
+    texts += ["silence", "silence", "x" * 100_000]
+    vectors = TfidfVectorizer(ngram_range=(1, 2)).fit_transform(texts).toarray()
+    nearest_texts(texts, 5)
+    tracemalloc.start()
+    found = nearest_texts(texts, 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30 * 2**20
+    assert found[-1].tolist() == [0, 1, 2, 3, 4]
+    for row, best in enumerate(found):
+        scores = np.where([text == texts[row] for text in texts], -1, vectors[row] @ vectors.T)
+        np.testing.assert_allclose(scores[best], np.sort(scores)[::-1][:5], atol=1e-12)
 
 
 def test_the_nearest_text_is_never_one_of_the_same_words() -> None:

@@ -59,7 +59,7 @@ class BothWays:
     True
     """
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
         self.audio, self.clip = audio.astype(np.float64), clip
         _, self.first, self.of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         self.captions = main_directions(text, self.first, counts / len(key))

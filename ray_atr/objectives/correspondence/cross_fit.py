@@ -35,7 +35,7 @@ LEAST_RANDOM = 2 / 3
 
 @dataclass(frozen=True)
 class Pairs:
-    """N clips and M captions as vectors: `audio` [N, D], `text` [M, E], and of each caption its clip, language and text.
+    """N clips and M captions as vectors: `audio` [N, D], `text` [M, E], and of each caption its clip, language and key.
 
     Captions of equal `key` say the same: none is a mispair of a clip that has another of them. Raises ValueError for
     vectors that are not finite.
@@ -45,7 +45,7 @@ class Pairs:
     text: NDArray[np.float32]
     clip: Integers
     language: NDArray[np.str_]
-    key: NDArray[np.str_]
+    key: NDArray[np.str_] | Integers
 
     def __post_init__(self) -> None:
         assert len(self.clip) == len(self.language) == len(self.key) == len(self.text), "one for each caption"
@@ -99,7 +99,8 @@ class Fold:
         """
         place = random.integers(0, len(self.clips), count)
         caption = random.choice(self.captions if captions is None else captions, count)
-        true_pairs = set(zip(pairs.clip.tolist(), pairs.key.tolist(), strict=True))
+        of_fold = pairs.clip[self.captions].tolist(), pairs.key[self.captions].tolist()
+        true_pairs = set(zip(*of_fold, strict=True))
         clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
         differs = np.array([pair not in true_pairs for pair in zip(clips, keys, strict=True)], dtype=bool)
         return place[differs], caption[differs]
@@ -108,7 +109,7 @@ class Fold:
 class PairScorer(Protocol):
     """Scores how captions [m] of one language fit clips: gives both vectors of equal width, whose inner product is the score."""
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
         """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
@@ -118,7 +119,7 @@ class PairScorer(Protocol):
 class OneWay:
     """Scores by the caption that a regression of captions on clips expects of each clip."""
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_]) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
         self.audio, self.clip = audio, clip
         self.text = of_unit_norm(text - text.mean(axis=0))
 

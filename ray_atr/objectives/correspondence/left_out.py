@@ -92,7 +92,7 @@ def leave_out(
     ridge = Ridge(clips_of_unit_norm[fitted])
     place = np.cumsum(is_fitted) - 1
     row = place[clip[used]]
-    pairs = Pairs(audio, text, clip, np.full(len(key), ""), key.astype(str))
+    pairs = Pairs(audio, text, clip, np.full(len(key), ""), key)
     right = max(LEAST_SHARE, share)
     targets = captions[used]
     for _ in range(ROUNDS):

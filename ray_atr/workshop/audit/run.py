@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ray_atr.common.atomic import disk_errors
 from ray_atr.common.language_codes import normalise
+from ray_atr.common.positives import numbered
 from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import atomic_folder, require_new, write_json
@@ -96,7 +97,7 @@ def audit_data_set(
         text=text,
         clip=np.array([caption.row for caption in captions]),
         language=np.array([caption.language for caption in captions]),
-        key=np.array([normalise(caption.text).casefold() for caption in captions]),
+        key=numbered([normalise(caption.text).casefold() for caption in captions]),
     )
     result = audit_pairs(pairs, cross_fit, partial(progress, "scoring"))
     flagged = result.flagged(options.rate)

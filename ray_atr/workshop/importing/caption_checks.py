@@ -43,10 +43,11 @@ def other_language(text: str, code: str) -> str | None:
     """The language that a text is in, if it is clearly another than `code`; by py3langid, which knows about 140."""
     if len(text) < LEAST_CHARACTERS and text.isascii():
         return None
-    scores = dict(_identifier().rank(text))
-    of_family = [score for label, score in scores.items() if same_family(label, code)]
-    likely = max(scores, key=lambda label: scores[label])
-    return likely if of_family and scores[likely] - max(of_family) > MARGIN else None
+    # The likeliest first.
+    ranked = _identifier().rank(text)
+    likely, largest = ranked[0]
+    of_family = next((score for label, score in ranked if same_family(label, code)), None)
+    return likely if of_family is not None and largest - of_family > MARGIN else None
 
 
 @cache

@@ -21,9 +21,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ray_atr.common.jobs import Resources, run_jobs
-from ray_atr.common.progress import CountProgress, silent
+from ray_atr.common.progress import CountProgress, NamedProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import locate
+from ray_atr.data.audio import one_thread
 from ray_atr.data.schema import captions_by_language, part_of
 from ray_atr.data.shards import (
     ClipCounts,
@@ -56,14 +57,14 @@ class Member(NamedTuple):
     split: str
 
 
-def join_data_sets(options: Join, out: str | Path, progress: CountProgress = silent) -> Manifest:
+def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = silent) -> Manifest:
     """Write the joined data set to a new folder. ValueError names what cannot be joined; then nothing is written."""
     sets = read_sets(options.sets)
     # Before any audio is compared, which may take hours.
     joined_name = options.require_name(options.name or "+".join(sets))
     listed, notes = left_out_by_lists(options.leave_out, sets)
-    members, keys = _recording_keys(sets, listed, options, progress)
-    shared, recording_notes = shared_recordings(members, keys)
+    members, keys = _recording_keys(sets, listed, options, partial(progress, "reading"))
+    shared, recording_notes = shared_recordings(members, keys, partial(progress, "comparing"))
     notes += recording_notes
     left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
@@ -144,10 +145,11 @@ def recording_keys_of_shard(shard: tuple[str, str], *, is_decoded: bool) -> list
     manifest = read_manifest(folder)
     rows = read_shard(manifest, manifest.shard_at(place), ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
-    return [
-        (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
-        for clip_id, audio in chain.from_iterable(pairs)
-    ]
+    with one_thread():
+        return [
+            (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
+            for clip_id, audio in chain.from_iterable(pairs)
+        ]
 
 
 def _recording_keys(
@@ -172,14 +174,16 @@ def _recording_keys(
     return members, keys
 
 
-def shared_recordings(members: Sequence[Member], keys: Sequence[RecordingKey]) -> tuple[dict[str, str], list[str]]:
+def shared_recordings(
+    members: Sequence[Member], keys: Sequence[RecordingKey], progress: CountProgress = silent
+) -> tuple[dict[str, str], list[str]]:
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
     pairs = set(same_bytes([key.digest for key in keys]))
     prints = [key.fingerprint for key in keys]
     if prints and prints[0] is not None:
-        pairs |= set(same_sound(np.stack(prints)))  # type: ignore[arg-type]
+        pairs |= set(same_sound(np.stack(prints), progress))  # type: ignore[arg-type]
     left_out: dict[str, str] = {}
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.signal
 import soundfile
+import torch
 
 from ray_atr.common.override import override
 from ray_atr.common.storage import write_json
@@ -32,7 +34,7 @@ from ray_atr.workshop.audit.decisions import apply_decisions
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.import_options import Join, Translation
 from ray_atr.workshop.importing.join import groups_of, join_data_sets, left_out_by_lists, read_sets
-from ray_atr.workshop.importing.recordings import SAME, fingerprint, same_sound
+from ray_atr.workshop.importing.recordings import SAME, RecordingKey, fingerprint, recording_key, same_sound
 from ray_atr.workshop.importing.translation import fill_languages
 from tests.support.tiny import prepared_for, tiny
 
@@ -161,6 +163,41 @@ def test_clips_of_one_split_that_are_one_recording_stay(tmp_path: Path) -> None:
     joined = join_data_sets(Join(sets=(f"{tmp_path}/one", f"{tmp_path}/two"), ray="never"), tmp_path / "joined")
     assert not joined.skipped
     assert joined.notes == ("4 clips of train with a recording that train has already",)
+
+
+def test_different_short_sounds_are_no_copies_of_each_other() -> None:
+    prints = np.stack(
+        [fingerprint(encoded(burst(seed, seconds)), "clip") for seconds in (0.4, 0.6) for seed in range(40)]
+    )
+    assert not list(same_sound(prints))
+    copies = [fingerprint(encoded(burst(7), form=form), "clip") for form in ("WAV", "FLAC", "MP3")]
+    assert list(same_sound(np.stack([*copies, *(fingerprint(encoded(burst(n)), "clip") for n in (8, 9))]))) == [
+        (0, 1),
+        (0, 2),
+        (1, 2),
+    ]
+
+
+def test_reading_and_comparing_show_progress_and_a_clip_is_decoded_in_one_thread(
+    sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, seen = set[int](), defaultdict[str, list[tuple[int, int]]](list)
+
+    def key_of(*arguments: Any, **options: Any) -> RecordingKey:
+        threads.add(torch.get_num_threads())
+        return recording_key(*arguments, **options)
+
+    monkeypatch.setattr("ray_atr.workshop.importing.join.recording_key", key_of)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        both = (f"{sets}/sea", f"{sets}/wood")
+        join_data_sets(Join(sets=both, ray="never"), tmp_path / "out", lambda name, *count: seen[name].append(count))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert threads == {1}
+    assert {name: counts[-1] for name, counts in seen.items()} == {"reading": (61, 61), "comparing": (61, 61)}
 
 
 def data_of(folder: Path, joined: Manifest, **changes: object) -> TrainingData:
