@@ -64,7 +64,7 @@ class Noise(Settings):
     )
     index: str | None = setting(
         None,
-        "NumPy file that says which caption each clip has, instead of ratio, kind and unit: the index files that papers "
+        "NumPy file that says which caption each clip has, instead of ratio, kind, unit and parts: the index files that papers "
         "exchange, or a run's own noise_index.npy",
         path="always",
     )

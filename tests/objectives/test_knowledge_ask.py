@@ -317,8 +317,13 @@ def test_a_similarity_equal_to_the_inner_products_changes_nothing():
 def test_a_missing_coarse_base_is_refused_where_it_is_asked_for():
     with pytest.raises(ValueError, match="prototypes"):
         Ask(prototypes=0)
-    with pytest.raises(ValueError, match="re_encode"):
-        Ask(refresh="write_through", source="elsewhere")
+
+
+@pytest.mark.parametrize("changed", [{"source": "elsewhere"}, {"text_entries": "each"}, {"captions": "others.jsonl"}])
+def test_a_base_that_is_written_by_training_holds_what_is_trained(changed):
+    with pytest.raises(ValueError, match=r"^refresh: got 'write_through'; allowed re_encode, if "):
+        Ask(refresh="write_through", **changed)
+    Ask(**changed)
 
 
 def test_late_interaction_by_loops():
