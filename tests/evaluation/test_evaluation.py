@@ -6,12 +6,14 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.storage import StorageError, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
@@ -650,3 +652,42 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     # The prompts of the classes are encoded after all captions.
     accuracy = "classification/eng/accuracy"
     assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]
+
+
+class ComposedError(Exception):
+    """Ends an evaluation where its page would be made."""
+
+
+def test_a_page_is_made_as_its_options_say(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def compose(*arguments: Any, **options: Any) -> None:
+        given.update(options)
+        raise ComposedError
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        given.update(options)
+        return read_eval_split(*arguments, **options)
+
+    monkeypatch.setattr("ray_atr.evaluation.run.compose_page", compose)
+    monkeypatch.setattr("ray_atr.evaluation.run.read_eval_split", read)
+    chosen: dict[str, Any] = {"draws": 70, "level": 0.8, "seed": 5, "max_captions": 3, "relevance": "clip"}
+    named = ("test-003", "test-001")
+    with pytest.raises(ComposedError):
+        evaluate([world["runs"] / "seed0"], options(**chosen, clips=named), out=tmp_path / "out", **quiet)
+    assert {name: given[name] for name in chosen} == chosen
+    assert [given["clip_ids"][row] for row in given["named"]] == list(named)
+
+
+def test_a_ranking_is_the_retrievers_own_as_far_as_none_is_set() -> None:
+    trained = SimpleNamespace(ranking=RankingSettings(ranking="cosine", plan_epsilon=0.1, plan_sweeps=9))
+
+    def found(**settings: Any) -> tuple[str, float, int]:
+        ranking = EvaluationOptions(**settings).ranking_of(cast("Any", trained))
+        return ranking.ranking, ranking.plan.epsilon, ranking.plan.sweeps
+
+    assert found() == ("cosine", 0.1, 9)
+    assert found(ranking="plan", plan_epsilon=0.2) == ("plan", 0.2, 9)
+    assert found(ranking="learned", plan_sweeps=0) == ("learned", 0.1, 0)
