@@ -146,6 +146,21 @@ def test_an_audit_is_made_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     assert (made.args[3].rate, made.args[3].listen, made.kwargs["cross_fit"].seed) == (0.3, 20, 4)
 
 
+@pytest.mark.parametrize("option", ["apply", "keep", "estimate"])
+def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    package = "ray_atr.workshop.audit"
+    function = {
+        "apply": "decisions.apply_decisions",
+        "keep": "decisions.keep_certified",
+        "estimate": "answers.estimate",
+    }
+    value = "0.2" if option == "keep" else "file"
+    used = called(monkeypatch, f"{package}.{function[option]}", audit, ["a", "--out", "o", f"--{option}", value])
+    assert [str(given) for given in used.args] == ["a", value, "o"]
+    with pytest.raises(ValueError, match="one of them at a time"):
+        audit.run(["a", "--out", "o", "--apply", "file", "--estimate", "file", "--keep", "0.1"], "command")
+
+
 def values(points: list[Any], path: str) -> list[Any]:
     return list(dict.fromkeys(point[path] for point in points if path in point))
 
@@ -164,7 +179,10 @@ def test_a_comparison_varies_what_it_is_given() -> None:
     assert {name: tuple(values(points, f"objective.knowledge.{name}")) for name in given} == given
     assert len(points) == 1 + 16
     assert values(ObjectivesSweep(noise=(0.1, 0.3)).points(), "data.noise.ratio") == [0.1, 0.3]
-    assert values(TransportSweep(epsilons=(0.1, 0.2)).points(), "objective.pair.epsilon") == [0.1, 0.2]
+    transport = TransportSweep(masses=("0.3", "auto"), epsilons=(0.1, 0.2), noise=(0.5,)).points()
+    assert values(transport, "objective.pair.transport_mass") == [0.3, "auto"]
+    assert values(transport, "objective.pair.epsilon") == [0.1, 0.2]
+    assert values(transport, "data.noise.ratio") == [0.5]
 
 
 def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where_asked(

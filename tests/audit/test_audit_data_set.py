@@ -707,3 +707,22 @@ def test_the_page_computes_the_check_that_is_asked_for() -> None:
     given = json.dumps({"data_hash": "hash", "decisions": decisions})
     found = subprocess.run(["node", "-e", script, given], capture_output=True, text=True, check=True).stdout
     assert int(found) == check_of("hash", decisions)
+
+
+def test_an_audit_has_the_rate_the_list_and_the_draws_that_are_set(vectors: Path, tmp_path: Path) -> None:
+    def made(name: str, seed: int) -> tuple[dict[str, Any], str]:
+        chosen = AuditOptions(rate=0.3, listen=11)
+        folder = audit_data_set(
+            str(vectors),
+            None,
+            tmp_path / name,
+            chosen,
+            cross_fit=CrossFit(mispairs=500, seed=seed),
+            echo=lambda _: None,
+        )
+        return read_json(folder / "audit.json"), (folder / "pairs.csv").read_text()
+
+    (facts, pairs), (_, other) = made("one", 0), made("other", 5)
+    assert facts["rate"] == 0.3
+    assert len(facts["listen"]["pairs"]) == 11
+    assert pairs != other

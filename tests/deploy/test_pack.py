@@ -411,3 +411,20 @@ def test_text_vectors_of_another_count_or_width_are_refused(inputs: Path, tmp_pa
         with pytest.raises(ValueError, match=message):
             read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(tmp_path / f"{name}.npy"))
     assert ForeignSpace(np.ones((1, D), np.float32), []).text_of() == {}
+
+
+def test_captions_without_a_language_are_of_the_one_that_is_set(inputs: Path, tmp_path: Path) -> None:
+    lines = (inputs / "pairs.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines if ",deu," in line or line.startswith("audio_row")]
+    (tmp_path / "pairs.csv").write_text("\n".join(",".join([*row[:-2], row[-1]]) for row in rows) + "\n")
+    made = make_pack(
+        str(inputs / "audio.npy"),
+        str(tmp_path / "pairs.csv"),
+        str(inputs / "model"),
+        tmp_path / "pack",
+        options=PackOptions(method="audio", language="fra", onnx=False),
+        settings=QUICK,
+        echo=lambda message: None,
+    )
+    assert {metric.language for metric in made.after.metrics} >= {"fra"}
+    assert not {metric.language for metric in made.after.metrics} & {"eng", "deu"}
