@@ -13,10 +13,10 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from ray_atr.cli import audit, evaluate, index, pack, prepare, serve, translate
-from ray_atr.cli.comparisons import KnowledgeSweep, ObjectivesSweep, TransportSweep
+from ray_atr.cli import audit, evaluate, export, index, pack, prepare, serve, translate
+from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
-from ray_atr.cli.running import plan_search, run_plan
+from ray_atr.cli.running import plan_search, planned, run_plan
 from ray_atr.training.experiment import Experiment
 
 
@@ -196,3 +196,37 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
         with pytest.raises(CalledError):
             run_plan("sweep", SweepOptions(resume="r", same_code=same_code), {}, Mock(), {}, echo=print)
         assert opened.call_args.kwargs == {"same_code": same_code}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (evaluate, ["--checkpoint", "c", "--trec", "--out", "s3://bucket/o"], "--trec: got 's3://bucket/o'"),
+        (index, ["query", "i", "--like", "f.wav", "--or-nothing"], "--like: .*allowed no --at-least"),
+        (index, ["query", "i", "--like", "f.wav", "--at-least", "0.5"], "--like: .*allowed no --at-least"),
+        (index, ["query", "i", "--like", "f.wav", "--language", "en"], "--like: .*allowed no --at-least"),
+        (serve, ["i", "--port", "0"], "--port: got 0; allowed 1 to 65535"),
+        (serve, ["i", "--port", "65536"], "--port: got 65536; allowed 1 to 65535"),
+        (serve, ["i", "--replicas", "2"], "--replicas: got 2; allowed 1 without --ray"),
+        (serve, ["i", "--ray", "--replicas", "0"], "--replicas: got 0; allowed at least 1"),
+        (export, ["c", "--to", "clap", "--int8-text"], "--int8-text: got '--to clap'; allowed --to onnx"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(command: Any, arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        command.run(arguments, "command")
+
+
+def test_a_goal_is_given_once_and_what_a_run_folder_holds_is_not_given_again() -> None:
+    metric, space = "text_to_audio/trained/recall_at_1", ("train.learning_rate=uniform(0.1,0.2)",)
+    twice = SpaceOptions(space=space, search="random", trials=2, maximize=(metric,), minimize=(metric,))
+    with pytest.raises(ValueError, match=r"--maximize/--minimize: got .*allowed each metric once"):
+        plan_search(twice, Experiment())
+    for given in ({"config": "c.yaml"}, {"recipe": "atri"}):
+        resumed = Mock(info={"recipe": "quickstart"}, path="r")
+        with pytest.raises(ValueError, match=f"--{next(iter(given))}: got .*with --resume"):
+            planned(SweepOptions(resume="r", **given), {}, Mock(), {}, resumed)
+    with pytest.raises(ValueError, match="--out: got None; allowed a folder, with --tune"):
+        CorrespondenceSweep(tune=2).before({})
+    with pytest.raises(ValueError, match="--tune: got -1; allowed 0 or more trials"):
+        CorrespondenceSweep(tune=-1).before({})

@@ -15,6 +15,7 @@ from ray_atr.models.ced import Block as CedBlock
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformerTower
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
@@ -154,3 +155,32 @@ def test_dropout_and_bands_act_in_training_alone(
     assert disturbed["train/loss"] != pytest.approx(plain["train/loss"], rel=1e-4)
     metric = "embedding/eng/modality_gap"
     assert disturbed[metric] == pytest.approx(plain[metric], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"model.interaction": "late", "evaluation.ranking": "plan"},
+            "evaluation.ranking: got 'plan'; allowed learned, cosine with model.interaction=late",
+        ),
+        (
+            {"model.interaction": "late", "train.embedding_chunk": 2},
+            "train.embedding_chunk: got 2; allowed 0 with model.interaction=late",
+        ),
+        (
+            {"data.order": "shards", "data.order_parts": 1, "model.audio.clip_seconds": 0.2},
+            "data.order: got 'shards'; allowed exact, or model.windows=cut",
+        ),
+        (
+            {"scaling.workers": 0, "scaling.validate_beside": True},
+            "scaling.validate_beside: got 'true'; allowed false with scaling.workers=0",
+        ),
+        ({"model.augment.fill": "zero_after_norm"}, "model.augment.fill: got 'zero_after_norm'; allowed clip_mean"),
+        ({"objective": "ance", "objective.knowledge.text_entries": "each"}, "text_entries: .*allowed english for ance"),
+        ({"model.text.num_heads": 5}, "num_heads: got 5; allowed a divisor of the width, 16"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(home: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_experiment(override(tiny(home / "tones"), settings))
