@@ -18,16 +18,19 @@ import transformers
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import ray_atr.training.batch as training_batch
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import training_plan
+from ray_atr.data.stream import plan_in_shards, training_plan
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import Embeddings
 from ray_atr.training import epoch_end, validation
+from ray_atr.training.base_encoding import SourceEncoder
+from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -400,3 +403,28 @@ def test_a_setting_of_a_ranking_or_of_memory_is_passed_on() -> None:
     assert Experiment().scaling.loss_bytes is None
     objective = override(Experiment(), {"objective": "m_ltm", "objective.pair.epsilon": 0.3})
     assert objective.ranking.plan.epsilon == 0.3
+
+
+@pytest.mark.parametrize(("positives", "groups"), [("identity", 16), ("captions", 16), ("labels", 4)])
+def test_positives_of_a_batch_and_of_a_base_are_what_is_set(home: Path, positives: str, groups: int) -> None:
+    """Of 16 clips of four pitches, each with a caption of its own."""
+    experiment = tiny(home / "tones", data__positives=positives, objective="ask")
+    prepared = prepared_for(experiment, home)
+    batch = TrainingData(experiment, prepared, WorkerGroup()).captions.batch(np.arange(16), 0)
+    for found in (batch.groups, SourceEncoder(experiment, prepared).source.groups):
+        assert len(set(np.asarray(found).tolist())) == groups
+
+
+def test_an_order_in_shards_has_the_parts_and_row_groups_that_are_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[tuple[int, int]] = []
+
+    def plan(samples: Any, groups: Any, *, parts: int, mixed: int, **order: int) -> Any:
+        planned.append((parts, mixed))
+        return plan_in_shards(samples, groups, parts=parts, mixed=mixed, **order)
+
+    monkeypatch.setattr(training_batch, "plan_in_shards", plan)
+    experiment = tiny(home / "tones", data__order="shards", data__order_parts=1, data__order_groups=3)
+    next(TrainingData(experiment, prepared_for(experiment, home), WorkerGroup()).epochs(0, 0, use_ray=False))
+    assert planned == [(1, 3)]
