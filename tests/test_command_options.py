@@ -13,7 +13,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from ray_atr.cli import audit, evaluate, export, index, pack, prepare, serve, translate
+from ray_atr.cli import audit, cache, evaluate, export, index, pack, prepare, serve, sweep, translate
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
@@ -157,6 +157,9 @@ def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch,
     value = "0.2" if option == "keep" else "file"
     used = called(monkeypatch, f"{package}.{function[option]}", audit, ["a", "--out", "o", f"--{option}", value])
     assert [str(given) for given in used.args] == ["a", value, "o"]
+    for more in (["--checkpoint", "c"], ["--rate", "0.2"], ["--cross-fit.seed", "3"], ["--encoders", "2"]):
+        with pytest.raises(ValueError, match=f"--{option}: got .*allowed --out alone beside it"):
+            audit.run(["a", "--out", "o", f"--{option}", value, *more], "command")
     with pytest.raises(ValueError, match="one of them at a time"):
         audit.run(["a", "--out", "o", "--apply", "file", "--estimate", "file", "--keep", "0.1"], "command")
 
@@ -195,7 +198,7 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
     for same_code in (True, False):
         with pytest.raises(CalledError):
             run_plan("sweep", SweepOptions(resume="r", same_code=same_code), {}, Mock(), {}, echo=print)
-        assert opened.call_args.kwargs == {"same_code": same_code}
+        assert opened.call_args == (("r", "sweep"), {"same_code": same_code})
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,9 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
         (serve, ["i", "--port", "65536"], "--port: got 65536; allowed 1 to 65535"),
         (serve, ["i", "--replicas", "2"], "--replicas: got 2; allowed 1 without --ray"),
         (serve, ["i", "--ray", "--replicas", "0"], "--replicas: got 0; allowed at least 1"),
+        (cache, ["--unused-days", "3"], "--unused-days: got 3.0; allowed nothing without --prune"),
+        (sweep, ["noise", "--retry-failed"], "--retry-failed: got 'true'; allowed only with --resume"),
+        (sweep, ["noise", "--same-code"], "--same-code: got 'true'; allowed only with --resume"),
         (export, ["c", "--to", "clap", "--int8-text"], "--int8-text: got '--to clap'; allowed --to onnx"),
     ],
 )
