@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.override import override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.storage import StorageError, write_json
 from ray_atr.data.caption_sample import CaptionSample
@@ -31,6 +32,7 @@ from ray_atr.metrics.metric import DIRECTIONS, of_part
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
@@ -291,12 +293,15 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     folder = tmp_path / "evaluation"
     folder.mkdir()
     page = Page(title="Evaluation", facts={"data set": "s3://me:hush@store/clips"}, metrics={})
-    with tracked_evaluation(folder, folder, page, None, print) as run_id:
+    experiment = override(Experiment(), {"tracking.experiment_name": "mine"})
+    with tracked_evaluation(folder, folder, page, experiment, print) as run_id:
         pass
     from mlflow import MlflowClient
 
     assert run_id is not None
-    run = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_run(run_id)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run = client.get_run(run_id)
+    assert client.get_experiment(run.info.experiment_id).name == "mine"
     assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
@@ -678,6 +683,7 @@ def test_a_page_is_made_as_its_options_say(
     with pytest.raises(ComposedError):
         evaluate([world["runs"] / "seed0"], options(**chosen, clips=named), out=tmp_path / "out", **quiet)
     assert {name: given[name] for name in chosen} == chosen
+    assert given["figures"] is False
     assert [given["clip_ids"][row] for row in given["named"]] == list(named)
 
 
