@@ -165,6 +165,7 @@ def test_a_joined_set_is_evaluated_within_each_of_its_sets_too(
 
 def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path) -> None:
     runs, rate = world["runs"], alone["rate"].folder
+    assert alone["rate"].mlflow_run is None
     both = [runs / "seed0", runs / "seed1"]
     got = evaluate(both, options(), baseline=[runs / "rate"], out=tmp_path / "both", **quiet).page
     name = "text_to_audio/mean/map_at_10"
