@@ -473,6 +473,7 @@ OTHER_VALUES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sigmoid", {"learn_scale": False}, {"temperature": TAU, "bias": -3.0}),
     ("learning_to_match", {}, {"epsilon": 0.2, "metric": "diagonal", "detach_maximum": True, "max_iterations": 2}),
     ("learning_to_match", {}, {"project_every": 2}),
+    ("learning_to_match", {"metric": "diagonal"}, {"project_every": 2}),
     ("learning_to_match", {"metric": "factored"}, {"metric_rank": 2}),
     ("partial_learning_to_match", {}, {"transport_mass": 0.5, "target": "followed", "max_iterations": 2}),
     ("partial_learning_to_match", {}, {"epsilon": 0.2, "metric": "diagonal", "detach_maximum": True}),
