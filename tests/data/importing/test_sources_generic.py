@@ -652,6 +652,19 @@ def test_delimiter_and_encoding_are_found(tmp_path: Path, content: bytes) -> Non
     assert entry.captions == {"fra": ("café bruyant, là-bas",)}
 
 
+@pytest.mark.parametrize(("given", "character"), [("^", "^"), ("tab", "\t")])
+def test_columns_are_separated_by_the_character_that_is_set(tmp_path: Path, given: str, character: str) -> None:
+    write_tone(tmp_path / "a.wav")
+    # Commas would give as many columns.
+    (tmp_path / "captions.csv").write_text(
+        f"path{character}caption{character}a,b,c\na.wav{character}rain{character}x\n"
+    )
+    (entry,) = entries_of(TableSource(source=str(tmp_path), delimiter=given))
+    assert entry.captions == {"eng": ("rain",)}
+    with pytest.raises(ValueError, match="delimiter: got '::'; allowed one character, or tab"):
+        entries_of(TableSource(source=str(tmp_path), delimiter="::"))
+
+
 def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_path: Path) -> None:
     write_tone(tmp_path / "a.wav")
     (tmp_path / "captions.csv").write_bytes("path;caption\na.wav;큰 개가 짖는다\n".encode("cp949"))
