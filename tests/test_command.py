@@ -208,10 +208,12 @@ def test_a_run_is_sent_to_mlflow_where_it_is_set_to_be(monkeypatch: pytest.Monke
     for name in ("Tracker", "sweep", "_finish", "describe_plan", "conditions_of"):
         monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
     experiment = override(RECIPES["quickstart"](), {"tracking.mlflow": is_sent})
-    _run(MagicMock(), experiment, Mock(), SweepOptions(quiet=True, figures=False), is_new=True, echo=print)
+    options = SweepOptions(quiet=True, figures=False, concurrency=3, retry_failed=is_sent, ray="never")
+    _run(MagicMock(), experiment, Mock(), options, is_new=True, echo=print)
     assert taken.Tracker.called is is_sent
     assert (taken._finish.call_args.args[-1] is not None) is is_sent
-    assert taken.sweep.called
+    asked = taken.sweep.call_args.kwargs
+    assert (asked["concurrency"], asked["retry_failed"], asked["use_ray"]) == (3, is_sent, False)
 
 
 def test_a_new_run_is_in_the_folder_that_is_given() -> None:

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from ray_atr.cli import audit, cache, evaluate, export, index, pack, prepare, serve, sweep, translate
+from ray_atr.cli import audit, cache, evaluate, export, index, pack, prepare, report, serve, sweep, translate
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
@@ -132,6 +132,16 @@ def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: 
     assert score.call_args.args == (evaluated, [task])
 
 
+def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["c", "--to", "clap", "--out", "o", "--most-clips", "9"]
+    exported = called(monkeypatch, "ray_atr.deploy.export.exporting.export", export, arguments)
+    assert exported.args[:3] == ("c", "clap", "o")
+    assert exported.args[3].most_clips == 9
+    for option, figures in (("--no-figures", False), ("--figures", True)):
+        made = called(monkeypatch, "ray_atr.evaluation.report.write_report", report, ["r", "--out", "o", option])
+        assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
+
+
 @pytest.mark.parametrize("option", ["--prior", "--false-nothing"])
 @pytest.mark.parametrize("more", [["0.2"], ["0", "--calibrate"], ["1", "--calibrate"]])
 def test_a_share_of_a_calibration_needs_one_and_is_neither_0_nor_1(option: str, more: list[str]) -> None:
@@ -193,7 +203,13 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
 ) -> None:
     space = ("train.learning_rate=uniform(0.1,0.2)",)
     options = SpaceOptions(space=space, search="random", trials=2, search_seed=5)
-    assert plan_search(options, Experiment()).search.seed == 5
+    plan = plan_search(options, Experiment())
+    assert (plan.search.seed, plan.num_points, plan.hours, plan.scheduler) == (5, 2, None, "none")
+    raced = SpaceOptions(
+        space=("train.learning_rate=grid(0.1,0.2)",), seeds=(0, 1), hours=1.5, scheduler="race", spend_spared=True
+    )
+    plan = plan_search(raced, Experiment())
+    assert (plan.num_points, plan.hours, plan.scheduler, plan.spends_spared) == (None, 1.5, "race", True)
     monkeypatch.setattr("ray_atr.cli.running.open_run", opened := Mock(side_effect=CalledError))
     for same_code in (True, False):
         with pytest.raises(CalledError):
