@@ -18,8 +18,8 @@ HEAD = """# Settings
 
 Every setting of an experiment, as `--dotted.path VALUE` on the command line, as a key of a `--config` file, and as a path of a
 sweep's `--space`. Defaults are those of the recipe `quickstart`; other recipes set others. Where a setting chooses among several
-kinds (`objective.pair`, `model.audio`), a table of its own lists what each kind adds. This page is made from the code by
-`docs/settings_page.py`; `ray-atr train --help-settings` prints the same.
+kinds (`objective.pair`, `model.audio`), a table of its own lists what each kind adds, or has another default of. This page is
+made from the code by `docs/settings_page.py`; `ray-atr train --help-settings` prints the settings of the quickstart's own kinds.
 """
 
 
@@ -40,15 +40,15 @@ def page() -> str:
 
 
 def kinds(tree: Any, prefix: str) -> Iterator[tuple[str, list[Setting]]]:
-    """Of each choice below a part its other kinds, and the settings that each adds."""
+    """Of each choice below a part its other kinds, and the settings that each adds, or has another default or help of."""
     for field in dataclasses.fields(tree):
         value, path = getattr(tree, field.name), prefix + field.name
         if not dataclasses.is_dataclass(value):
             continue
-        shown = {(one.path, one.help) for one in describe(value, f"{path}.")}
+        shown = list(describe(value, f"{path}."))
         for name, make in (field.metadata.get("variants") or {}).items():
             if isinstance(make, type) and make is not type(value):
-                rows = [one for one in describe(make(), f"{path}.") if (one.path, one.help) not in shown]
+                rows = [one for one in describe(make(), f"{path}.") if one not in shown]
                 if rows:
                     yield f"{path} {name}", rows
         yield from kinds(value, f"{path}.")

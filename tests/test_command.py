@@ -15,12 +15,13 @@ import pytest
 import ray_atr
 from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
-from ray_atr.cli.experiment_options import ExperimentOptions
+from ray_atr.cli.experiment_options import ExperimentOptions, SweepOptions
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
-from ray_atr.cli.running import run_plan, start_of
+from ray_atr.cli.running import _folder_of, _run, run_plan, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
 from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
+from ray_atr.common.progress import silent
 from ray_atr.common.storage import write_json
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.sources import SOURCES
@@ -199,6 +200,27 @@ def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch
     taken._create.return_value = MagicMock()
     run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, echo=print)
     assert taken._run.call_args.args[3].figures is figures
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_run_is_sent_to_mlflow_where_it_is_set_to_be(monkeypatch: pytest.MonkeyPatch, is_sent: bool) -> None:
+    taken = MagicMock()
+    for name in ("Tracker", "sweep", "_finish", "describe_plan", "conditions_of"):
+        monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
+    experiment = override(RECIPES["quickstart"](), {"tracking.mlflow": is_sent})
+    options = SweepOptions(quiet=True, figures=False, concurrency=3, retry_failed=is_sent, ray="never")
+    _run(MagicMock(), experiment, Mock(), options, is_new=True, echo=print)
+    assert taken.Tracker.called is is_sent
+    assert (taken._finish.call_args.args[-1] is not None) is is_sent
+    asked = taken.sweep.call_args.kwargs
+    assert (asked["concurrency"], asked["retry_failed"], asked["use_ray"]) == (3, is_sent, False)
+
+
+def test_a_new_run_is_in_the_folder_that_is_given() -> None:
+    assert _folder_of("train", TrainOptions(out="here")) == "here"
+    assert "train-" in str(_folder_of("train", TrainOptions()))
+    assert TrainOptions(quiet=True).write is silent
+    assert TrainOptions().write is print
 
 
 def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,6 +116,19 @@ def test_the_page_of_settings_is_current() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == made, "run: uv run python docs/settings_page.py"
 
 
+def test_the_page_of_settings_has_the_defaults_of_every_kind() -> None:
+    """A kind's table lacked the settings that other kinds have too, with another default."""
+    tables = load_script("docs/settings_page.py").page().split("\n##")
+    of_kind = {table.split("\n")[0].lstrip("# "): table for table in tables}
+    for kind, path, default in (
+        ("model", "model.audio.clip_seconds", "10.0"),
+        ("model.audio ced", "model.audio.clip_seconds", "30.0"),
+        ("model.text sonar", "model.text.max_tokens", "128"),
+        ("objective.pair complementary", "objective.pair.temperature", "0.05"),
+    ):
+        assert f"| `{path}` | `{default}` |" in of_kind[kind]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_pictures_of_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ray_atr.cli.comparisons import FIGURES, TABLES, KnowledgeSweep, ask
 from ray_atr.common.override import override
 from ray_atr.training.recipes import RECIPES
@@ -38,6 +40,16 @@ def test_the_figure_of_the_refresh_period_has_the_baseline_and_a_base_that_is_ne
     baseline, *periods = found
     assert baseline.name == "none"
     assert [knowledge.refresh_every_epochs for knowledge in periods] == [0, 1, 2, 5, 10]
+
+
+@pytest.mark.parametrize("named", [{"table": "ablation"}, {"figure": "lag"}])
+def test_a_table_or_figure_takes_no_values_of_a_grid(named: dict[str, str]) -> None:
+    """They were dropped without a word."""
+    assert len(KnowledgeSweep(**named).points()) > 2
+    for given in ({"neighbours": (3,)}, {"prototypes": (8,)}, {"lambda_coarse": (0.1,)}):
+        setting = next(iter(given)).replace("_", "-")
+        with pytest.raises(ValueError, match=f"--{setting}: got .*allowed nothing with --{next(iter(named))}"):
+            KnowledgeSweep(**named, **given).points()
 
 
 def test_the_grid_is_every_combination_over_any_scheme_and_pair_loss() -> None:

@@ -67,6 +67,10 @@ def run(arguments: Sequence[str], program: str) -> None:
     if len(chosen) > 1:
         raise refuse("--" + " --".join(chosen), "together", "one of them at a time")
     if chosen:
+        made = (command.checkpoint, command.audit, command.cross_fit, command.encoding)
+        if made != (None, AuditOptions(), CrossFit(), Encoding()):
+            allowed = "--out alone beside it: how the audit was made is in its folder"
+            raise refuse(f"--{chosen[0]}", getattr(command, chosen[0]), allowed)
         # The first two copy the audio of all clips.
         with heartbeat(f"{chosen[0]}: the audit {command.data}"):
             run_on_audit(command, console)

@@ -31,6 +31,8 @@ def run(arguments: Sequence[str], program: str) -> None:
     options = parse(CacheCommand, arguments, program)
     if not 0 <= options.unused_days < math.inf:
         raise refuse("--unused-days", options.unused_days, "a number of days, 0 or more")
+    if options.unused_days != CacheCommand.unused_days and not options.prune:
+        raise refuse("--unused-days", options.unused_days, "nothing without --prune, which removes caches")
     caches = prune(home(), options.unused_days) if options.prune else list_caches(home())
     table = Table("kind", "size", "unused for", "", "folder or file", box=None, pad_edge=False)
     for cache in caches:

@@ -130,10 +130,17 @@ class KnowledgeSweep(ComparisonSweep):
         for name, chosen, named in (("--table", self.table, TABLES), ("--figure", self.figure, FIGURES)):
             if chosen is not None:
                 require_known(name, chosen, named)
+                self.require_no_grid(name)
                 return named[chosen]
         # All options except the table and the figure are settings of ASK.
         values_by_name = {name: values for name, values in self.own_options.items() if values}
         return [NOTHING, *(ask(**point) for point in combinations(values_by_name))]
+
+    def require_no_grid(self, name: str) -> None:
+        """ValueError for values beside a table or figure (`name`), which has its own."""
+        for setting, values in self.own_options.items():
+            if setting not in ("table", "figure") and values is not getattr(type(self), setting):
+                raise refuse(f"--{setting.replace('_', '-')}", values, f"nothing with {name}, which has its own values")
 
 
 COMPARISONS: dict[str, type[ComparisonSweep]] = {

@@ -63,6 +63,9 @@ def run_plan(
         if isinstance(options, SweepOptions)
         else SweepOptions(retry_failed=True, quiet=options.quiet, figures=options.figures)
     )
+    for option in ("retry_failed", "same_code"):
+        if options.resume is None and getattr(options, option, False):
+            raise refuse(f"--{option.replace('_', '-')}", "true", "only with --resume")
     if options.estimate and options.resume is not None:
         raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
     if how.concurrency is not None and how.concurrency < 1:

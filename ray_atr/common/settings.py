@@ -138,11 +138,13 @@ def setting(
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
-def inherited(base: type, name: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of `base` with the same help and bounds, and another default if one is given."""
+def inherited(base: type, name: str, default: Any = dataclasses.MISSING, where: str = "") -> Any:
+    """A field of `base` with the same help and bounds, and another default if one is given. `where` says, before the help, where
+    alone the setting counts.
+    """
     (field,) = (field for field in dataclasses.fields(base) if field.name == name)
     default = field.default if default is dataclasses.MISSING else default
-    return dataclasses.field(default=default, metadata=dict(field.metadata))
+    return dataclasses.field(default=default, metadata={**field.metadata, "help": where + field.metadata["help"]})
 
 
 def describe_allowed(field: dataclasses.Field[Any]) -> str:

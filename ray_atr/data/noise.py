@@ -64,7 +64,7 @@ class Noise(Settings):
     )
     index: str | None = setting(
         None,
-        "NumPy file that says which caption each clip has, instead of ratio, kind and unit: the index files that papers "
+        "NumPy file that says which caption each clip has, instead of ratio, kind, unit and parts: the index files that papers "
         "exchange, or a run's own noise_index.npy",
         path="always",
     )
@@ -196,8 +196,11 @@ def caption_owners(
     chosen = np.where(available, scores, -1.0).argmax(axis=1)
     for column in range(len(languages)):
         rows = np.flatnonzero(is_replaced & (chosen == column) & available[:, column])
+        if not len(rows):
+            # A language that one clip alone has, or none, needs no other clip then.
+            continue
         candidates = by_id[available[by_id, column]]
-        if len(rows) and len(candidates) < 2:
+        if len(candidates) < 2:
             raise refuse("noise.ratio", noise.ratio, f"0 if only one clip has captions in {languages[column]}")
         owners[rows, column] = _another([clip_ids[int(i)] for i in rows], candidates, seed, rows)
     return owners

@@ -70,11 +70,12 @@ def spec_augment(
 def _band(
     clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
 ) -> tuple[Tensor, Tensor]:
-    """(first position, end) of one band for each clip: its width is uniform on [0, share] of the size, its place too."""
+    """(first position, end) of one band for each clip: all whole widths up to the share are alike likely, and all places."""
     width_draw, place_draw = (
         torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
         for part in ("width", "place")
     )
-    width = torch.floor(width_draw * (share * sizes + 1)).clamp(max=sizes)
+    widest = torch.floor(share * sizes)
+    width = torch.floor(width_draw * (widest + 1)).clamp(max=widest)
     start = torch.floor(place_draw * (sizes - width + 1))
     return start, start + width

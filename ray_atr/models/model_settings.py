@@ -52,9 +52,11 @@ class ModelSettings(Settings):
         at_most=10_000,
     )
     augment: SpecAugment = setting(default_factory=SpecAugment, help="bands of the training clips that are blanked out")
-    learn_temperature: bool = setting(False, "learn the temperature, whatever the pair loss")
+    learn_temperature: bool = setting(
+        False, "learn the temperature of a pair loss that has one, also where the loss itself keeps it constant"
+    )
     initial_temperature: float | None = setting(
-        None, "first value of a temperature that is learned; none: the pair loss's own", above=0
+        None, "first value of a temperature that is learned (no other is changed); none: the pair loss's own", above=0
     )
 
     @property

@@ -32,7 +32,10 @@ class SmallTransformer(TextSettings):
 
     name: ClassVar[str] = "small_transformer"
     vocab_size: int = setting(
-        4096, "subwords of the vocabulary trained on the training captions", at_least=260, at_most=2**20
+        4096,
+        "subwords of the vocabulary trained on the training captions; a checkpoint brings its own",
+        at_least=260,
+        at_most=2**20,
     )
     checkpoint: str | None = setting(
         None,

@@ -336,7 +336,9 @@ def parse_labels(name: str, text: str) -> dict[str, str]:
 class EvaluationSettings(Settings):
     """How retrieval is measured while training and at its end."""
 
-    every_epochs: int = setting(1, "epochs between validations", at_least=1)
+    every_epochs: int = setting(
+        1, "epochs between validations; after the last epoch, whichever it is, there is one too", at_least=1
+    )
     batch_size: int = setting(64, "clips or captions embedded at a time", at_least=1)
     validation_captions: int = setting(
         0, "captions per clip and language that are queries in a validation during training; 0: all of them", at_least=0

@@ -707,3 +707,30 @@ def test_the_page_computes_the_check_that_is_asked_for() -> None:
     given = json.dumps({"data_hash": "hash", "decisions": decisions})
     found = subprocess.run(["node", "-e", script, given], capture_output=True, text=True, check=True).stdout
     assert int(found) == check_of("hash", decisions)
+
+
+def test_an_audit_has_the_rate_the_lists_and_the_draws_that_are_set(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+    write = run._write_page
+
+    def page(place: Path, facts: Any, rows: Any, player: Any) -> None:
+        shown.append(len(rows))
+        write(place, facts, rows, player)
+
+    monkeypatch.setattr(run, "_write_page", page)
+
+    def made(name: str, **cross_fit: int) -> tuple[dict[str, Any], str]:
+        chosen = AuditOptions(rate=0.3, listen=11, worst=3)
+        fit = CrossFit(**{"mispairs": 500, **cross_fit})
+        folder = audit_data_set(str(vectors), None, tmp_path / name, chosen, cross_fit=fit, echo=lambda _: None)
+        return read_json(folder / "audit.json"), (folder / "pairs.csv").read_text()
+
+    facts, pairs = made("plain")
+    assert facts["rate"] == 0.3
+    assert shown == [3, len(facts["listen"]["pairs"])] == [3, 11]
+    # No part has fewer mispairs than a thousand.
+    assert made("as few", mispairs=100)[1] == pairs
+    for name, changed in (("seed", {"seed": 5}), ("mispairs", {"mispairs": 50_000}), ("folds", {"folds": 4})):
+        assert made(name, **changed)[1] != pairs

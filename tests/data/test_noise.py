@@ -124,6 +124,19 @@ def test_bad_noise_is_refused() -> None:
         caption_owner(["a"], Noise(ratio=0.2), 0)
 
 
+def test_noise_that_no_other_clip_can_give_is_refused() -> None:
+    ids, counts = ["a", "b", "c"], np.array([[1, 1], [1, 0], [1, 0]])
+    with pytest.raises(ValueError, match=r"noise.kind: got 'near'; allowed on clips that do not all have the same"):
+        assign_captions(ids, counts, ["eng", "fra"], Noise(ratio=0.9, kind="near"), 0, lambda: ["x", "x", "x"])
+    of_language = Noise(ratio=0.9, kind="language")
+    # French is drawn for the only clip that has it.
+    with pytest.raises(ValueError, match=r"noise.ratio: .*0 if only one clip has captions in fra"):
+        assign_captions(ids, counts, ["eng", "fra"], of_language, seed=1)
+    # It is not, or no clip has it.
+    for few in (counts, counts * [1, 0]):
+        assert assign_captions(ids, few, ["eng", "fra"], of_language, seed=0).is_own[:, 0, 1].all()
+
+
 def test_a_shifted_block_has_the_next_ones_captions_and_nothing_else_moves() -> None:
     owner = caption_owner(IDS, Noise(ratio=0.3, kind="shift"), 4)
     moved = np.flatnonzero(owner != OWN)

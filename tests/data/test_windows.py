@@ -370,6 +370,14 @@ def test_channels_and_length_are_bounded() -> None:
         open_sound(wav_header(16_000, 10, channels=100))
     with pytest.raises(ValueError, match="length: got '2 s by its header'; allowed at most 1 s"):
         open_sound(wav(noise(2.0)), bounds=AudioBounds(longest_seconds=1.0))
+    with pytest.raises(ValueError, match="channels: got 3; allowed at most 2"):
+        open_sound(wav_header(16_000, 10, channels=3), bounds=AudioBounds(most_channels=2))
+    with pytest.raises(ValueError, match="sample rate: got 16000; allowed 1000 to 8000 Hz"):
+        open_sound(wav_header(16_000, 10), bounds=AudioBounds(highest_rate=8_000))
+    loud = wav(np.float32([0, 1.5, 0]), subtype="FLOAT")
+    assert decode(loud)[0].max() == 1.5
+    with pytest.raises(ValueError, match=r"a sample of 1\.5.*at most 1 "):
+        decode(loud, bounds=AudioBounds(largest_sample=1.0))
 
 
 def test_a_flac_that_promises_half_a_terabyte_is_one_unreadable_clip() -> None:

@@ -359,6 +359,9 @@ def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch, recwarn
     assert list(tmp_path.iterdir()) == []
     # Numbers are compared: which languages were trained on is beside the point.
     assert not [one for one in recwarn if "no captions" in str(one.message)]
+    allowed = ExportOptions(tolerance=2e-3)
+    exported = export(folder, "clap", tmp_path / "out", allowed, asked=asked, echo=lambda _: None)
+    assert exported.difference == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_the_check_is_in_an_isolated_process_and_fails_if_the_package_is_imported(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from ray_atr.common.storage import DamagedFileError
 from ray_atr.deploy.export.exporting import export
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.pack import making
 from ray_atr.deploy.pack.fitting import AUDIO_PART, fit_projection, most_words, target_vectors
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
@@ -411,3 +413,36 @@ def test_text_vectors_of_another_count_or_width_are_refused(inputs: Path, tmp_pa
         with pytest.raises(ValueError, match=message):
             read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(tmp_path / f"{name}.npy"))
     assert ForeignSpace(np.ones((1, D), np.float32), []).text_of() == {}
+
+
+def test_splits_and_weights_are_drawn_by_the_seed_that_is_set(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def read(*arguments: Any, seed: int, **options: Any) -> Any:
+        drawn.append(seed)
+        return read_space(*arguments, seed=seed, **options)
+
+    monkeypatch.setattr(making, "read_space", read)
+    made = packed(inputs, tmp_path / "pack", "audio", seed=7, onnx=False)
+    assert drawn == [7]
+    other = packed(inputs, tmp_path / "other", "audio", seed=8, onnx=False)
+    assert made.after.metrics != other.after.metrics
+
+
+def test_captions_without_a_language_are_of_the_one_that_is_set(inputs: Path, tmp_path: Path) -> None:
+    lines = (inputs / "pairs.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines if ",deu," in line or line.startswith("audio_row")]
+    (tmp_path / "pairs.csv").write_text("\n".join(",".join([*row[:-2], row[-1]]) for row in rows) + "\n")
+    made = make_pack(
+        str(inputs / "audio.npy"),
+        str(tmp_path / "pairs.csv"),
+        str(inputs / "model"),
+        tmp_path / "pack",
+        options=PackOptions(method="audio", language="fra", onnx=False),
+        settings=QUICK,
+        echo=lambda message: None,
+    )
+    assert {metric.language for metric in made.after.metrics} >= {"fra"}
+    assert not {metric.language for metric in made.after.metrics} & {"eng", "deu"}

@@ -6,12 +6,15 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.override import override
+from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.storage import StorageError, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
@@ -29,6 +32,7 @@ from ray_atr.metrics.metric import DIRECTIONS, of_part
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.objectives import LearnedSettings
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
@@ -161,6 +165,7 @@ def test_a_joined_set_is_evaluated_within_each_of_its_sets_too(
 
 def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path) -> None:
     runs, rate = world["runs"], alone["rate"].folder
+    assert alone["rate"].mlflow_run is None
     both = [runs / "seed0", runs / "seed1"]
     got = evaluate(both, options(), baseline=[runs / "rate"], out=tmp_path / "both", **quiet).page
     name = "text_to_audio/mean/map_at_10"
@@ -289,12 +294,15 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     folder = tmp_path / "evaluation"
     folder.mkdir()
     page = Page(title="Evaluation", facts={"data set": "s3://me:hush@store/clips"}, metrics={})
-    with tracked_evaluation(folder, folder, page, None, print) as run_id:
+    experiment = override(Experiment(), {"tracking.experiment_name": "mine"})
+    with tracked_evaluation(folder, folder, page, experiment, print) as run_id:
         pass
     from mlflow import MlflowClient
 
     assert run_id is not None
-    run = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}").get_run(run_id)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    run = client.get_run(run_id)
+    assert client.get_experiment(run.info.experiment_id).name == "mine"
     assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
@@ -650,3 +658,43 @@ def test_a_language_that_some_clips_lack_moves_no_other_language(world: dict[str
     # The prompts of the classes are encoded after all captions.
     accuracy = "classification/eng/accuracy"
     assert of["partial"].metrics[accuracy] == of["whole"].metrics[accuracy]
+
+
+class ComposedError(Exception):
+    """Ends an evaluation where its page would be made."""
+
+
+def test_a_page_is_made_as_its_options_say(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def compose(*arguments: Any, **options: Any) -> None:
+        given.update(options)
+        raise ComposedError
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        given.update(options)
+        return read_eval_split(*arguments, **options)
+
+    monkeypatch.setattr("ray_atr.evaluation.run.compose_page", compose)
+    monkeypatch.setattr("ray_atr.evaluation.run.read_eval_split", read)
+    chosen: dict[str, Any] = {"draws": 70, "level": 0.8, "seed": 5, "max_captions": 3, "relevance": "clip"}
+    named = ("test-003", "test-001")
+    with pytest.raises(ComposedError):
+        evaluate([world["runs"] / "seed0"], options(**chosen, clips=named), out=tmp_path / "out", **quiet)
+    assert {name: given[name] for name in chosen} == chosen
+    assert given["figures"] is False
+    assert [given["clip_ids"][row] for row in given["named"]] == list(named)
+
+
+def test_a_ranking_is_the_retrievers_own_as_far_as_none_is_set() -> None:
+    trained = SimpleNamespace(ranking=RankingSettings(ranking="cosine", plan_epsilon=0.1, plan_sweeps=9))
+
+    def found(**settings: Any) -> tuple[str, float, int]:
+        ranking = EvaluationOptions(**settings).ranking_of(cast("Any", trained))
+        return ranking.ranking, ranking.plan.epsilon, ranking.plan.sweeps
+
+    assert found() == ("cosine", 0.1, 9)
+    assert found(ranking="plan", plan_epsilon=0.2) == ("plan", 0.2, 9)
+    assert found(ranking="learned", plan_sweeps=0) == ("learned", 0.1, 0)

@@ -150,6 +150,25 @@ def test_a_refresh_takes_half_a_period_in_the_background_unless_told_otherwise(t
         assert memory.snapshot.version == version
 
 
+@pytest.mark.parametrize("kind", [partial(Moco, momentum=0.5), Nnclr])
+def test_a_queue_has_as_many_places_as_are_set(kind, tmp_path):
+    name = "queue_size" if isinstance(kind, partial) else "support_size"
+    _, memory = run(kind(**{name: 10}), tmp_path, steps=1)
+    assert len(memory.queue.audio) == 10
+    _, memory = run(kind(), tmp_path, steps=1)
+    assert len(memory.queue.audio) == 4096
+
+
+def test_the_momentum_and_the_number_of_negatives_are_those_that_are_set(tmp_path):
+    # The first step has no keys to learn from.
+    _, memory = run(Moco(queue_size=10, momentum=0.25), tmp_path / "moco", steps=2)
+    before, after, follower = Toy().audio, memory.retriever.audio, memory.follower.module.audio
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(follower, 0.25 * before + 0.75 * after)
+    _, memory = run(Ance(pool=8, negatives=3), tmp_path / "ance", steps=1)
+    assert memory.latest.fine.by_audio.text.shape[2] == 3
+
+
 def test_momentum_weights_are_the_running_mean_of_the_followed_ones():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     memory = MomentumMemory(model, Queue(4, 3, 1), 0.9)

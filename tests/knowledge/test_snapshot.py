@@ -54,6 +54,11 @@ def test_neighbours_are_the_nearest_by_a_loop_over_all_entries(index):
             assert found.fine_text[i, k].tolist() == nearest_by_loop(text[i, k].numpy(), snapshot.text[0], 5, {i})
 
 
+def test_an_automatic_index_is_exact_up_to_the_entries_that_are_set():
+    assert not len(make(exact_up_to=300).audio_index)
+    assert len(make(exact_up_to=299).audio_index)
+
+
 def test_search_by_blocks_is_the_search_of_the_whole():
     random = torch.Generator().manual_seed(0)
     rows, asked = torch.randn(1000, 8, generator=random), torch.randn(9, 8, generator=random)
@@ -201,6 +206,7 @@ def test_the_next_version_starts_from_the_centroids_of_the_last_and_builds_are_r
 @pytest.mark.parametrize("index", ["exact", "ivf"])
 def test_a_saved_snapshot_is_read_back_as_it_was(tmp_path, storage, index):
     snapshot = make(storage=storage, index=index, L=2)
+    assert snapshot.audio.dtype == snapshot.text.dtype == snapshot.coarse_audio.dtype == storage
     read = load(save(snapshot, tmp_path / "v3"))
     assert (read.version, read.step) == (3, 70)
     for name in _ARRAYS:

@@ -41,12 +41,21 @@ def test_bands_stay_within_their_share_and_within_the_clip() -> None:
         assert not changed[row, length:].any()
         blank_times = changed[row, :length].all(dim=1).sum().item()
         blank_channels = changed[row, :length].all(dim=0).sum().item()
-        assert blank_times <= 2 * (0.2 * length + 1)
+        assert blank_times <= 2 * 0.2 * length
         assert blank_channels <= 0.25 * 16
         widths.append(blank_channels)
         mean = features[row, :length].mean()
         torch.testing.assert_close(augmented[row][changed[row]], mean.expand(int(changed[row].sum())))
     assert set(widths) == {0, 1, 2, 3, 4}
+
+
+def test_a_band_of_time_is_at_most_as_wide_as_is_set() -> None:
+    features, frames = clips()
+    for share in (0.1, 0.5):
+        settings = SpecAugment(time_bands=1, time_share=share)
+        changed = spec_augment(features, frames, settings, IDS, seed=3, epoch=1)[0] != features
+        widest = max(float(changed[row].any(dim=1).sum()) / int(length) for row, length in enumerate(frames))
+        assert 0.9 * share < widest <= share
 
 
 def test_without_bands_nothing_is_done() -> None:

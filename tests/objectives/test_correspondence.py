@@ -754,3 +754,46 @@ def test_the_type_of_new_tensors_changes_nothing() -> None:
         torch.set_default_dtype(torch.float32)
     assert weighed.sample_weight is not None
     assert weighed.sample_weight.tolist() == [1, 0]
+
+
+OTHER_VALUES: dict[str, dict[str, Any]] = {
+    "small_loss": {"mixture": "bmm", "warmup_epochs": 1, "prior": "estimate", "temperature": 0.3},
+    "leave_one_out": {"mixture": "bmm", "warmup_epochs": 1, "prior": "estimate", "temperature": 0.3},
+    "self_refining": {"momentum": 0.4, "least": 0.5, "warmup_epochs": 1, "temperature": 0.3},
+    "consensus": {"mixture": "bmm", "warmup_epochs": 1},
+    "neighbours": {"anchors": 10, "temperature": 0.5, "mixture": "bmm", "warmup_epochs": 1},
+    "transport": {"epsilon": 0.3, "transport_mass": 0.4, "smallest_mass": 0.95},
+    "rematch": {
+        "mixture": "bmm",
+        "warmup_epochs": 1,
+        "prior": "estimate",
+        "temperature": 0.3,
+        "threshold": 0.95,
+        "transport_mass": 0.8,
+        "epsilon": 0.4,
+    },
+    "teacher": {"temperature": 0.3, "share": 0.5},
+}
+"""Of each setting of a method, a value that is not its default."""
+BY_WHAT_IS_READ = {("leave_one_out", "relabels"), ("leave_one_out", "reads"), ("teacher", "teachers")}
+"""Settings of what is read before the first epoch, which have tests of their own."""
+
+
+@pytest.mark.parametrize("name", list(OTHER_VALUES))
+def test_each_setting_changes_what_is_made_of_the_pairs(name: str, world: World) -> None:
+    def weighed(**settings: Any) -> list[Tensor]:
+        chosen = method(name, **settings)
+        pairs = world.pairs(needs_clean_share=chosen.needs_clean_share, wrong_shares=[0.5] * K)
+        # A caption is met in every second epoch, and judged after the warm-up.
+        compared = world.train(chosen.estimator(pairs), 4 if hasattr(chosen, "warmup_epochs") else 1)
+        return [part for one in compared for part in (one.sample_weight, one.targets) if part is not None]
+
+    plain = weighed()
+    for setting, value in OTHER_VALUES[name].items():
+        changed = weighed(**{setting: value})
+        assert any(not torch.allclose(*both, atol=1e-3) for both in zip(plain, changed, strict=True)), setting
+
+
+def test_no_method_has_a_setting_that_is_not_tried() -> None:
+    fields = {(name, entry.name) for name, kind in CORRESPONDENCES.items() for entry in dataclasses.fields(kind)}
+    assert fields - BY_WHAT_IS_READ == {(name, setting) for name, values in OTHER_VALUES.items() for setting in values}

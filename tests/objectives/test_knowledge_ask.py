@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -317,8 +317,13 @@ def test_a_similarity_equal_to_the_inner_products_changes_nothing():
 def test_a_missing_coarse_base_is_refused_where_it_is_asked_for():
     with pytest.raises(ValueError, match="prototypes"):
         Ask(prototypes=0)
-    with pytest.raises(ValueError, match="re_encode"):
-        Ask(refresh="write_through", source="elsewhere")
+
+
+@pytest.mark.parametrize("changed", [{"source": "elsewhere"}, {"text_entries": "each"}, {"captions": "others.jsonl"}])
+def test_a_base_that_is_written_by_training_holds_what_is_trained(changed):
+    with pytest.raises(ValueError, match=r"^refresh: got 'write_through'; allowed re_encode, if "):
+        Ask(refresh="write_through", **changed)
+    Ask(**changed)
 
 
 def test_late_interaction_by_loops():
@@ -339,3 +344,53 @@ def test_late_interaction_by_loops():
     late_interaction(parameter, audio_mask, text, text_mask).sum().backward()
     assert (parameter.grad[0, 3:] == 0).all()
     assert float(parameter.grad[0, :3].abs().sum()) > 0
+
+
+OTHER_VALUES = {
+    "neighbours": 3,
+    "prototypes": 8,
+    "pooling": "mean",
+    "separate_text_clusters": True,
+    "fine": False,
+    "coarse": False,
+    "injection": False,
+    "injection_ratio": 0.7,
+    "renormalise": False,
+    "transport": False,
+    "beta": 0.6,
+    "transport_epsilon": 0.1,
+    "transport_iterations": 1,
+    "transport_form": "additive",
+    "reliability": False,
+    "lambda_fine": 0.5,
+    "lambda_coarse": 0.5,
+    "modulation_scope": "batch",
+    "detach_reliability": False,
+    "exclude_own": False,
+    "storage": "float16",
+    "index": "hnsw",
+    "exact_up_to": 7,
+    "probes": 3,
+    "refresh_every_epochs": 3,
+    "refresh_lag": 1,
+}
+"""Of each setting a value that is not its default."""
+OF_THE_SOURCE = {"source", "captions", "text_entries", "refresh"}
+"""Settings of what is encoded, which have tests of their own."""
+
+
+@pytest.mark.parametrize(("setting", "value"), OTHER_VALUES.items())
+def test_each_setting_changes_the_search_the_snapshot_or_the_loss(setting, value):
+    def found(**changes):
+        settings = Ask(**changes)
+        given = embeddings(requires_grad=True)
+        loss = Objective(knowledge=settings)(given, retrieved=retrieved()).loss
+        gradients = torch.autograd.grad(loss, [given.audio, given.text])
+        rounded = [value.detach().round(decimals=5).tolist() for value in (loss, *gradients)]
+        return settings.search_spec, settings.snapshot_settings(0), settings.lag_steps(8), *rounded
+
+    assert found(**{setting: value}) != found()
+
+
+def test_no_setting_is_not_tried():
+    assert {field.name for field in fields(Ask)} == OTHER_VALUES.keys() | OF_THE_SOURCE

@@ -163,6 +163,17 @@ def test_what_belongs_to_nnclrs_neighbour_is_no_negative():
     assert float(terms.loss) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("changed", [{"pool": 9}, {"index": "hnsw"}, {"probes": 3}, {"exclude_own": False}])
+def test_what_ance_searches_is_what_is_set(changed):
+    (setting,) = changed
+    field = {"pool": "neighbours", "exclude_own": "excluded"}.get(setting, setting)
+    plain = Ance().search_spec
+    assert Ance(**changed).search_spec == dataclasses.replace(
+        plain, **{field: "nothing" if setting == "exclude_own" else changed[setting]}
+    )
+    assert plain.excluded == "positives"
+
+
 def test_ance_draws_no_positives():
     audio, text = unit(B, D, seed=1), unit(B, 1, D, seed=2)
     plain = Ance(pool=4, negatives=4).search_spec

@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.objectives import Learned
+from ray_atr.objectives import Learned, LearnedParameters
 from ray_atr.objectives.pairs import (
     M2M,
     PAIRS,
@@ -460,3 +460,57 @@ def test_automatic_mass_is_the_estimated_share_of_true_pairs_with_a_floor() -> N
     assert mass(CleanShare(0.6, found_share=0.9), 0.7) == pytest.approx(0.7)
     # Little is found: nearly all is transported, however small the share seems.
     assert mass(CleanShare(0.1, found_share=0.05), 0.1) == pytest.approx(1 - 0.05 * 0.9)
+
+
+OTHER_VALUES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("triplet", {}, {"margin": 0.9}),
+    ("triplet", {"margin": 0.9}, {"mining": "all"}),
+    ("contrastive", {}, {"temperature": TAU}),
+    ("contrastive_entropic", {}, {"temperature": TAU, "epsilon": 0.5, "entropy": "discourage"}),
+    ("complementary", {}, {"temperature": TAU, "form": "tan"}),
+    ("complementary", {"form": "gce"}, {"q": 0.9}),
+    ("sigmoid", {}, {"temperature": TAU, "bias": -3.0, "learn_scale": False}),
+    ("sigmoid", {"learn_scale": False}, {"temperature": TAU, "bias": -3.0}),
+    ("learning_to_match", {}, {"epsilon": 0.2, "metric": "diagonal", "detach_maximum": True, "max_iterations": 2}),
+    ("learning_to_match", {}, {"project_every": 2}),
+    ("learning_to_match", {"metric": "diagonal"}, {"project_every": 2}),
+    ("learning_to_match", {"metric": "factored"}, {"metric_rank": 2}),
+    ("partial_learning_to_match", {}, {"transport_mass": 0.5, "target": "followed", "max_iterations": 2}),
+    ("partial_learning_to_match", {}, {"epsilon": 0.2, "metric": "diagonal", "detach_maximum": True}),
+    ("partial_learning_to_match", {}, {"project_every": 2}),
+    ("partial_learning_to_match", {"metric": "factored"}, {"metric_rank": 2}),
+    ("partial_learning_to_match", {"transport_mass": "auto"}, {"smallest_mass": 0.9}),
+    ("m2m", {}, {"distance_weight": 3.0}),
+]
+"""A loss, settings under which it is tried, and other values of some of its settings than their defaults."""
+
+
+@pytest.mark.parametrize(("name", "settings", "others"), OTHER_VALUES)
+def test_each_setting_changes_the_loss_its_gradient_or_what_is_learned(
+    name: str, settings: dict[str, Any], others: dict[str, Any]
+) -> None:
+    def found(**changes: Any) -> list[Tensor]:
+        loss = PAIRS[name](**settings, **changes)
+        torch.manual_seed(0)
+        learned = LearnedParameters(loss.learns(), 5).double()
+        case = comparison(clean_share=CleanShare(0.4, 1.0))
+        u, v = case.u.requires_grad_(), case.v.requires_grad_()
+        value = loss(dataclasses.replace(case, u=u, v=v), learned.values()).loss
+        gradients = torch.autograd.grad(value, [u, v])
+        if learned.metric is not None:
+            # As a step of the optimiser may: no longer a metric.
+            learned.metric.data -= 3
+            learned.after_step()
+        return [value.detach(), *gradients, *(parameter.detach() for parameter in learned.parameters())]
+
+    plain = found()
+    for setting, other in others.items():
+        changed = found(**{setting: other})
+        assert [one.shape for one in plain] != [one.shape for one in changed] or any(
+            not torch.allclose(*both, rtol=1e-3) for both in zip(plain, changed, strict=True)
+        ), setting
+
+
+def test_no_pair_loss_has_a_setting_that_is_not_tried() -> None:
+    fields = {(name, entry.name) for name, kind in PAIRS.items() for entry in dataclasses.fields(kind)}
+    assert fields == {(name, setting) for name, _, others in OTHER_VALUES for setting in others}

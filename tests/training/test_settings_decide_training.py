@@ -18,15 +18,19 @@ import transformers
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import ray_atr.training.batch as training_batch
 import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import training_plan
+from ray_atr.data.stream import plan_in_shards, training_plan
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import Embeddings
+from ray_atr.training import epoch_end, validation
+from ray_atr.training.base_encoding import SourceEncoder
+from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -248,3 +252,179 @@ def test_the_metric_is_projected_after_every_step_that_is_to(home: Path, tmp_pat
         run(experiment, home, tmp_path)
     is_projected = [value > -1e-4 for value in lowest]
     assert is_projected == [step % every == 0 for step in range(6)]
+
+
+def measured(
+    home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> tuple[list[str], list[tuple[list[str], int, int]]]:
+    """The clips that a run of four epochs trains on, and of each of its measurements the clips, the epoch after which it was and
+    the most captions of a clip.
+    """
+    experiment = tiny(home / "tones", train__epochs=4, train__batch_size=4, **changes)
+    trained: list[list[str]] = []
+    found: list[tuple[list[str], int, int]] = []
+    begin_epoch = loop.begin_epoch
+
+    def begin(state: Any, data: Any, epoch: int) -> None:
+        trained.append(data.features.clip_ids)
+        begin_epoch(state, data, epoch)
+
+    def measure(retriever: Any, texts: Any, features: Any, *arguments: Any, **options: Any) -> dict[str, float]:
+        found.append((features.clip_ids, len(trained), options.get("max_captions", 0)))
+        return {experiment.evaluation.select_by: 0.5}
+
+    monkeypatch.setattr(loop, "begin_epoch", begin)
+    for module in (loop, epoch_validation):
+        monkeypatch.setattr(module, "evaluate_split", measure)
+    run(experiment, home, folder)
+    return trained[0], found
+
+
+def test_each_split_is_used_for_what_it_is_set_to(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_split(split: str) -> list[str]:
+        return open_features(prepared_for(tiny(home / "tones"), home).features, split).clip_ids
+
+    splits = {"data__train_split": "val", "data__validation_split": "test", "data__test_split": "train"}
+    trained, found = measured(home, tmp_path, monkeypatch, evaluation__every_epochs=4, **splits)
+    assert trained == of_split("val")
+    assert [clips for clips, *_ in found] == [of_split("test"), of_split("train")]
+
+
+def test_validations_are_after_so_many_epochs_and_of_so_many_captions(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = measured(
+        home,
+        tmp_path,
+        monkeypatch,
+        evaluation__every_epochs=3,
+        evaluation__validation_captions=2,
+        data__test_split="test",
+    )
+    # After the last epoch too; the test has all captions.
+    assert [rest for _, *rest in found] == [[3, 2], [4, 2], [4, 0]]
+
+
+@pytest.mark.parametrize(("every", "times"), [(0, 1), (1, 4), (3, 2), (4, 1)])
+def test_a_checkpoint_is_written_within_an_epoch_as_often_as_is_set(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, times: int
+) -> None:
+    """An epoch of four steps, at whose end there is one."""
+    written: list[int] = []
+    save = loop.save_state
+
+    def counted(state: Any, *arguments: Any) -> None:
+        written.append(state.progress.step_in_epoch)
+        save(state, *arguments)
+
+    monkeypatch.setattr(loop, "save_state", counted)
+    experiment = tiny(home / "tones", train__epochs=1, train__batch_size=4, train__checkpoint_every_steps=every)
+    run(experiment, home, tmp_path)
+    assert len(written) == times
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
+def test_a_step_embeds_so_many_clips_at_a_time(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    sizes: list[int] = []
+    embed = Retriever.embed_audio
+
+    def counted(self: Retriever, features: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if self.training:
+            sizes.append(len(features))
+        return embed(self, features, *arguments, **options)
+
+    monkeypatch.setattr(Retriever, "embed_audio", counted)
+    run(tiny(home / "tones", train__epochs=1, train__embedding_chunk=chunk), home, tmp_path)
+    assert max(sizes) == (chunk or 8)
+
+
+@pytest.mark.parametrize("clips", [0, 5])
+def test_drift_is_measured_with_so_many_clips(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clips: int
+) -> None:
+    probed: list[int] = []
+
+    class Probe(epoch_end.DriftProbe):
+        def __init__(self, source: Any, seed: int, count: int) -> None:
+            super().__init__(source, seed, count)
+            probed.append(count)
+
+    monkeypatch.setattr(epoch_end, "DriftProbe", Probe)
+    ask = {"objective": "ask", "objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
+    reports = run(tiny(home / "tones", train__epochs=1, evaluation__probe_clips=clips, **ask), home, tmp_path)
+    assert probed == [clips] * (clips > 0)
+    assert any("drift" in name for name in reports[0]) is (clips > 0)
+
+
+def test_what_is_relevant_in_a_validation_is_what_is_set(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    align = validation.align_captions
+
+    def aligned(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["relevance"])
+        return align(*arguments, **options)
+
+    monkeypatch.setattr(validation, "align_captions", aligned)
+    run(tiny(home / "tones", train__epochs=1, evaluation__relevance="clip"), home, tmp_path)
+    assert asked == ["clip"]
+
+
+def test_features_are_kept_in_the_store_that_is_set(tmp_path: Path) -> None:
+    make_data(tmp_path / "tones", num_train=8, num_val=4, num_test=4)
+    store = tmp_path / "store"
+    experiment = tiny(tmp_path / "tones", scaling__feature_store=str(store))
+    prepared_for(experiment, tmp_path / "one")
+    kept = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    assert len(kept) > 3
+    prepared_for(experiment, tmp_path / "other")
+    assert kept == {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+
+
+def test_a_setting_of_a_ranking_or_of_memory_is_passed_on() -> None:
+    experiment = override(
+        Experiment(),
+        {
+            "evaluation.ranking": "plan",
+            "evaluation.plan_sweeps": 7,
+            "evaluation.plan_epsilon": 0.2,
+            "scaling.loss_memory": 3,
+        },
+    )
+    assert (experiment.ranking.ranking, experiment.ranking.plan.sweeps, experiment.ranking.plan.epsilon) == (
+        "plan",
+        7,
+        0.2,
+    )
+    assert experiment.scaling.loss_bytes == 3 * 2**30
+    assert Experiment().scaling.loss_bytes is None
+    objective = override(Experiment(), {"objective": "m_ltm", "objective.pair.epsilon": 0.3})
+    assert objective.ranking.plan.epsilon == 0.3
+
+
+@pytest.mark.parametrize(("positives", "groups"), [("identity", 16), ("captions", 16), ("labels", 4)])
+def test_positives_of_a_batch_and_of_a_base_are_what_is_set(home: Path, positives: str, groups: int) -> None:
+    """Of 16 clips of four pitches, each with a caption of its own."""
+    experiment = tiny(home / "tones", data__positives=positives, objective="ask")
+    prepared = prepared_for(experiment, home)
+    batch = TrainingData(experiment, prepared, WorkerGroup()).captions.batch(np.arange(16), 0)
+    for found in (batch.groups, SourceEncoder(experiment, prepared).source.groups):
+        assert len(set(np.asarray(found).tolist())) == groups
+
+
+def test_an_order_in_shards_has_the_parts_and_row_groups_that_are_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[tuple[int, int]] = []
+
+    def plan(samples: Any, groups: Any, *, parts: int, mixed: int, **order: int) -> Any:
+        planned.append((parts, mixed))
+        return plan_in_shards(samples, groups, parts=parts, mixed=mixed, **order)
+
+    monkeypatch.setattr(training_batch, "plan_in_shards", plan)
+    experiment = tiny(home / "tones", data__order="shards", data__order_parts=1, data__order_groups=3)
+    next(TrainingData(experiment, prepared_for(experiment, home), WorkerGroup()).epochs(0, 0, use_ray=False))
+    assert planned == [(1, 3)]

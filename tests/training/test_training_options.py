@@ -14,7 +14,11 @@ from ray_atr.models import adaptation
 from ray_atr.models.ced import Block as CedBlock
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformerTower
+from ray_atr.sweep import SEARCHES, Goal, SweepPlan
+from ray_atr.sweep.schedulers import check_scheduler
+from ray_atr.sweep.space import Space
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
@@ -154,3 +158,72 @@ def test_dropout_and_bands_act_in_training_alone(
     assert disturbed["train/loss"] != pytest.approx(plain["train/loss"], rel=1e-4)
     metric = "embedding/eng/modality_gap"
     assert disturbed[metric] == pytest.approx(plain[metric], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"model.interaction": "late", "evaluation.ranking": "plan"},
+            "evaluation.ranking: got 'plan'; allowed learned, cosine with model.interaction=late",
+        ),
+        (
+            {"model.interaction": "late", "train.embedding_chunk": 2},
+            "train.embedding_chunk: got 2; allowed 0 with model.interaction=late",
+        ),
+        (
+            {"data.order": "shards", "data.order_parts": 1, "model.audio.clip_seconds": 0.2},
+            "data.order: got 'shards'; allowed exact, or model.windows=cut",
+        ),
+        (
+            {"scaling.workers": 0, "scaling.validate_beside": True},
+            "scaling.validate_beside: got 'true'; allowed false with scaling.workers=0",
+        ),
+        ({"model.augment.fill": "zero_after_norm"}, "model.augment.fill: got 'zero_after_norm'; allowed clip_mean"),
+        ({"objective": "ance", "objective.knowledge.text_entries": "each"}, "text_entries: .*allowed english for ance"),
+        (
+            {"model.interaction": "late", "objective": "m_ltm"},
+            "objective.pair.metric: got 'mahalanobis'; allowed euclidean with model.interaction=late",
+        ),
+        (
+            {"data.noise.index": "noise.npy", "data.noise.parts": "sea"},
+            r"data.noise.parts: got \('sea',\); allowed \(\) with data.noise.index",
+        ),
+        (
+            {"objective.correspondence": "teacher"},
+            r"objective.correspondence.teachers: got \(\); allowed one saved retriever",
+        ),
+        *(
+            (
+                {"model.audio": "resnet38", "model.audio.trains_batch_norms": True, f"model.audio.adapt.{name}": value},
+                f"adapt.{name}: got {value}; allowed .* with trains_batch_norms",
+            )
+            for name, value in (("is_frozen", True), ("frozen_layers", 2), ("lora_rank", 3))
+        ),
+        ({"model.text.num_heads": 5}, "num_heads: got 5; allowed a divisor of the width, 16"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(home: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_experiment(override(tiny(home / "tones"), settings))
+
+
+def test_settings_that_go_together_are_not_refused(home: Path) -> None:
+    for settings in (
+        {"model.interaction": "late", "objective": "m_ltm", "objective.pair.metric": "euclidean"},
+        {"model.audio": "resnet38", "model.audio.trains_batch_norms": True},
+        {"scaling.workers": 1, "scaling.validate_beside": True},
+    ):
+        check_experiment(override(tiny(home / "tones"), settings))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_trials_are_ended_early_where_each_epoch_is_validated(home: Path, every: int) -> None:
+    experiment = tiny(home / "tones", evaluation__every_epochs=every)
+    goals = (Goal(experiment.evaluation.select_by),)
+    plan = SweepPlan(SEARCHES["grid"](Space.parse([], experiment), goals, 0, ()), seeds=(0,), scheduler="asha")
+    if every == 1:
+        check_scheduler(plan, experiment)
+        return
+    with pytest.raises(ValueError, match=r"evaluation\.every_epochs: got 2; allowed 1 with --scheduler asha"):
+        check_scheduler(plan, experiment)

@@ -29,13 +29,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ray_atr.common.settings import setting
+from ray_atr.common.settings import inherited, setting
 from ray_atr.objectives.correspondence.clean_share import SAMPLE, PairVectors, true_share
 from ray_atr.objectives.correspondence.correspondence import PairEstimate, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.cross_fit import LEAST_RANDOM
 from ray_atr.objectives.correspondence.left_out import LeftOut, leave_out
 from ray_atr.objectives.correspondence.small_loss import SmallLoss, SmallLossEstimator
 from ray_atr.objectives.pairs import Comparison
+
+IN_ITS_PLACE = "in a language where small loss takes its place: "
+"""Where the settings of small loss count, which are otherwise not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,10 @@ class LeaveOneOut(SmallLoss):
     """
 
     name: ClassVar[str] = "leave_one_out"
+    mixture: str = inherited(SmallLoss, "mixture", where=IN_ITS_PLACE)
+    warmup_epochs: int = inherited(SmallLoss, "warmup_epochs", where=IN_ITS_PLACE)
+    prior: str = inherited(SmallLoss, "prior", where=IN_ITS_PLACE)
+    temperature: float = inherited(SmallLoss, "temperature", where=IN_ITS_PLACE)
     relabels: bool = setting(
         True, "whether a doubtful pair takes the captions of its batch that are predicted for the clip"
     )
@@ -59,7 +66,8 @@ class LeaveOneOut(SmallLoss):
     reads: str = setting(
         "auto",
         "what the regression reads: towers, their outputs; recordings, statistics of the log-mel frames and the words of the "
-        "captions; auto, of each language the one that finds more of the true pairs",
+        "captions; auto, of each language the one that finds more of the true pairs, but recordings alone if "
+        "train.start_from was trained on these pairs",
         choices=("auto", "towers", "recordings"),
     )
 

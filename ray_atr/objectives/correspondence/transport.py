@@ -41,7 +41,11 @@ class Transport(Correspondence):
     name: ClassVar[str] = "transport"
     epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
     transport_mass: float | Literal["auto"] = setting(
-        "auto", "share of the mass that is transported; auto: the estimated share of true pairs", above=0, at_most=1
+        "auto",
+        "share of the mass that is transported; auto: the share of true pairs, estimated before the first epoch or given by "
+        "data.wrong_share; closer to 1 if less than half of the true pairs are found",
+        above=0,
+        at_most=1,
     )
     smallest_mass: float = inherited(PartialLearningToMatch, "smallest_mass")
 

@@ -223,10 +223,12 @@ class KnowledgeBaseObjective(Knowledge):
     text_entries: str = setting(
         "english",
         "texts of each clip in the base: the English one, which queries in every language search, or one per "
-        "language, which queries in that language search",
+        "language, which queries in that language search (ask alone)",
         choices=("english", "each"),
     )
-    exclude_own: bool = setting(True, "a clip's own entry is not among its neighbours")
+    exclude_own: bool = setting(
+        True, "a clip's own entry is not among its neighbours; with ance the entries of its positives are not either"
+    )
     storage: str = inherited(SnapshotSettings, "storage")
     index: str = inherited(SnapshotSettings, "index")
     exact_up_to: int = inherited(SnapshotSettings, "exact_up_to")
@@ -251,6 +253,8 @@ class KnowledgeBaseObjective(Knowledge):
             raise refuse("refresh", self.refresh, f"re_encode, if the source ({self.source}) is not what is trained on")
         if self.refresh == "write_through" and self.text_entries != "english":
             raise refuse("refresh", self.refresh, f"re_encode, if text_entries is {self.text_entries}")
+        if self.refresh == "write_through" and self.captions is not None:
+            raise refuse("refresh", self.refresh, "re_encode, if captions replace those that are trained on")
 
     def lag_steps(self, steps_per_epoch: int) -> int:
         """Steps from publishing to searching, the same on every worker."""

@@ -60,7 +60,9 @@ class LearningToMatch(PairLoss):
         choices=METRICS,
     )
     metric_rank: int | None = setting(None, "columns of the factor L; none: the embedding width", at_least=1)
-    project_every: int = setting(1, "optimiser steps between projections of a full M to the PSD cone", at_least=1)
+    project_every: int = setting(
+        1, "optimiser steps between projections of a full or diagonal M to the PSD cone", at_least=1
+    )
     detach_maximum: bool = setting(False, "treat the maximum that the cost is divided by as a constant in the gradient")
     max_iterations: int = setting(2000, "cap on the solver's iterations", at_least=1)
 

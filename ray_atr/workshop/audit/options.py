@@ -26,7 +26,11 @@ class CrossFit(Settings):
     """How the pairs are scored."""
 
     folds: int = setting(10, "parts of the clips; each is scored by what the others say", at_least=2)
-    mispairs: int = setting(200_000, "most random mismatched pairs that pairs are compared with", at_least=100)
+    mispairs: int = setting(
+        200_000,
+        "random mismatched pairs that pairs are compared with, but never fewer than 1,000 of a part in each language",
+        at_least=100,
+    )
     seed: int = setting(0, "seed of folds and mismatched pairs", at_least=0)
 
 

@@ -303,3 +303,33 @@ def test_the_clips_that_are_left_out_are_named(tmp_path: Path) -> None:
     skipped = [Skipped(f"c{number}", f"/x/c{number}.wav: got '{number} bytes'; allowed more") for number in range(5)]
     manifest = write_clips(tmp_path / "set", clips, name="set", licence="none", skipped=skipped)
     assert lines_left_out(manifest) == ["  5 x got 'N bytes' (N: 0, 1, 2, ...): c0, c1, c2, ..."]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("silent_peak", 0.7, "clip is silent"),
+        ("clipped_level", 0.5, "clip is clipped"),
+        ("clipped_share", 0.2, ""),
+        ("min_seconds", 0.3, "clip is shorter than one analysis window"),
+        ("caption_characters", 8, "eng caption is longer than 8 characters, more than towers read"),
+    ],
+)
+def test_a_clip_is_named_from_the_threshold_on_that_is_set(
+    tmp_path: Path, setting: str, value: float, says: str
+) -> None:
+    """A tone with a peak of .6, or, for what takes a remark away, one of which a tenth is at full scale."""
+    samples = 0.6 * np.sin(np.arange(3200) * 0.1)
+    if not says:
+        samples[::10] = 1.0
+    clips = [clip(0, audio=waveform(samples), captions={"eng": ["a caption"]})]
+    plain = check(tmp_path / "plain", clips)
+    assert set(plain.remarks) == (set() if says else {"clip is clipped"})
+    assert set(check(tmp_path / "set", clips, **{setting: value}).remarks) == ({says} if says else set())
+
+
+def test_languages_are_identified_in_the_share_of_clips_that_is_set(tmp_path: Path) -> None:
+    clips = [clip(index) for index in range(40)]
+    assert check(tmp_path / "all", clips).num_identified["eng"] == 40
+    assert 5 <= check(tmp_path / "some", clips, language_share=0.4).num_identified["eng"] <= 30
+    assert check(tmp_path / "none", clips, language_share=0.0).num_identified["eng"] == 0

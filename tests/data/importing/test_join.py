@@ -501,3 +501,9 @@ def test_fingerprints_of_real_recordings(shared_data: Path) -> None:
         for a, b in ((a.astype(int), b) for a, b in copies)
     ]
     assert np.mean(np.array(agreement) >= SAME) >= 0.95
+
+
+def test_a_joined_set_has_the_name_and_licence_that_are_set(sets: Path, tmp_path: Path) -> None:
+    both = (str(sets / "sea"), str(sets / "wood"))
+    manifest = join_data_sets(Join(sets=both, recordings="bytes", name="shore", licence="CC0"), tmp_path / "set")
+    assert (manifest.name, manifest.licence) == ("shore", "CC0")

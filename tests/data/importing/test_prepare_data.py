@@ -79,6 +79,14 @@ def test_a_bad_clip_is_refused_beyond_the_allowed_share_and_named_within(
     assert [row["clip_id"] for row in iterate_rows(manifest, "train")] == ["000", "001", "004"]
 
 
+def test_a_clip_that_is_shorter_than_is_allowed_is_left_out(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", number=3, seconds=0.1)
+    write_tone(tmp_path / "in" / "001.flac", 0.05)
+    assert import_data_set(source, tmp_path / "all").num_rows == 3
+    manifest = import_data_set(source, tmp_path / "out", options=Import(min_seconds=0.08, max_unreadable=0.5))
+    assert [skipped.clip_id for skipped in manifest.skipped] == ["001"]
+
+
 def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in", number=100)
     (tmp_path / "in" / "007.flac").write_bytes(b"bad")

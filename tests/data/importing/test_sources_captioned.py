@@ -435,3 +435,29 @@ def test_a_split_of_which_no_audio_is_there_is_left_out_and_named(tmp_path: Path
         read_eval_split(manifest, "val")
     with pytest.raises(ValueError, match=r"data\.validation_split: got 'val'; .* has train alone; a column split"):
         check_experiment(override(Experiment(), {"data.source": str(tmp_path / "out"), "data.languages": "eng"}))
+
+
+def test_audio_is_looked_for_where_it_is_set_to_be(tmp_path: Path) -> None:
+    clotho = make_clotho(tmp_path / "clotho", {"development": "development"})
+    wavcaps = make_wavcaps(tmp_path / "wavcaps")
+    audiocaps = tmp_path / "audiocaps"
+    header = ["audiocap_id", "youtube_id", "start_time", "caption"]
+    write_csv(audiocaps / "train.csv", header, [91139, ID, 130, "Rain"])
+    write_tone(audiocaps / "audio" / f"Y{ID}.wav")
+    kinds: list[tuple[Any, Path, str]] = [
+        (AudioCaps, audiocaps, "audio"), (Clotho, clotho, "development"), (WavCaps, wavcaps, "Zip_files"),
+    ]  # fmt: skip
+    for kind, folder, audio in kinds:
+        complete, _ = found(kind(source=str(folder)))
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        elsewhere = tmp_path / "elsewhere" / folder.name
+        shutil.move(folder / audio, elsewhere / audio)
+        assert found(kind(source=str(folder)))[0] == []
+        entries, absent = found(kind(source=str(folder), audio=str(elsewhere)))
+        assert [entry.clip_id for entry in entries] == [entry.clip_id for entry in complete]
+        assert absent == []
+
+
+def test_the_one_split_of_wavcaps_is_called_as_is_set(tmp_path: Path) -> None:
+    entries, _ = found(WavCaps(source=str(make_wavcaps(tmp_path)), split="extra"))
+    assert {entry.split for entry in entries} == {"extra"}

@@ -97,6 +97,10 @@ def test_human_captions_need_a_known_language(tmp_path: Path) -> None:
     (root / "meta" / "esc50_clotho_captions.jsonl").write_text(json.dumps(row))
     with pytest.raises(ValueError, match=r"line 1, captions: got 'English'.*did you mean eng"):
         list(Esc50Clotho(source=str(root)).entries())
+    row["captions"] = {"eng": ["A dog barks"]}
+    (root / "meta" / "esc50_clotho_captions.jsonl").write_text(json.dumps(row))
+    (entry,) = Esc50Clotho(source=str(root), split="extra").entries()
+    assert entry.split == "extra"
     shutil.rmtree(root)
 
 

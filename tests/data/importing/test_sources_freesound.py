@@ -149,6 +149,11 @@ def test_arca23k_takes_noisy_or_checked_labels_for_training(tmp_path: Path) -> N
     assert [e for e in noisy if isinstance(e, Absent)] == [Absent("10", "test", "its audio is absent", is_normal=True)]
     clean = [e for e in Arca23k(source=str(tmp_path), clips="clean").entries() if isinstance(e, Entry)]
     assert [e.clip_id for e in clean if e.split == "train"] == ["7"]
+    elsewhere = tmp_path.with_name(f"{tmp_path.name} elsewhere")
+    for folder in ("ARCA23K.audio", "FSD50K.dev_audio"):
+        shutil.move(tmp_path / folder, elsewhere / folder)
+    moved = list(Arca23k(source=str(tmp_path), audio=str(elsewhere)).entries())
+    assert [e.clip_id for e in moved if isinstance(e, Entry)] == [e.clip_id for e in noisy if isinstance(e, Entry)]
 
 
 def test_a_table_of_another_layout_is_named(tmp_path: Path) -> None:

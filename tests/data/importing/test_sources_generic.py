@@ -652,6 +652,19 @@ def test_delimiter_and_encoding_are_found(tmp_path: Path, content: bytes) -> Non
     assert entry.captions == {"fra": ("café bruyant, là-bas",)}
 
 
+@pytest.mark.parametrize(("given", "character"), [("^", "^"), ("tab", "\t")])
+def test_columns_are_separated_by_the_character_that_is_set(tmp_path: Path, given: str, character: str) -> None:
+    write_tone(tmp_path / "a.wav")
+    # Commas would give as many columns.
+    (tmp_path / "captions.csv").write_text(
+        f"path{character}caption{character}a,b,c\na.wav{character}rain{character}x\n"
+    )
+    (entry,) = entries_of(TableSource(source=str(tmp_path), delimiter=given))
+    assert entry.captions == {"eng": ("rain",)}
+    with pytest.raises(ValueError, match="delimiter: got '::'; allowed one character, or tab"):
+        entries_of(TableSource(source=str(tmp_path), delimiter="::"))
+
+
 def test_an_encoding_that_was_guessed_is_noted_and_another_can_be_chosen(tmp_path: Path) -> None:
     write_tone(tmp_path / "a.wav")
     (tmp_path / "captions.csv").write_bytes("path;caption\na.wav;큰 개가 짖는다\n".encode("cp949"))
@@ -873,3 +886,20 @@ def test_what_phones_record_is_called_by_its_name(content: bytes, says: str) -> 
         open_sound(content, "a.bin")
     assert "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file" in str(error.value)
     assert ("ffmpeg -i FILE FILE.flac" in str(error.value)) == bool(content)
+
+
+def test_one_of_several_columns_of_audio_is_chosen(tmp_path: Path) -> None:
+    table = audio_table(["a.wav"], caption=["x"])
+    other = audio_table(["b.wav"])["audio"]
+    pq.write_table(table.append_column("second", other), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match="2 Audio columns"):
+        entries_of(HuggingFace(source=str(tmp_path)))
+    (entry,) = entries_of(HuggingFace(source=str(tmp_path), audio_column="second"))
+    assert entry.clip_id == "b"
+
+
+def test_tars_whose_names_tell_no_split_are_of_the_split_that_is_set(tmp_path: Path) -> None:
+    write_tar(tmp_path / "000.tar", [("a.txt", b"rain"), ("a.wav", tone())])
+    write_tar(tmp_path / "val.tar", [("b.txt", b"rain"), ("b.wav", tone())])
+    entries = entries_of(WebDataset(source=str(tmp_path), split="test"))
+    assert {entry.clip_id: entry.split for entry in entries} == {"a": "test", "b": "val"}

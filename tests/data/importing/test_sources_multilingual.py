@@ -126,3 +126,17 @@ def test_another_table_is_refused_in_words(tmp_path: Path, header: list[str], ro
     write_table(tmp_path / "test" / "metadata.csv", header, [row])
     with pytest.raises(ValueError, match=words):
         list(Multilingual(source=str(tmp_path)).entries())
+
+
+def test_the_audio_of_a_table_without_files_is_where_it_is_set_to_be(tmp_path: Path) -> None:
+    file = published(tmp_path / "set") / "test" / "metadata.csv"
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    write_table(file, rows[0][1:], [row[1:] for row in rows[1:]])
+    (tmp_path / "set" / "test" / "Rain (1).wav").rename(tmp_path / "Rain (1).wav")
+
+    def present(**where: str) -> set[str]:
+        source = Multilingual(source=str(tmp_path / "set"), **where)
+        return {entry.clip_id for entry in source.entries() if isinstance(entry, Entry)}
+
+    assert present() == set()
+    assert present(audio=str(tmp_path)) == {"Rain (1)"}

@@ -369,3 +369,12 @@ def test_a_mistake_is_named_with_its_row_and_leaves_nothing_behind(
 def test_a_set_of_vectors_has_a_name_that_can_be_read_again(files: dict[str, str], name: str) -> None:
     with pytest.raises(ValueError, match=r"name: got .* letters, digits"):
         VectorImport(**files, name=name)
+
+
+def test_what_the_table_does_not_say_is_what_is_set(files: dict[str, str], tmp_path: Path) -> None:
+    lines = ["audio_row,caption", *(f"{row},son {row}" for row in range(CAPTIONS // 2))]
+    Path(files["table"]).write_text("\n".join(lines) + "\n")
+    about = {"language": "fra", "split": "test", "name": "mine", "licence": "CC0"}
+    manifest = import_vectors(VectorImport(**files, **about), tmp_path / "set")
+    assert (manifest.name, manifest.licence) == ("mine", "CC0")
+    assert (manifest.languages, manifest.splits) == (("fra",), ("test",))

@@ -1,0 +1,254 @@
+"""Each option of a command reaches the function that does its work. What that function does with it, the tests of its package
+say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from ray_atr.cli import audit, cache, evaluate, export, index, pack, prepare, report, serve, sweep, translate
+from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
+from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
+from ray_atr.cli.running import plan_search, planned, run_plan
+from ray_atr.training.experiment import Experiment
+
+
+class CalledError(Exception):
+    """Ends a command where its work would begin."""
+
+
+def called(monkeypatch: pytest.MonkeyPatch, function: str, command: Any, arguments: Sequence[str]) -> Any:
+    """What a command calls the function with (`args`, `kwargs`)."""
+    work = Mock(side_effect=CalledError)
+    monkeypatch.setattr(function, work)
+    with pytest.raises(CalledError):
+        command.run(arguments, "command")
+    return work.call_args
+
+
+def test_an_index_is_built_of_a_part_and_updated_with_what_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["build", "--checkpoint", "c", "--audio", "a", "--out", "i", "--part", "2/3", "--encoders", "4"]
+    built = called(monkeypatch, "ray_atr.deploy.index.build.build_index", index, [*arguments, "--batch-size", "5"])
+    assert built.args == ("c", "a", "i")
+    assert built.kwargs["part"] == "2/3"
+    assert (built.kwargs["encoding"].encoders, built.kwargs["encoding"].batch_size) == (4, 5)
+    arguments = ["update", "i", "--checkpoint", "c", "--audio", "a", "--ray", "never"]
+    updated = called(monkeypatch, "ray_atr.deploy.index.build.update_index", index, arguments)
+    assert updated.args == ("i", "c", "a")
+    assert updated.kwargs["encoding"].ray == "never"
+
+
+def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = MagicMock()
+    opened.return_value.warning_of.return_value = ""
+    opened.return_value.search_many.return_value = [[]]
+    monkeypatch.setattr("ray_atr.deploy.index.opened.Index.open", opened)
+    arguments = ["query", "i", "a", "dog", "--checkpoint", "c", "--top", "3", "--language", "en", "--at-least", "0.5"]
+    index.run([*arguments, "--or-nothing"], "command")
+    assert (opened.call_args.args, opened.call_args.kwargs) == (("i",), {"checkpoint": "c"})
+    asked = opened.return_value.search_many.call_args
+    assert asked.args == (["a dog"], "en")
+    assert asked.kwargs == {"top": 3, "at_least": 0.5, "or_nothing": True}
+    assert capsys.readouterr().out == "nothing found of probability 0.5 or more\n"
+
+
+def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["--space", "v", "--captions", "t", "--text", "e", "--space-text", "w", "--out", "o", "--split", "val"]
+    made = called(monkeypatch, "ray_atr.deploy.pack.making.make_pack", pack, [*arguments, "--seed", "7"])
+    assert made.args == ("v", "t", "e", "o")
+    assert (made.kwargs["space_text"], made.kwargs["split"], made.kwargs["options"].seed) == ("w", "val", 7)
+
+
+def test_what_is_served_may_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("app", "connections", "on_ray"):
+        monkeypatch.setitem(sys.modules, f"ray_atr.deploy.serve.{module}", MagicMock())
+    monkeypatch.setattr("ray_atr.deploy.index.shards.open_shards", opened := MagicMock())
+    monkeypatch.setattr(serve, "listening", listening := MagicMock())
+    arguments = ["i", "j", "--checkpoint", "c", "--audio", "a", "--port", "8123", "--host", "::1"]
+    serve.run([*arguments, "--most-waiting", "9"], "command")
+    assert opened.call_args.args == (("i", "j"),)
+    assert opened.call_args.kwargs == {"checkpoint": "c", "audio": "a"}
+    assert listening.call_args.args == ("::1", 8123)
+    app = sys.modules["ray_atr.deploy.serve.app"]
+    assert app.create_app.call_args.kwargs["limits"].most_waiting == 9
+    serve.run([*arguments, "--ray", "--replicas", "2"], "command")
+    on_ray = sys.modules["ray_atr.deploy.serve.on_ray"]
+    asked = on_ray.RayServer.call_args.kwargs
+    assert (asked["checkpoint"], asked["audio"], asked["port"], asked["replicas"]) == ("c", "a", 8123, 2)
+
+
+def test_a_sample_of_a_split_is_translated_back_and_compared_by_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = SimpleNamespace(languages=["eng", "fra"], name="set")
+    monkeypatch.setattr(translate, "read_manifest", lambda folder: manifest)
+    package = "ray_atr.workshop.importing.translation"
+    for name in ("Translator", "EmbeddingSimilarity"):
+        monkeypatch.setattr(f"{package}.{name}", Mock())
+    arguments = ["check", "--data", "d", "--model", "m", "--split", "val", "--samples", "9", "--embedder", "e"]
+    checked = called(monkeypatch, f"{package}.back_translate", translate, arguments)
+    similarity = sys.modules[package].EmbeddingSimilarity
+    assert similarity.call_args.args == ("e",)
+    assert (checked.args[0], checked.args[1], checked.args[3]) == (manifest, "val", ["fra"])
+    assert (checked.kwargs["samples"], checked.kwargs["similarity"]) == (9, similarity.return_value)
+
+
+def test_an_import_takes_captions_of_further_languages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["folder", "--source", str(tmp_path), "--table", "t.csv", "--out", "o", "--captions", "fra=f.csv"]
+    imported = called(monkeypatch, "ray_atr.cli.prepare.import_data_set", prepare, arguments)
+    assert imported.args[1] == "o"
+    assert imported.kwargs["captions"] == ("fra=f.csv",)
+
+
+def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, evaluated, task = "ray_atr.evaluation", Mock(), object()
+    monkeypatch.setattr(f"{package}.checkpoints.find_checkpoint", Mock())
+    monkeypatch.setattr("ray_atr.common.storage.require_writable", Mock())
+    monkeypatch.setattr(f"{package}.run.evaluate", ran := Mock(return_value=evaluated))
+    for name in ("print_evaluation", "print_calibration", "print_tasks"):
+        monkeypatch.setattr(evaluate, name, Mock())
+    monkeypatch.setattr(f"{package}.trec.write_trec", trec := Mock(return_value=[]))
+    monkeypatch.setattr(f"{package}.card.write_card", card := Mock())
+    monkeypatch.setattr(f"{package}.calibrate.calibrate", calibrate := Mock())
+    monkeypatch.setattr(f"{package}.mteb_scoring.find_tasks", find := Mock(return_value=[task]))
+    monkeypatch.setattr(f"{package}.mteb_scoring.score_tasks", score := Mock())
+    given = ["--checkpoint", "c", "d", "--baseline", "b", "--level", "0.9", "--encoders", "3"]
+    evaluate.run(given, "command")
+    assert ran.call_args.args[0] == ("c", "d")
+    assert (ran.call_args.kwargs["baseline"], ran.call_args.kwargs["out"]) == (("b",), None)
+    assert (ran.call_args.args[1].level, ran.call_args.kwargs["encoding"].encoders) == (0.9, 3)
+    assert not any(written.called for written in (trec, card, calibrate, find, score))
+    shares = ["--calibrate", "--prior", "0.2", "--false-nothing", "0.1"]
+    evaluate.run([*given, "--trec", "--card", *shares, "--mteb", "ESC50", "--out", "o"], "command")
+    assert ran.call_args.kwargs["out"] == "o"
+    assert trec.call_args.args == card.call_args.args == (evaluated,)
+    assert calibrate.call_args.kwargs == {"prior": 0.2, "false_nothing": 0.1}
+    assert find.call_args.args[0] == ("ESC50",)
+    assert score.call_args.args == (evaluated, [task])
+
+
+def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["c", "--to", "clap", "--out", "o", "--most-clips", "9"]
+    exported = called(monkeypatch, "ray_atr.deploy.export.exporting.export", export, arguments)
+    assert exported.args[:3] == ("c", "clap", "o")
+    assert exported.args[3].most_clips == 9
+    for option, figures in (("--no-figures", False), ("--figures", True)):
+        made = called(monkeypatch, "ray_atr.evaluation.report.write_report", report, ["r", "--out", "o", option])
+        assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
+
+
+@pytest.mark.parametrize("option", ["--prior", "--false-nothing"])
+@pytest.mark.parametrize("more", [["0.2"], ["0", "--calibrate"], ["1", "--calibrate"]])
+def test_a_share_of_a_calibration_needs_one_and_is_neither_0_nor_1(option: str, more: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"{option}: got .*with --calibrate"):
+        evaluate.run(["--checkpoint", "c", option, *more], "command")
+
+
+def test_an_audit_is_made_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["d", "--out", "o", "--checkpoint", "c", "--rate", "0.3", "--listen", "20", "--cross-fit.seed", "4"]
+    made = called(monkeypatch, "ray_atr.workshop.audit.run.audit_data_set", audit, arguments)
+    assert made.args[:3] == ("d", "c", "o")
+    assert (made.args[3].rate, made.args[3].listen, made.kwargs["cross_fit"].seed) == (0.3, 20, 4)
+
+
+@pytest.mark.parametrize("option", ["apply", "keep", "estimate"])
+def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    package = "ray_atr.workshop.audit"
+    function = {
+        "apply": "decisions.apply_decisions",
+        "keep": "decisions.keep_certified",
+        "estimate": "answers.estimate",
+    }
+    value = "0.2" if option == "keep" else "file"
+    used = called(monkeypatch, f"{package}.{function[option]}", audit, ["a", "--out", "o", f"--{option}", value])
+    assert [str(given) for given in used.args] == ["a", value, "o"]
+    for more in (["--checkpoint", "c"], ["--rate", "0.2"], ["--cross-fit.seed", "3"], ["--encoders", "2"]):
+        with pytest.raises(ValueError, match=f"--{option}: got .*allowed --out alone beside it"):
+            audit.run(["a", "--out", "o", f"--{option}", value, *more], "command")
+    with pytest.raises(ValueError, match="one of them at a time"):
+        audit.run(["a", "--out", "o", "--apply", "file", "--estimate", "file", "--keep", "0.1"], "command")
+
+
+def values(points: list[Any], path: str) -> list[Any]:
+    return list(dict.fromkeys(point[path] for point in points if path in point))
+
+
+def test_a_comparison_varies_what_it_is_given() -> None:
+    given: dict[str, Any] = {
+        "neighbours": (2, 3),
+        "injection_ratio": (0.1,),
+        "prototypes": (8, 16),
+        "refresh_every_epochs": (0, 2),
+        "refresh_lag": (1,),
+        "lambda_fine": (0.3,),
+        "lambda_coarse": (0.0, 0.4),
+    }
+    points = KnowledgeSweep(**given).points()
+    assert {name: tuple(values(points, f"objective.knowledge.{name}")) for name in given} == given
+    assert len(points) == 1 + 16
+    assert values(ObjectivesSweep(noise=(0.1, 0.3)).points(), "data.noise.ratio") == [0.1, 0.3]
+    transport = TransportSweep(masses=("0.3", "auto"), epsilons=(0.1, 0.2), noise=(0.5,)).points()
+    assert values(transport, "objective.pair.transport_mass") == [0.3, "auto"]
+    assert values(transport, "objective.pair.epsilon") == [0.1, 0.2]
+    assert values(transport, "data.noise.ratio") == [0.5]
+
+
+def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    space = ("train.learning_rate=uniform(0.1,0.2)",)
+    options = SpaceOptions(space=space, search="random", trials=2, search_seed=5)
+    plan = plan_search(options, Experiment())
+    assert (plan.search.seed, plan.num_points, plan.hours, plan.scheduler) == (5, 2, None, "none")
+    raced = SpaceOptions(
+        space=("train.learning_rate=grid(0.1,0.2)",), seeds=(0, 1), hours=1.5, scheduler="race", spend_spared=True
+    )
+    plan = plan_search(raced, Experiment())
+    assert (plan.num_points, plan.hours, plan.scheduler, plan.spends_spared) == (None, 1.5, "race", True)
+    monkeypatch.setattr("ray_atr.cli.running.open_run", opened := Mock(side_effect=CalledError))
+    for same_code in (True, False):
+        with pytest.raises(CalledError):
+            run_plan("sweep", SweepOptions(resume="r", same_code=same_code), {}, Mock(), {}, echo=print)
+        assert opened.call_args == (("r", "sweep"), {"same_code": same_code})
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (evaluate, ["--checkpoint", "c", "--trec", "--out", "s3://bucket/o"], "--trec: got 's3://bucket/o'"),
+        (index, ["query", "i", "--like", "f.wav", "--or-nothing"], "--like: .*allowed no --at-least"),
+        (index, ["query", "i", "--like", "f.wav", "--at-least", "0.5"], "--like: .*allowed no --at-least"),
+        (index, ["query", "i", "--like", "f.wav", "--language", "en"], "--like: .*allowed no --at-least"),
+        (serve, ["i", "--port", "0"], "--port: got 0; allowed 1 to 65535"),
+        (serve, ["i", "--port", "65536"], "--port: got 65536; allowed 1 to 65535"),
+        (serve, ["i", "--replicas", "2"], "--replicas: got 2; allowed 1 without --ray"),
+        (serve, ["i", "--ray", "--replicas", "0"], "--replicas: got 0; allowed at least 1"),
+        (cache, ["--unused-days", "3"], "--unused-days: got 3.0; allowed nothing without --prune"),
+        (sweep, ["noise", "--retry-failed"], "--retry-failed: got 'true'; allowed only with --resume"),
+        (sweep, ["noise", "--same-code"], "--same-code: got 'true'; allowed only with --resume"),
+        (export, ["c", "--to", "clap", "--int8-text"], "--int8-text: got '--to clap'; allowed --to onnx"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(command: Any, arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        command.run(arguments, "command")
+
+
+def test_a_goal_is_given_once_and_what_a_run_folder_holds_is_not_given_again() -> None:
+    metric, space = "text_to_audio/trained/recall_at_1", ("train.learning_rate=uniform(0.1,0.2)",)
+    twice = SpaceOptions(space=space, search="random", trials=2, maximize=(metric,), minimize=(metric,))
+    with pytest.raises(ValueError, match=r"--maximize/--minimize: got .*allowed each metric once"):
+        plan_search(twice, Experiment())
+    for given in ({"config": "c.yaml"}, {"recipe": "atri"}):
+        resumed = Mock(info={"recipe": "quickstart"}, path="r")
+        with pytest.raises(ValueError, match=f"--{next(iter(given))}: got .*with --resume"):
+            planned(SweepOptions(resume="r", **given), {}, Mock(), {}, resumed)
+    with pytest.raises(ValueError, match="--out: got None; allowed a folder, with --tune"):
+        CorrespondenceSweep(tune=2).before({})
+    with pytest.raises(ValueError, match="--tune: got -1; allowed 0 or more trials"):
+        CorrespondenceSweep(tune=-1).before({})
