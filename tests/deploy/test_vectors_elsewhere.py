@@ -1,9 +1,6 @@
 """docs/search.md's lines for other tools find what the index finds, in processes that never import this package.
 
-DuckDB is in the group `reference`; the others are tried by
-
-    uv run --isolated --group reference --with lancedb --with qdrant-client --with 'pymilvus[milvus_lite]' \
-        pytest -n 0 tests/deploy/test_vectors_elsewhere.py
+The tools are in the group `reference`: bash .ci/run reference
 """
 
 from __future__ import annotations
