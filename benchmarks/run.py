@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "correspondence": ([""], ["--clips 64 --batch 16 --rounds 1"]),
     "frozen": ([""], ["--clips 24 --epochs 1 --rounds 1"]),
     "evaluation": ([""], ["--captions 200 --clips 40 --width 16 --rounds 1 --peer-captions 200"]),
-    "validation": (["ranking", "beside"], ["ranking --rounds 1", "beside --epochs 2 --clips 32"]),
+    "validation": (["ranking", "beside"], ["ranking --rounds 1", "beside --epochs 2 --clips 64"]),
     "import": ([""], ["--clips 8 --rounds 1"]),
     "sweep": (["loop", "efficiency"], ["loop --epochs 2 --rounds 1", "efficiency --epochs 2 --trials 2"]),
     "growth": ([""], ["--small"]),
