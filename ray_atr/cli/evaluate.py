@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
 from ray_atr.common.settings import refuse
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
@@ -86,37 +86,39 @@ def run(arguments: Sequence[str], program: str) -> None:
         tasks = find_tasks(command.mteb, command.evaluation, find_checkpoint(command.checkpoint[0]))
     # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
-    with counting("clips and captions", console) as count:
-        evaluated = evaluate(
-            command.checkpoint,
-            command.evaluation,
-            baseline=command.baseline,
-            encoding=command.encoding,
-            out=command.out,
-            progress=lambda name, done, total: count(f"encoding by {name}", done, total),
-            echo=lambda message: console.print(message, markup=False, highlight=False),
-        )
-    print_evaluation(evaluated, console)
-    if command.trec:
-        from ray_atr.evaluation.trec import write_trec
+    # Ranking, TREC files and the rest may each take minutes.
+    with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
+        with counting("clips and captions", console) as count:
+            evaluated = evaluate(
+                command.checkpoint,
+                command.evaluation,
+                baseline=command.baseline,
+                encoding=command.encoding,
+                out=command.out,
+                progress=lambda name, done, total: count(f"encoding by {name}", done, total),
+                echo=echo,
+            )
+        print_evaluation(evaluated, console)
+        if command.trec:
+            from ray_atr.evaluation.trec import write_trec
 
-        print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
-    if command.card:
-        from ray_atr.evaluation.card import write_card
+            print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
+        if command.card:
+            from ray_atr.evaluation.card import write_card
 
-        print_plain(console, [f"card:    {write_card(evaluated)}"])
-    if command.calibrate:
-        from ray_atr.evaluation.calibrate import calibrate
-        from ray_atr.metrics.nothing import FALSE_SHARE
+            print_plain(console, [f"card:    {write_card(evaluated)}"])
+        if command.calibrate:
+            from ray_atr.evaluation.calibrate import calibrate
+            from ray_atr.metrics.nothing import FALSE_SHARE
 
-        share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
-        print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
-    if tasks:
-        from ray_atr.evaluation.mteb_scoring import score_tasks
+            share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
+            print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
+        if tasks:
+            from ray_atr.evaluation.mteb_scoring import score_tasks
 
-        print_tasks(
-            score_tasks(evaluated, tasks, echo=lambda message: print_plain(console, [message])), evaluated, console
-        )
+            print_tasks(
+                score_tasks(evaluated, tasks, echo=lambda message: print_plain(console, [message])), evaluated, console
+            )
 
 
 def print_evaluation(evaluated: Evaluated, console: Console) -> None:

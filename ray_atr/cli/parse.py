@@ -309,6 +309,8 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done, total=total)
+            # In a file, a bar is written at its end alone; a full one says nothing of what follows.
+            (DISPLAYED.set if console.is_terminal and done < total else DISPLAYED.clear)()
 
         try:
             yield count
@@ -316,6 +318,8 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
             # On a mistake the empty bar is removed, and only its line remains.
             bar.live.transient = True
             raise
+        finally:
+            DISPLAYED.clear()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import ray_atr.deploy.index.coarse as coarse
-from ray_atr.deploy.index.coarse import CoarseRows, is_fast
+from ray_atr.common.eight_bits import eight_bits_are_fast
+from ray_atr.deploy.index.coarse import CoarseRows
 
 N, WIDTH = 3_000, 24
 
@@ -63,6 +64,6 @@ def test_eight_bits_are_for_processors_that_multiply_them(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_vnni": has_vnni})
-    assert is_fast() == has_vnni
+    assert eight_bits_are_fast() == has_vnni
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert not is_fast(), "an older torch does not tell"
+    assert not eight_bits_are_fast(), "an older torch does not tell"

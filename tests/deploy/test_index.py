@@ -213,7 +213,7 @@ def test_what_an_index_can_be_asked_is_told(place, tmp_path, capsys, audio, text
 
 def test_many_texts_go_by_way_of_eight_bits_in_a_large_index(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened_index, "COARSE_ROWS", 1)
-    monkeypatch.setattr(opened_index, "is_fast", lambda: True)
+    monkeypatch.setattr(opened_index, "eight_bits_are_fast", lambda: True)
     index = Index.open(place / "index")
     texts = [f"a tone, number {number}" for number in range(12)]
     found = [[(one.path, one.start) for one in row] for row in index.search_many(texts, top=4)]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ray_atr.cli import parse
 from ray_atr.cli.live import LiveTable, shown_progress
-from ray_atr.cli.parse import DISPLAYED, heartbeat
+from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
 
 
@@ -246,6 +246,23 @@ def test_lines_are_printed_only_where_the_output_is_no_terminal(capsys: pytest.C
     assert "1/2" in terminal.file.getvalue()  # type: ignore[attr-defined]
     # The table is the sign of life.
     assert "elapsed" not in capsys.readouterr().out + terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_full_bar_is_no_sign_of_life() -> None:
+    """`evaluate` encodes with a bar, and then ranks for minutes."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=80, height=20, color_system=None)
+    with heartbeat("evaluating", write=print):
+        with counting("clips", terminal) as count:
+            count("encoding", 1, 2)
+            assert DISPLAYED.is_set()
+            count("encoding", 2, 2)
+            assert not DISPLAYED.is_set()
+        with counting("clips", terminal) as count:
+            count("encoding", 1, 2)
+        assert not DISPLAYED.is_set(), "a bar that ended early"
+        with counting("clips", Console(file=io.StringIO())) as count:
+            count("encoding", 1, 2)
+            assert not DISPLAYED.is_set(), "a file has the bar at its end alone"
 
 
 def test_an_interrupted_display_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

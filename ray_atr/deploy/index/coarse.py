@@ -10,8 +10,6 @@ Shapes: N rows, M queries, r width of a vector, C candidates.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +26,6 @@ ROUNDED = 512  # rows that are rounded at a time
 STEPS = 127
 ROUNDING = 1e-5
 """Error of 32-bit sums, as a share of the product of the vectors' lengths."""
-
-
-def is_fast() -> bool:
-    """Whether this processor has instructions for products of 8-bit integers (AVX-512 VNNI)."""
-    # Without them, or without oneDNN, the product is a plain loop: 13 times the time of a product of floats on AVX2.
-    has: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not tell
-    return torch.backends.mkldnn.is_available() and bool(has.get("avx512_vnni"))
 
 
 def inner_products(

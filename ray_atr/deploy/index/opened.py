@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.caches import cache_folder, cache_key, lock_of, mark_used
+from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
@@ -22,7 +23,7 @@ from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
-from ray_atr.deploy.index.coarse import CoarseRows, is_fast
+from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.search import Match, Search
 from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
@@ -143,7 +144,7 @@ class Index(Search):
         """(scores, row numbers), both [M, min(top, windows)], of queries [M, r] in the model's space; -1 for missing ones."""
         if queries.ndim != 2 or queries.shape[1] != self.manifest.width:
             raise refuse("queries", queries.shape, f"vectors [M, {self.manifest.width}]")
-        coarse = (lambda: self._coarse) if len(self.rows) >= COARSE_ROWS and is_fast() else None
+        coarse = (lambda: self._coarse) if len(self.rows) >= COARSE_ROWS and eight_bits_are_fast() else None
         return nearest_rows(self._structure, self.rows, queries, top, self.manifest.distance, coarse)
 
     def sound(self, path: str) -> bytes:

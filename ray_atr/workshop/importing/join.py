@@ -139,11 +139,9 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return reasons, notes
 
 
-def recording_keys_of_shard(shard: tuple[str, str], *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
-    """The id and recording key of each clip of a shard, given as (folder of its data set, its place); a job of `run_jobs`."""
-    folder, place = shard
-    manifest = read_manifest(folder)
-    rows = read_shard(manifest, manifest.shard_at(place), ["clip_id", "audio"])
+def recording_keys_of_shard(alone: Manifest, *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
+    """The id and recording key of each clip of a shard, given as a manifest of it alone; a job of `run_jobs`."""
+    rows = read_shard(alone, alone.shards[0], ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
     with one_thread():
         return [
@@ -157,7 +155,8 @@ def _recording_keys(
 ) -> tuple[list[Member], list[RecordingKey]]:
     """All clips that are not left out, in the order of the sets, and their recording keys."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    jobs = [(manifest.folder, shard.place) for _, manifest, shard in shards]
+    # Not the whole manifest, which a process would be sent, or would read, for each of its shards.
+    jobs = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
     worker = partial(recording_keys_of_shard, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}

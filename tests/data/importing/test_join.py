@@ -15,6 +15,7 @@ import scipy.signal
 import soundfile
 import torch
 
+from ray_atr.common import storage
 from ray_atr.common.override import override
 from ray_atr.common.storage import write_json
 from ray_atr.data.audio import FrontEnd
@@ -31,6 +32,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.workshop.audit.decisions import apply_decisions
+from ray_atr.workshop.importing import recordings
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.import_options import Join, Translation
 from ray_atr.workshop.importing.join import groups_of, join_data_sets, left_out_by_lists, read_sets
@@ -478,6 +480,43 @@ def test_silence_is_like_nothing() -> None:
     silence = fingerprint(encoded(np.zeros(RATE)), "silence")
     assert not silence.any()
     assert not list(same_sound(np.stack([silence, silence])))
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, is_fast: bool) -> None:
+    """Of whole and of short clips, in blocks, the last one of a single clip; agreement of exactly `SAME` counts."""
+    monkeypatch.setattr(recordings, "eight_bits_are_fast", lambda: is_fast)
+    monkeypatch.setattr(recordings, "ROWS", 16)
+    random = np.random.default_rng(0)
+    prints = random.choice(np.array([-1, 1], np.int8), (49, 800))
+    for number in range(20, 40):
+        # A copy of which a share of the signs differs, around the quarter at which it is no copy any more.
+        prints[number] = np.where(np.arange(800) < 10 * number - 100, -1, 1) * prints[number - 20]
+    for number in range(0, 49, 3):
+        prints[number, random.integers(100, 800) :] = 0
+
+    def agrees(a: np.ndarray, b: np.ndarray) -> bool:
+        num_signs = [max(np.count_nonzero(signs), recordings.FEWEST_SIGNS) for signs in (a, b)]
+        product = int(a.astype(int) @ b.astype(int))
+        return product > 0 and 4 * product**2 >= num_signs[0] * num_signs[1]
+
+    expected = [(i, j) for i in range(49) for j in range(i + 1, 49) if agrees(prints[i], prints[j])]
+    assert 4 < len(expected) < 40
+    assert sorted(same_sound(prints)) == expected
+
+
+def test_a_manifest_is_read_once(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of 400,000 clips has 3,000 shards, and its manifest takes 17 ms."""
+    opened = Counter[str]()
+    read_bytes = storage.read_bytes
+
+    def counted(file: Path) -> bytes:
+        opened[str(file)] += 1
+        return read_bytes(file)
+
+    monkeypatch.setattr(storage, "read_bytes", counted)
+    join_data_sets(Join(sets=(f"{sets}/sea", f"{sets}/wood"), ray="never"), tmp_path / "out")
+    assert opened[f"{sets}/sea/manifest.json"] == opened[f"{sets}/wood/manifest.json"] == 1
 
 
 def test_fingerprints_of_real_recordings(shared_data: Path) -> None:
