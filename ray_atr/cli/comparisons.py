@@ -138,8 +138,8 @@ class KnowledgeSweep(ComparisonSweep):
 
     def require_no_grid(self, name: str) -> None:
         """ValueError for values beside a table or figure (`name`), which has its own."""
-        for setting, values in self.own_options.items():
-            if setting not in ("table", "figure") and values is not getattr(type(self), setting):
+        for setting, values in self.given_options.items():
+            if setting not in ("table", "figure"):
                 raise refuse(f"--{setting.replace('_', '-')}", values, f"nothing with {name}, which has its own values")
 
 

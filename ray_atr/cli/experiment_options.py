@@ -191,4 +191,9 @@ class ComparisonSweep(SweepOptions, ABC):
     @property
     def gives_values(self) -> bool:
         """Whether an option that only this comparison has was given, if with its default value."""
-        return any(value is not getattr(type(self), name) for name, value in self.own_options.items())
+        return bool(self.given_options)
+
+    @property
+    def given_options(self) -> dict[str, Any]:
+        """The options that only this comparison has and that were given, if with their default values."""
+        return {name: value for name, value in self.own_options.items() if value is not getattr(type(self), name)}

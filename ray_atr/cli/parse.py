@@ -310,7 +310,10 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done, total=total)
             # In a file, a bar is written at its end alone; a full one says nothing of what follows.
-            (DISPLAYED.set if console.is_terminal and done < total else DISPLAYED.clear)()
+            if console.is_terminal and done < total:
+                DISPLAYED.set()
+            else:
+                DISPLAYED.clear()
 
         try:
             yield count

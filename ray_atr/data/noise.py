@@ -236,12 +236,13 @@ def nearest_texts(texts: Sequence[str], count: int) -> Integers:
     group = numbered([folded(text) for text in texts])
     nearest = np.full((len(texts), count), -1, np.int64)
     rows_at_a_time = max(1, SCORES_AT_A_TIME // len(texts))
+    place = max(0, len(texts) - count)
     for start in range(0, len(texts), rows_at_a_time):
         rows = slice(start, start + rows_at_a_time)
         scores = (vectors[rows] @ vectors.T).toarray()
         scores[group[rows][:, None] == group] = -1.0
         # The least score among the best. Sorting all of them takes ten times as long.
-        least = np.partition(scores, max(0, len(texts) - count), axis=1)[:, max(0, len(texts) - count)]
+        least = np.partition(scores, place, axis=1)[:, place]
         for row, (of_row, enough) in enumerate(zip(scores, np.maximum(least, 0.0), strict=True), start):
             candidates = np.flatnonzero(of_row >= enough)
             best = candidates[np.argsort(-of_row[candidates], kind="stable")[:count]]

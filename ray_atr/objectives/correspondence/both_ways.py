@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.objectives.correspondence.clean_share import MISPAIRS
+from ray_atr.objectives.correspondence.cross_fit import Keys
 from ray_atr.objectives.correspondence.left_out import (
     LEAST_SHARE,
     clean_of,
@@ -59,7 +60,7 @@ class BothWays:
     True
     """
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: Keys) -> None:
         self.audio, self.clip = audio.astype(np.float64), clip
         _, self.first, self.of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         self.captions = main_directions(text, self.first, counts / len(key))

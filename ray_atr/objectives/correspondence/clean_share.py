@@ -48,8 +48,8 @@ class PairVectors(NamedTuple):
     def subset(self, captions: Integers) -> Pairs:
         """These captions, by their rows of `text` [m], and the clips that have one of them."""
         clips, clip = np.unique(self.pair_index[0][captions], return_inverse=True)
-        language, key = (numbers[captions].astype(str) for numbers in (self.pair_index[2], self.key))
-        return Pairs(self.audio[clips], self.text[captions], clip, language, key)
+        language = self.pair_index[2][captions].astype(str)
+        return Pairs(self.audio[clips], self.text[captions], clip, language, self.key[captions])
 
 
 class TrueShare(NamedTuple):

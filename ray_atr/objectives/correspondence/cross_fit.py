@@ -28,6 +28,8 @@ from ray_atr.objectives.correspondence.ridge import (
     of_unit_norm,
 )
 
+Keys = NDArray[np.str_] | Integers
+"""A text or number for each caption, equal where captions say the same."""
 RANDOM_FOLDS, RANDOM_MISPAIRS = 5, 20_000
 LEAST_RANDOM = 2 / 3
 """Share of random captions among wrong ones below which a regression's clean probabilities are not used."""
@@ -45,7 +47,7 @@ class Pairs:
     text: NDArray[np.float32]
     clip: Integers
     language: NDArray[np.str_]
-    key: NDArray[np.str_] | Integers
+    key: Keys
 
     def __post_init__(self) -> None:
         assert len(self.clip) == len(self.language) == len(self.key) == len(self.text), "one for each caption"
@@ -109,7 +111,7 @@ class Fold:
 class PairScorer(Protocol):
     """Scores how captions [m] of one language fit clips: gives both vectors of equal width, whose inner product is the score."""
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: Keys) -> None:
         """`audio` [N, D], of unit norm, has all clips; `clip` [m] are those of the captions `text` [m, E]."""
 
     def vectors(self, held_out: Integers) -> tuple[Floats, Floats]:
@@ -119,7 +121,7 @@ class PairScorer(Protocol):
 class OneWay:
     """Scores by the caption that a regression of captions on clips expects of each clip."""
 
-    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: NDArray[np.str_] | Integers) -> None:
+    def __init__(self, audio: Floats, text: Floats, clip: Integers, key: Keys) -> None:
         self.audio, self.clip = audio, clip
         self.text = of_unit_norm(text - text.mean(axis=0))
 
