@@ -1,26 +1,31 @@
 """How well fingerprints tell recordings apart, on a folder of ESC-50's clips (`FOLD-RECORDING-TAKE-CLASS`).
 
     python benchmarks/same_recordings.py ESC-50/audio [--copies 200]
+    python benchmarks/same_recordings.py ESC-50/audio --aisfx packages/aisfx-0.1.2-py2.py3-none-any.whl
 
 Prints how much clips of different recordings agree, and how much a clip agrees with copies of itself: as MP3, at other sample
-rates, softer, with noise, and begun later.
+rates, softer, with noise, and begun later. With --aisfx (see make_vectors.py), how near the vectors of that encoder are.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.signal
 import soundfile
+from make_vectors import audio_vector, load_encoder
 from numpy.typing import NDArray
 
-from ray_atr.workshop.importing.recordings import SAME, fingerprint
+from ray_atr.workshop.importing.recordings import SAME, SAME_VECTORS, fingerprint
 
 Samples = NDArray[np.float64]
+Encode = Callable[[bytes, str], NDArray[np.float32]]
+"""Makes a unit vector of a clip's bytes; the name is for errors."""
 
 
 def resampled(samples: Samples, rate: int, to: int) -> bytes:
@@ -50,22 +55,49 @@ COPIES: dict[str, Callable[[Samples, int], bytes]] = {
 }
 
 
-def agreement(first: NDArray[np.int8], other: NDArray[np.int8]) -> float:
-    norms = np.sqrt(float(np.count_nonzero(first)) * np.count_nonzero(other))
-    return float(first.astype(int) @ other.astype(int)) / max(norms, 1.0)
+def fingerprints(files: Sequence[Path]) -> tuple[NDArray[np.float32], Encode, float]:
+    """The signs of all clips as unit vectors, the function that makes those of a copy, and what counts as agreement."""
+
+    def unit(content: bytes, name: str) -> NDArray[np.float32]:
+        signs = fingerprint(content, name).astype(np.float32)
+        return signs / max(float(np.linalg.norm(signs)), 1.0)
+
+    return np.stack([unit(file.read_bytes(), file.name) for file in files]), unit, SAME
+
+
+def vectors(files: Sequence[Path], wheel: Path) -> tuple[NDArray[np.float32], Encode, float]:
+    """The same of an encoder's vectors, from which the mean of all clips is subtracted."""
+    encoder = load_encoder(wheel)
+
+    def vector(content: bytes) -> NDArray[np.float32]:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            return audio_vector(encoder, Path(file.name))
+
+    found = np.stack([vector(file.read_bytes()) for file in files])
+    mean = found.mean(axis=0)
+
+    def unit(content: bytes, name: str) -> NDArray[np.float32]:
+        centred = vector(content) - mean
+        return np.asarray(centred / np.linalg.norm(centred))
+
+    centred = found - mean
+    return centred / np.linalg.norm(centred, axis=1, keepdims=True), unit, SAME_VECTORS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--copies", type=int, default=200)
+    parser.add_argument(
+        "--aisfx", type=Path, help="the wheel of aisfx 0.1.2: compare its vectors in place of fingerprints"
+    )
     options = parser.parse_args()
     files = sorted(options.folder.glob("*.*"))
-    prints = [fingerprint(file.read_bytes(), file.name) for file in files]
+    prints, of_copy, least = vectors(files, options.aisfx) if options.aisfx else fingerprints(files)
     recordings = np.array([file.name.split("-")[1] for file in files])
-    signs = np.stack(prints).astype(np.float32)
-    signs /= np.linalg.norm(signs, axis=1, keepdims=True).clip(1.0)
-    matrix = signs @ signs.T
+    matrix = prints @ prints.T
     matrix[recordings[:, None] == recordings] = -1
     first, other = np.triu_indices(len(files), 1)
     values = matrix[first, other]
@@ -73,17 +105,14 @@ def main() -> None:
     print(f"{len(files)} clips, {len(set(recordings))} recordings; pairs of different ones: {(values > -1).sum():,}")
     for place in worst:
         print(f"  {values[place]:.3f}  {files[first[place]].name}  {files[other[place]].name}")
-    print(f"  at {SAME} or more: {(values >= SAME).sum()}")
+    print(f"  at {least} or more: {(values >= least).sum()}")
     some = np.random.default_rng(0).choice(len(files), min(options.copies, len(files)), replace=False)
+    some = [number for number in some if np.any(prints[number])]
     for kind, copy in COPIES.items():
-        found = []
-        for number in some:
-            samples, rate = soundfile.read(files[number])
-            if np.any(prints[number]):
-                found.append(agreement(prints[number], fingerprint(copy(samples, rate), kind)))
+        found = [float(prints[number] @ of_copy(copy(*soundfile.read(files[number])), kind)) for number in some]
         low, median = np.quantile(found, [0.02, 0.5])
-        share = np.mean(np.array(found) >= SAME)
-        print(f"{kind}: 2% quantile {low:.2f}, median {median:.2f}, at {SAME} or more {share:.1%}")
+        share = np.mean(np.array(found) >= least)
+        print(f"{kind}: 2% quantile {low:.2f}, median {median:.3f}, at {least} or more {share:.1%}")
 
 
 if __name__ == "__main__":

@@ -395,6 +395,12 @@ def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(
     assert list(home.iterdir()) == []
 
 
+def test_tuned_methods_are_not_tuned_again(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(tmp_path / "tuned.json", {"small_loss": {"train.learning_rate": 0.001}})
+    arguments = ["--methods", "small_loss", "--tune", "2", "--tuned", str(tmp_path / "tuned.json")]
+    assert "--tune: got 2; allowed no --tune with --tuned" in error_of("sweep correspondence", arguments, capsys)
+
+
 def test_an_estimate_tunes_nothing_and_counts_the_tuning(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimated = MagicMock()
     monkeypatch.setattr("ray_atr.cli.running.estimate", estimated)

@@ -67,7 +67,9 @@ class JoinCommand:
     """Join data sets into one, without the recordings that would leak from one into another; no audio is copied."""
 
     data: tyro.conf.OmitArgPrefixes[Join]
-    out: str = option(help="folder or URL to write; must be new or empty", metavar="FOLDER")
+    out: str = option(
+        help="folder or URL to write: new, empty, or that of the same join, which is then completed", metavar="FOLDER"
+    )
 
     def run(self) -> None:
         from ray_atr.workshop.importing.join import join_data_sets

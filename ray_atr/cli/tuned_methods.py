@@ -70,9 +70,11 @@ class CorrespondenceSweep(ComparisonSweep):
         """The comparison with every method tuned (with --resume, by the earlier tuning); unchanged without --tune."""
         if self.tune < 0:
             raise refuse("--tune", self.tune, "0 or more trials")
+        if self.tune and self.tuned is not None:
+            raise refuse("--tune", self.tune, "no --tune with --tuned: the methods are tuned already")
         if self.tuned is not None and (others := self.known_methods().keys() - read_tuned(self.tuned).keys()):
             print(f"not tuned in {self.tuned}: {', '.join(sorted(others))}")
-        if not self.tune or self.tuned is not None:
+        if not self.tune:
             return self
         if self.tune_noise in self.noise:
             raise refuse("--tune-noise", self.tune_noise, "a ratio that is not reported (--noise)")

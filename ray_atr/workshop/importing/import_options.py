@@ -68,15 +68,16 @@ class Join(Settings):
     """Which data sets are joined, and what is left out of them."""
 
     sets: tuple[str, ...] = setting(
-        (), "folders or URLs of data sets of audio, as FOLDER or NAME=FOLDER; they stay where they are"
+        (),
+        "folders or URLs of data sets, as FOLDER or NAME=FOLDER; they stay where they are. All of audio, or all of vectors",
     )
     leave_out: tuple[str, ...] = setting(
         (), "lists of clip ids to leave out, as NAME=FILE: text, or JSON as WavCaps' authors publish it"
     )
     recordings: str = setting(
         "sound",
-        "what makes two clips the same recording: sound, a fingerprint of what is heard, which decodes every clip; bytes, the "
-        "same file",
+        "what makes two clips the same recording: sound, a fingerprint of what is heard, which decodes every clip, or vectors "
+        "that are nearly equal; bytes, the same file or vector",
         choices=("sound", "bytes"),
     )
     leaks: str = setting(

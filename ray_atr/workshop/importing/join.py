@@ -1,4 +1,5 @@
-"""Several data sets as one: a manifest over their shards, without the clips that would leak from one into another.
+"""Several data sets as one: a manifest over their shards, without the clips that would leak from one into another. Of sets of
+vectors, the vectors of their captions stand beside it.
 
 Sets of captions share recordings: WavCaps holds clips of AudioCaps' and Clotho's test splits. So clips that a list names are
 left out, and every clip is compared with all others. Of a recording that is in two splits, in one set or in two, the copy in
@@ -7,24 +8,27 @@ the more important split stays: test before val before all others.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ray_atr.common.jobs import Resources, run_jobs
+from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import CountProgress, NamedProgress, silent
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import locate
+from ray_atr.common.storage import is_local, locate
 from ray_atr.data.audio import one_thread
+from ray_atr.data.caption_vectors import GIVEN, has_vectors
 from ray_atr.data.schema import captions_by_language, part_of
 from ray_atr.data.shards import (
     ClipCounts,
@@ -32,16 +36,16 @@ from ray_atr.data.shards import (
     Part,
     Shard,
     Skipped,
-    new_data_set,
     place_of,
     read_manifest,
     read_shard,
-    write_manifest,
 )
 from ray_atr.data.vector_clip import is_vector
 from ray_atr.workshop.importing.import_options import Join, named_folder
+from ray_atr.workshop.importing.joined_captions import join_caption_vectors, require_one_encoder
 from ray_atr.workshop.importing.plan import uses_ray
-from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_bytes, same_sound
+from ray_atr.workshop.importing.recordings import RecordingKey, recording_key, same_recordings
+from ray_atr.workshop.importing.session import Unfinished, unfinished, write_note
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
 from ray_atr.workshop.importing.sources.source import stem
 
@@ -58,38 +62,51 @@ class Member(NamedTuple):
 
 
 def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = silent) -> Manifest:
-    """Write the joined data set to a new folder. ValueError names what cannot be joined; then nothing is written."""
+    """Write the joined data set to a new folder; one of the same sets and options that is there already is returned as it is.
+    ValueError names what cannot be joined; then nothing is written. A join that is stopped leaves what it knows of the
+    recordings in a hidden folder, and the same call continues from there.
+    """
     sets = read_sets(options.sets)
+    are_vectors = has_vectors(next(iter(sets.values())).folder)
+    if are_vectors and not is_local(locate(out)):
+        raise refuse("out", str(out), "a folder on this machine, for sets of vectors")
     # Before any audio is compared, which may take hours.
     joined_name = options.require_name(options.name or "+".join(sets))
     listed, notes = left_out_by_lists(options.leave_out, sets)
-    members, keys = _recording_keys(sets, listed, options, partial(progress, "reading"))
-    shared, recording_notes = shared_recordings(members, keys, partial(progress, "comparing"))
-    notes += recording_notes
-    left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
     parts = tuple(Part(name, manifest.folder, manifest.hash) for name, manifest in sets.items())
-    shards = [
-        recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
-    ]
-    joined = Manifest(
-        name=joined_name,
-        licence=options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items()),
-        # Stable: the clips of a set follow each other within a split.
-        shards=tuple(sorted(filter(lambda shard: shard.num_rows, shards), key=lambda shard: place_of(shard.split))),
-        skipped=tuple(Skipped(clip_id, reason) for clip_id, reason in left_out.items()),
-        notes=tuple(notes),
-        parts=parts,
-    )
-    if not joined.shards:
-        raise ValueError("join: every clip is left out")
-    with new_data_set(out) as aside:
-        write_manifest(aside, joined)
-    return read_manifest(out)
+    licence = options.licence or "; ".join(f"{name}: {manifest.licence}" for name, manifest in sets.items())
+    asked = [joined_name, licence, options.recordings, options.leaks, sorted(listed)]
+    of_parts = [[part.name, part.folder, part.hash, sets[part.name].origin] for part in parts]
+    origin = hashlib.sha256(json.dumps([asked, of_parts]).encode()).hexdigest()
+    with unfinished(out) as state:
+        if held := state.already_made(origin):
+            return held
+        members, keys = _recording_keys(sets, state, listed, options, partial(progress, "reading"))
+        shared, recording_notes = shared_recordings(members, keys, partial(progress, "comparing"))
+        left_out = {**listed, **(shared if options.leaks == "leave-out" else {})}
+        shards = [
+            recounted(manifest, name, shard, left_out) for name, manifest in sets.items() for shard in manifest.shards
+        ]
+        joined = Manifest(
+            name=joined_name,
+            licence=licence,
+            # Stable: the clips of a set follow each other within a split.
+            shards=tuple(sorted(filter(lambda shard: shard.num_rows, shards), key=lambda shard: place_of(shard.split))),
+            skipped=tuple(Skipped(clip_id, reason) for clip_id, reason in left_out.items()),
+            notes=(*notes, *recording_notes),
+            parts=parts,
+            origin=origin,
+        )
+        if not joined.shards:
+            raise ValueError("join: every clip is left out")
+        if are_vectors:
+            join_caption_vectors([Path(manifest.folder) for manifest in sets.values()], Path(str(state.target)))
+        return state.finish(joined, keep=(GIVEN,))
 
 
 def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
     """The data sets at `FOLDER` or `NAME=FOLDER`, by name. ValueError for fewer than two, names that are equal, sets that
-    were joined already, and sets of vectors.
+    were joined already, and sets of vectors that are not all of one encoder.
     """
     sets: dict[str, Manifest] = {}
     for place in places:
@@ -104,15 +121,28 @@ def read_sets(places: Sequence[str]) -> dict[str, Manifest]:
             raise refuse(
                 "sets", place, "the sets that it was joined from: " + ", ".join(p.folder for p in manifest.parts)
             )
-        first = next(read_shard(manifest, manifest.shards[0], ["audio"], batch_size=1))
-        if is_vector(first["audio"][0].as_py()):
-            raise refuse(
-                "sets", place, "data sets of audio; this one holds vectors, with those of its captions beside them"
-            )
         sets[name] = manifest
     if len(sets) < 2:
         raise refuse("sets", list(places), "two or more data sets")
+    of_vectors = [name for name, manifest in sets.items() if _holds_vectors(manifest)]
+    if of_vectors and len(of_vectors) < len(sets):
+        raise refuse(
+            "sets", list(places), f"sets of audio alone, or of vectors alone; of vectors: {', '.join(of_vectors)}"
+        )
+    for name in of_vectors:
+        if not has_vectors(sets[name].folder):
+            raise refuse(
+                "sets", sets[name].folder, f"a folder on this machine with {GIVEN}/, as `prepare vectors` makes it"
+            )
+    if of_vectors:
+        require_one_encoder({name: manifest.folder for name, manifest in sets.items()})
     return sets
+
+
+def _holds_vectors(manifest: Manifest) -> bool:
+    """Whether a set's clips are vectors, by its first clip."""
+    first = next(read_shard(manifest, manifest.shards[0], ["audio"], batch_size=1))
+    return is_vector(first["audio"][0].as_py())
 
 
 def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tuple[dict[str, str], list[str]]:
@@ -139,30 +169,51 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
     return reasons, notes
 
 
-def recording_keys_of_shard(alone: Manifest, *, is_decoded: bool) -> list[tuple[str, RecordingKey]]:
-    """The id and recording key of each clip of a shard, given as a manifest of it alone; a job of `run_jobs`."""
-    rows = read_shard(alone, alone.shards[0], ["clip_id", "audio"])
+@dataclass(frozen=True)
+class ShardJob:
+    """A shard whose recordings are to be known: the folder of notes, the note's shard, and a manifest of the shard alone."""
+
+    work: str
+    file: str
+    alone: Manifest
+
+
+def note_recordings(job: ShardJob, *, is_decoded: bool) -> dict[str, Any]:
+    """Write and return the note of a shard: the id and the recording key of each of its clips."""
+    rows = read_shard(job.alone, job.alone.shards[0], ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
     with one_thread():
-        return [
-            (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded))
+        clips = [
+            (clip_id, recording_key(audio.as_buffer().to_pybytes(), clip_id, is_decoded=is_decoded).as_json())
             for clip_id, audio in chain.from_iterable(pairs)
         ]
+    note = {"clips": clips}
+    write_note(locate(job.work, keeps_links=True), job.file, note)
+    return note
 
 
 def _recording_keys(
-    sets: Mapping[str, Manifest], left_out: Mapping[str, str], options: Join, progress: CountProgress
+    sets: Mapping[str, Manifest],
+    state: Unfinished,
+    left_out: Mapping[str, str],
+    options: Join,
+    progress: CountProgress,
 ) -> tuple[list[Member], list[RecordingKey]]:
     """All clips that are not left out, in the order of the sets, and their recording keys."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     # Not the whole manifest, which a process would be sent, or would read, for each of its shards.
-    jobs = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
-    worker = partial(recording_keys_of_shard, is_decoded=options.recordings == "sound")
+    jobs = {
+        file: ShardJob(str(state.work), file, replace(manifest, shards=(shard,), skipped=(), notes=()))
+        for name, manifest, shard in shards
+        if (file := f"{name}-{shard.file}")
+    }
+    worker: Callable[[ShardJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
-    for number, clips in run_jobs(jobs, lambda: worker, ray=Resources() if uses_ray(options.ray, total) else None):
-        of_shards[number] = clips
-        done += len(clips)
+    ray = Resources() if uses_ray(options.ray, total) else None
+    for number, note in state.written(jobs, lambda: worker, ray):
+        of_shards[number] = [(clip_id, RecordingKey.from_json(*key)) for clip_id, key in note["clips"]]
+        done += len(note["clips"])
         progress(done, total)
     members, keys = list[Member](), list[RecordingKey]()
     for number, (name, _, shard) in enumerate(shards):
@@ -179,10 +230,7 @@ def shared_recordings(
     """(clip id -> why it is to be left out, notes) for recordings that are in more than one split. Recordings that occur
     twice within one split only get a note: they leak nothing.
     """
-    pairs = set(same_bytes([key.digest for key in keys]))
-    prints = [key.fingerprint for key in keys]
-    if prints and prints[0] is not None:
-        pairs |= set(same_sound(np.stack(prints), progress))  # type: ignore[arg-type]
+    pairs = same_recordings(keys, progress)
     left_out: dict[str, str] = {}
     leaks: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     within: Counter[str] = Counter()

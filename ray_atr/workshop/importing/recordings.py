@@ -1,4 +1,4 @@
-"""Which clips are the same recording: by their bytes, or by how they sound.
+"""Which clips are the same recording: by their bytes, or by how they sound; of vectors, by how near they are.
 
 A fingerprint is that of Haitsma and Kalker ("A Highly Robust Audio Fingerprinting System", ISMIR 2002), coarser: the sign of
 how the difference between neighbouring bands changes from one moment to the next. Gain, file format and sample rate hardly
@@ -8,8 +8,10 @@ are not found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+import base64
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.sampling import number_of
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
+from ray_atr.data.vector_clip import is_vector, loaded
 
 FRONT_END = FrontEnd()
 FRAMES, HOP = 15, 5
@@ -33,19 +36,38 @@ SAME = 0.5
 FEWEST_SIGNS = 160
 """Signs of a clip of one second. A shorter clip counts as having as many, of which it lacks some: of its few signs, three in four
 agree by chance in one of 150 pairs of clips of .4 s."""
+SAME_VECTORS = 0.995
+"""Cosine from which two vectors are of one recording, after the mean of all is taken off (measured in docs/results.md)."""
 ROWS = 1024
 
 
 class RecordingKey(NamedTuple):
-    """A hash of a clip's bytes and, if it was decoded, its fingerprint, int8 [n] of -1, 0 and 1."""
+    """A hash of a clip's bytes and, if it was decoded, its fingerprint: int8 [n] of -1, 0 and 1, or of a vector the vector
+    itself, float32 [W].
+    """
 
     digest: int
-    fingerprint: NDArray[np.int8] | None
+    fingerprint: NDArray[Any] | None
+
+    def as_json(self) -> list[Any]:
+        """What JSON can hold: the hash, and the fingerprint as its type and compressed text."""
+        if self.fingerprint is None:
+            return [self.digest]
+        content = base64.b85encode(zlib.compress(self.fingerprint.tobytes())).decode()
+        return [self.digest, self.fingerprint.dtype.name, content]
+
+    @classmethod
+    def from_json(cls, digest: int, dtype: str = "", content: str = "") -> RecordingKey:
+        """The key of `as_json`."""
+        array = np.frombuffer(zlib.decompress(base64.b85decode(content)), dtype) if dtype else None
+        return cls(digest, array)
 
 
 def recording_key(audio: bytes, clip_id: str, *, is_decoded: bool) -> RecordingKey:
     """The key by which copies of a clip are found. ValueError names a clip that cannot be decoded."""
     digest = number_of(audio)
+    if is_vector(audio):
+        return RecordingKey(digest, loaded(audio, clip_id).astype(np.float32) if is_decoded else None)
     return RecordingKey(digest, fingerprint(audio, clip_id) if is_decoded else None)
 
 
@@ -71,6 +93,18 @@ def same_bytes(digests: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield earlier, number
 
 
+def same_recordings(keys: Sequence[RecordingKey], progress: CountProgress = silent) -> set[tuple[int, int]]:
+    """Pairs (i, j), i < j, of the same recording: those of equal bytes and, of clips that were decoded, of like fingerprints.
+    `progress` is called with the clips compared and all of them.
+    """
+    pairs = set(same_bytes([key.digest for key in keys]))
+    prints = [key.fingerprint for key in keys if key.fingerprint is not None]
+    if prints:
+        compare = same_sound if prints[0].dtype == np.int8 else near_vectors
+        pairs |= set(compare(np.stack(prints), progress))
+    return pairs
+
+
 def same_sound(fingerprints: NDArray[np.int8], progress: CountProgress = silent) -> Iterator[tuple[int, int]]:
     """Pairs (i, j), i < j, of clips [N, n] whose fingerprints agree. Time grows with N^2: about a minute of CPU for 50,000 clips,
     a quarter of it where products of 8-bit integers are fast. `progress` is called with the clips done and all of them.
@@ -82,16 +116,33 @@ def same_sound(fingerprints: NDArray[np.int8], progress: CountProgress = silent)
     counted = torch.from_numpy(np.maximum(num_signs[compared], FEWEST_SIGNS)).float()
     is_fast = eight_bits_are_fast()
 
-    def products(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """The signs that agree less those that do not: whole numbers, the same ones from both."""
-        return torch._int_mm(rows, others.T) if is_fast else rows.float() @ others.float().T
+    def agree(rows: slice, others: slice) -> torch.Tensor:
+        # The signs that agree less those that do not: whole numbers, the same ones from both.
+        products = (
+            torch._int_mm(signs[rows], signs[others].T) if is_fast else signs[rows].float() @ signs[others].float().T
+        )
+        return products >= SAME * torch.outer(counted[rows], counted[others]).sqrt_()
 
-    for start in range(0, len(compared), ROWS):
-        rows = slice(start, start + ROWS)
-        for other in range(start, len(compared), ROWS):
-            others = slice(other, other + ROWS)
-            least = SAME * torch.outer(counted[rows], counted[others]).sqrt_()
-            for i, j in (products(signs[rows], signs[others]) >= least).nonzero().tolist():
+    for i, j in _pairs(len(compared), agree, progress):
+        yield int(compared[i]), int(compared[j])
+
+
+def near_vectors(vectors: NDArray[np.float32], progress: CountProgress = silent) -> Iterator[tuple[int, int]]:
+    """Pairs (i, j), i < j, of vectors [N, W] of one encoder that are nearly equal. Their mean is taken off first: the vectors of
+    many encoders share a direction, so that those of any two clips have a high cosine.
+    """
+    centred = torch.from_numpy(vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
+    unit = torch.nn.functional.normalize(centred, dim=1)
+    return _pairs(len(unit), lambda rows, others: unit[rows] @ unit[others].T >= SAME_VECTORS, progress)
+
+
+def _pairs(
+    number: int, agree: Callable[[slice, slice], torch.Tensor], progress: CountProgress
+) -> Iterator[tuple[int, int]]:
+    """The pairs (i, j), i < j < number, for which `agree` (of a block's rows and columns) holds."""
+    for start in range(0, number, ROWS):
+        for other in range(start, number, ROWS):
+            for i, j in agree(slice(start, start + ROWS), slice(other, other + ROWS)).nonzero().tolist():
                 if start + i < other + j:
-                    yield int(compared[start + i]), int(compared[other + j])
-        progress(min(start + ROWS, len(compared)), len(compared))
+                    yield start + i, other + j
+        progress(min(start + ROWS, number), number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ class Unfinished:
         if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
             for name in storage.names_in(self.work):
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
-                    (self.work / name).unlink()
+                    _remove(self.work / name)
         storage.write_bytes(self.work / HASH_FILE, origin.encode())
         if storage.file_exists(self.destination / shards.MANIFEST_FILE):
             held = shards.read_manifest(self.destination)
@@ -67,14 +67,13 @@ class Unfinished:
         for number, note in run_jobs([job for _, job in waiting], make_worker, ray=ray):
             yield waiting[number][0], note
 
-    def finish(self, manifest: shards.Manifest) -> shards.Manifest:
-        """Write the manifest and move the data set to the destination."""
+    def finish(self, manifest: shards.Manifest, keep: Sequence[str] = ()) -> shards.Manifest:
+        """Write the manifest and move the data set to the destination: its shards, if they are its own, and what `keep` names."""
         shards.write_manifest(self.target, manifest)
         if storage.is_local(self.destination):
-            keep = {shards.MANIFEST_FILE, *(shard.file for shard in manifest.shards)}
-            for name in storage.names_in(self.work):
-                if name not in keep:
-                    (self.work / name).unlink()
+            own = () if manifest.parts else (shard.file for shard in manifest.shards)
+            for name in set(storage.names_in(self.work)) - {shards.MANIFEST_FILE, *own, *keep}:
+                _remove(self.work / name)
             # An empty folder is replaced, no other.
             shards.refuse_overwrite(self.destination)
             with contextlib.suppress(FileNotFoundError):
@@ -83,6 +82,14 @@ class Unfinished:
         else:
             storage.remove_all(self.work)
         return shards.read_manifest(self.destination)
+
+
+def _remove(place: storage.Location) -> None:
+    """Remove a file or a folder."""
+    if storage.is_local(place) and place.is_dir():
+        storage.remove_all(place)
+    else:
+        place.unlink()
 
 
 def note_file(shard_file: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def import_vectors(settings: VectorImport, out: str | Path) -> Manifest:
             shard = write_shard(aside, file, of_shard[0].split, _as_rows(of_shard, audio, settings.name))
             assert shard is not None, "a shard of clips"
             shards.append(shard)
-        digest = _write_captions(aside, captions, text)
+        digest = _write_captions(Path(str(aside)), captions, text)
         notes.insert(0, f"vectors: clips {audio.shape[1]}, captions {text.shape[1]} numbers each")
         about: dict[str, Any] = {"name": settings.name, "licence": settings.licence, "origin": digest}
         write_manifest(aside, Manifest(shards=order_shards(shards), notes=tuple(notes), **about))
@@ -202,19 +202,28 @@ def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -
         yield Clip(clip_id=clip.given_id, audio=array_bytes(audio[clip.place]), **words)
 
 
-def _write_captions(folder: Any, captions: dict[Caption, int], text: NDArray[np.float32]) -> str:
-    """Write the captions' vectors in the layout of `data/caption_vectors.py`; returns their SHA-256."""
+def _write_captions(folder: Path, captions: dict[Caption, int], text: NDArray[np.float32]) -> str:
+    """Write the captions' vectors into the data set; returns their SHA-256."""
     ordered, keys = in_key_order(captions)
+    rows = np.array([captions[caption] for caption in ordered], np.int64)
+    return write_caption_vectors(folder / GIVEN, keys, text.shape[1], lambda part: text[rows[part]])
+
+
+def write_caption_vectors(
+    folder: Path, keys: NDArray[np.int64], width: int, vectors_of: Callable[[slice], NDArray[np.float32]]
+) -> str:
+    """Write vectors in the layout of `data/caption_vectors.py`, in parts that `vectors_of` gives; returns their SHA-256."""
     digest = hashlib.sha256()
-    place = folder / GIVEN
-    place.mkdir(parents=True)
-    arrays: dict[str, NDArray[Any]] = {KEYS_FILE: keys}
-    for number, start in enumerate(range(0, len(ordered), PART)):
-        arrays[part_file(number)] = text[[captions[caption] for caption in ordered[start : start + PART]]]
-    for name, array in arrays.items():
+    folder.mkdir(parents=True)
+
+    def write(name: str, array: NDArray[Any]) -> None:
         content = array_bytes(array)
         digest.update(content)
-        (place / name).write_bytes(content)
-    (place / MANIFEST_FILE).write_text(json.dumps({"width": int(text.shape[1]), "num_captions": len(ordered)}))
-    seal_folder(place)
+        (folder / name).write_bytes(content)
+
+    write(KEYS_FILE, keys)
+    for number, start in enumerate(range(0, len(keys), PART)):
+        write(part_file(number), vectors_of(slice(start, start + PART)))
+    (folder / MANIFEST_FILE).write_text(json.dumps({"width": width, "num_captions": len(keys)}))
+    seal_folder(folder)
     return digest.hexdigest()

@@ -202,6 +202,39 @@ def test_reading_and_comparing_show_progress_and_a_clip_is_decoded_in_one_thread
     assert {name: counts[-1] for name, counts in seen.items()} == {"reading": (61, 61), "comparing": (61, 61)}
 
 
+def test_a_join_that_was_stopped_goes_on_and_a_finished_one_is_returned(
+    sets: Path, joined: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its sounds, only those that it had not come to are decoded."""
+    decoded: list[str] = []
+
+    def key_of(audio: bytes, clip_id: str, *, is_decoded: bool) -> RecordingKey:
+        if len(decoded) == 30:
+            decoded.append("stopped")
+            raise KeyboardInterrupt
+        decoded.append(clip_id)
+        return recording_key(audio, clip_id, is_decoded=is_decoded)
+
+    monkeypatch.setattr("ray_atr.workshop.importing.join.recording_key", key_of)
+    options = Join(sets=(f"{sets}/sea", f"forest={sets}/wood"), leave_out=(f"forest={sets}/list.txt",), ray="never")
+    with pytest.raises(KeyboardInterrupt, match="run the same command again to continue"):
+        join_data_sets(options, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    again = join_data_sets(options, tmp_path / "out")
+    # The stopped one had finished the shards of `sea`'s train and val, of 27 clips.
+    assert len(decoded) == 30 + 1 + 61 - 27
+    assert again.skipped == joined.skipped
+    assert again.shards == joined.shards
+    assert again.notes == joined.notes
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
+    decoded.clear()
+    assert join_data_sets(options, tmp_path / "out") == again
+    assert not decoded
+    with pytest.raises(ValueError, match="already holds the data set"):
+        join_data_sets(replace(options, leaks="keep"), tmp_path / "out")
+
+
 def data_of(folder: Path, joined: Manifest, **changes: object) -> TrainingData:
     experiment = tiny(Path(joined.folder), train__batch_size=4, **changes)
     check_experiment(experiment)
