@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from upath import UPath
 
 from ray_atr.common.atomic import atomic_file
-from ray_atr.common.redaction import redact
+from ray_atr.common.redaction import WITHOUT_SECRETS, redact
 from ray_atr.common.settings import installing, local_path, refuse
 
 Location: TypeAlias = Path | UPath
@@ -47,7 +47,8 @@ class StorageError(ConnectionError):
 
 
 def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
-    """The location of a local name, made absolute, or of a URL. ValueError for an unsupported kind of URL.
+    """The location of a local name, made absolute, or of a URL. ValueError for an unsupported kind of URL, and for one with a
+    user, password or key, which what is written would hold.
 
     Links are resolved, so that a run has one name; with `keeps_links` it keeps the user's name.
     """
@@ -56,17 +57,19 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
         return Path(os.path.abspath(local)) if keeps_links else local.resolve()
     if not isinstance(place, str):
         return place
+    if redact(text) != text:
+        raise ValueError(f"{redact(text)}: allowed {WITHOUT_SECRETS}")
     protocol = text.partition("://")[0]
     if protocol not in fsspec.available_protocols():
         schemes = "a local path, file://, s3://, gs://"
-        raise ValueError(f"{redact(text)}: unknown kind of path {protocol}://; allowed {schemes}")
+        raise ValueError(f"{text}: unknown kind of path {protocol}://; allowed {schemes}")
     # Other nodes write too, so that a cached listing may be outdated.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         wish = f" (with the extra: {installing(EXTRAS[protocol])})" if protocol in EXTRAS else ""
-        raise ValueError(f"{redact(text)}: {error}{wish}") from None
+        raise ValueError(f"{text}: {error}{wish}") from None
     return UPath(text.rstrip("/"), protocol=None, **options)
 
 

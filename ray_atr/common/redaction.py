@@ -57,12 +57,15 @@ def redact_values(value: Any) -> Any:
     return value
 
 
+WITHOUT_SECRETS = (
+    f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
+    "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
+)
+"""What is allowed where a URL is."""
+
+
 def refuse_secrets(settings: Mapping[str, Any]) -> None:
     """ValueError for a setting with a password or key in a URL: a run folder stores its settings in plain text."""
     for path, value in settings.items():
         if redact_values(value) != value:
-            allowed = (
-                f"a URL without a user, password or key (here {HIDDEN}); give those in the environment, in the store's own "
-                "variables (AWS_ACCESS_KEY_ID and the like), or in fsspec's configuration file"
-            )
-            raise refuse(path, redact(str(value)), allowed)
+            raise refuse(path, redact(str(value)), WITHOUT_SECRETS)

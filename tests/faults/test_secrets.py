@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from upath import UPath
 
 from ray_atr.cli.commands import run_command
 from ray_atr.cli.parse import run_script
-from ray_atr.common.locations import StorageError, locate, storage_errors
+from ray_atr.common.locations import StorageError, storage_errors
 from ray_atr.common.override import override
 from ray_atr.common.redaction import redact, redact_command, redact_values
 from ray_atr.evaluation.report import write_report
@@ -89,8 +90,32 @@ def test_a_key_in_the_address_of_the_data_is_refused_before_it_is_asked_for(caps
     assert SECRET not in error
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "prepare join --sets {} data/other --out joined",
+        "prepare check {}",
+        "index build --checkpoint run --audio {} --out archive.index",
+        "index query {} rain",
+        "evaluate --checkpoint {}",
+        "audit {} --out page",
+    ],
+)
+def test_a_key_in_any_address_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is written would hold it: the manifest of a joined set, an index, a page."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        run_command([word.format(f"s3://k:{SECRET}@bucket/data") for word in command.split()])
+    error = capsys.readouterr().err
+    assert "s3://***@bucket/data" in error
+    assert "a URL without a user, password or key" in error
+    assert SECRET not in error
+
+
 def test_an_error_of_a_store_that_quotes_its_key_is_not_repeated() -> None:
-    place = locate(f"s3://k:{SECRET}@bucket/x")
+    place = UPath(f"s3://k:{SECRET}@bucket/x")
     said = r"s3://\*\*\*@bucket/x: .* \(ConnectionError\)"
     with pytest.raises(StorageError, match=said) as error, storage_errors(place):
         raise ConnectionError(f"invalid bucket name k:{SECRET}@bucket")
