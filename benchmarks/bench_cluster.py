@@ -41,7 +41,7 @@ NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 def simulated(epochs: int) -> Any:
     """What a trial's process does in place of training: report every epoch, then the result."""
 
-    def run(config: Mapping[str, Any], run: str, home: str, scheduler: str, shown: Sequence[str]) -> None:
+    def run(config: Mapping[str, Any], run: str, home: str, shown: Sequence[str]) -> None:
         import json
 
         import ray

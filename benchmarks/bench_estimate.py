@@ -123,7 +123,7 @@ def main() -> None:
                 f"{took[1] / 1e6:.2f} MB ({ratios[1]}); memory {said[2] / 1e6:.0f} and {took[2] / 1e6:.0f} MB ({ratios[2]})",
                 flush=True,
             )
-            compared(f"estimate of CPU time, {name}", said[0], took[0], "the trial")
+            compared(f"estimate of CPU time, {name}", said[0], took[0], "the trial", unit="s")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from tests.support.processes import run_processes
-from tests.support.tiny import prepared_for, tiny, tone_clip
+from tests.support.tiny import any_towers_will_do, prepared_for, tiny, tone_clip
 
 CLIPS, CLIPS_PER_SHARD = 50, 4
 FRONT_END = FrontEnd(num_mels=16)
@@ -152,6 +152,7 @@ def test_ray_data_decodes_the_same_batches(streamed: FeatureSet) -> None:
         assert mine.frames.equal(theirs.frames)
 
 
+@any_towers_will_do()
 def losses(rank: int, size: int, folder: Path, experiment: Experiment) -> list[float]:
     rows: list[Any] = []
     prepared = prepared_for(experiment, folder / str(rank))

@@ -34,7 +34,7 @@ from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import PretendTensor, pretend_device
 from tests.support.processes import run_processes
-from tests.support.tiny import make_data, prepared_for, short_resnets, tiny, tone_clip
+from tests.support.tiny import any_towers_will_do, make_data, prepared_for, short_resnets, tiny, tone_clip
 from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -98,6 +98,7 @@ def experiment_of(home: Path, **changes: Any) -> Experiment:
     return tiny(home / "tones", **{**usual, **changes})
 
 
+@any_towers_will_do()
 def losses(
     experiment: Experiment, prepared: Prepared, folder: Path, device: torch.device, rank: int = 0, size: int = 1
 ) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +27,13 @@ from ray_atr.training.loop import begin_epoch, train_trial
 from ray_atr.training.setup import first_state
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
-from tests.support.tiny import NOTES, make_data, prepared_for, tiny, tone_clip
+from tests.support.tiny import NOTES, any_towers_will_do, make_data, prepared_for, tiny, tone_clip
 
 
 @pytest.fixture(autouse=True)
-def _any_towers_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise_rate, "CHANCE", 1.0)
+def _any_towers_will_do() -> Iterator[None]:
+    with any_towers_will_do():
+        yield
 
 
 def experiment(home: Path, **changes: Any) -> Any:

@@ -46,7 +46,7 @@ from ray_atr.training.shards import ShardWriter
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
-from tests.support.tiny import MEASURED, prepared_for, short_resnets, tiny
+from tests.support.tiny import MEASURED, any_towers_will_do, prepared_for, short_resnets, tiny
 from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
@@ -223,7 +223,7 @@ def through_phases(
             ended[name] = []
             arguments = override(Experiment(), flat), prepared[name], folder / name, ended[name].append
             options = {"use_ray_data": False, "make_refresher": base_of, "is_preempted": until_lost(steps)}
-            with suppress(LostError), distances_in_loops():
+            with suppress(LostError), distances_in_loops(), any_towers_will_do():
                 train_trial(*arguments, WorkerGroup(rank, size), **options)
             if size > 1:
                 leave_group()
@@ -236,7 +236,7 @@ def alone(
 ) -> dict[str, list[dict[str, Any]]]:
     ended: dict[str, list[dict[str, Any]]] = {name: [] for name in flats}
     for name, flat in flats.items():
-        with distances_in_loops():
+        with distances_in_loops(), any_towers_will_do():
             train_trial(
                 override(Experiment(), flat), prepared[name], folder / name, ended[name].append, use_ray_data=False
             )
