@@ -72,10 +72,11 @@ def with_soft_targets(loss_of):
     for i in range(B):
         weight = float(comparison.sample_weight[i])
         of_column = comparison.targets[:, i] * comparison.sample_weight
+        column_weight = float(of_column.sum())
         for j in range(B):
             row, column = loss_of(i, j)
             expected += 0.5 * weight * float(comparison.targets[i, j]) * row / B
-            expected += 0.5 * weight * float(of_column[j] / of_column.sum()) * column / B
+            expected += 0.5 * column_weight * float(of_column[j] / of_column.sum()) * column / B
     return expected
 
 

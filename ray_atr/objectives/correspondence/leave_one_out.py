@@ -6,7 +6,8 @@ it is a clean probability b_i and p_i(c), how well each caption fits the clip. T
 
     q_i(c) = b_i [c = y_i] + (1 - b_i) p_i(c),   c a caption of the batch, y_i the clip's own
 
-and the sample weight sum_c q_i(c): what is predicted for a clip and is not in its batch is left out. Nothing is read from the
+and the sample weight sum_c q_i(c): what is predicted for a clip and is not in its batch is left out. A text's loss is weighted by
+the sum of q_i(c) over the clips instead, so that one which is no clip's pulls none. Nothing is read from the
 model that is trained, so that a pair which it memorises gains nothing: this is what the losses of training pairs lack where
 most pairs are wrong.
 

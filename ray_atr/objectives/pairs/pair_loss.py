@@ -102,7 +102,8 @@ class Comparison:
                     sample's loss in both directions, and weighs the pair among the others' positives and negatives: a pair
                     of weight 0 counts as absent. A transport loss takes it as the marginals. None: ones.
     targets         [N, N], >= 0, rows sum to 1: soft targets of each u_i in the place of its own partner; the diagonal is the
-                    own partner's share. The direction v -> u reads the columns, brought to sum to 1. None: the own partner.
+                    own partner's share. The direction v -> u reads the columns, brought to sum to 1; with sample weights the
+                    column's own sum takes the place of v_j's sample weight there. None: the own partner.
     reverse_targets [N, N], >= 0, rows sum to 1: soft targets of each v_j, where they are not the columns of `targets`. A
                     transport loss, which has one matching for both directions, does not read them.
     clean_share     the estimated share of true pairs among them, for losses that transport a share; None: not known.
@@ -222,6 +223,15 @@ class Comparison:
         totals = targets.sum(dim=1, keepdim=True)
         return targets / totals.where(totals > 0, 1.0)
 
+    def column_sample_weight(self) -> Tensor | None:
+        """What multiplies the loss of each v_j in the direction v -> u, [N]: its sample weight or, where its partners are the
+        columns of `targets`, how many of the u are expected to have it as their partner. So each partner counts as much in one
+        direction as in the other, and a v_j that is nobody's is not pulled to the u that fits it the least badly.
+        """
+        if self.sample_weight is None or self.targets is None or self.reverse_targets is not None:
+            return self.sample_weight
+        return self.sample_weight @ self.targets
+
     def directions(self) -> tuple[Direction, Direction]:
         """The comparison as every u_i sees it among the v, and as every v_j does among the u."""
         similarity, positives, clean = self.cross_similarity(), self.positive_rows(), self.sample_weight
@@ -254,7 +264,7 @@ class Comparison:
         if self.column_weight is not None:
             column_losses = column_losses * self.column_weight
         if self.sample_weight is not None:
-            row_losses, column_losses = row_losses * self.sample_weight, column_losses * self.sample_weight
+            row_losses, column_losses = row_losses * self.sample_weight, column_losses * self.column_sample_weight()
         return 0.5 * (row_losses.mean() + column_losses.mean())
 
 
