@@ -265,6 +265,19 @@ def test_a_full_bar_is_no_sign_of_life() -> None:
             assert not DISPLAYED.is_set(), "a file has the bar at its end alone"
 
 
+def test_a_bar_in_a_file_prints_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of 20,000 sounds said nothing for its whole minute."""
+    monkeypatch.setattr("ray_atr.cli.parse.SECONDS", 0.0)
+    for is_terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80, color_system=None)
+        with counting("", console, "sounds") as count:
+            count("sounds", 1_500, 20_000)
+            count("sounds", 20_000, 20_000)
+        written = console.file.getvalue()  # type: ignore[attr-defined]
+        assert written.startswith("sounds: 1,500 of 20,000\n") != is_terminal
+        assert "20,000 of" not in written
+
+
 def test_an_interrupted_display_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=80, height=20, color_system=None)
     with pytest.raises(KeyboardInterrupt), shown_progress(2, print, terminal):
