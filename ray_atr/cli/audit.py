@@ -77,7 +77,11 @@ def run(arguments: Sequence[str], program: str) -> None:
         return
     from ray_atr.workshop.audit.run import audit_data_set
 
-    with counting("steps", console) as count:
+    def write(message: str) -> None:
+        console.print(message, markup=False, highlight=False)
+
+    # A step may take minutes, and a bar in a file says nothing within one.
+    with heartbeat(f"audit of {command.data}", write=write) as echo, counting("steps", console) as count:
         folder = audit_data_set(
             command.data,
             command.checkpoint,
@@ -86,7 +90,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             cross_fit=command.cross_fit,
             encoding=command.encoding,
             progress=count,
-            echo=lambda message: console.print(message, markup=False, highlight=False),
+            echo=echo,
         )
     print_plain(console, [*audit_lines(folder), f"page to decide on: {folder / 'audit.html'}"])
 

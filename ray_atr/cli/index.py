@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shlex
@@ -16,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ray_atr.cli.parse import counting, option, parse, print_plain
+from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
@@ -145,11 +146,13 @@ def _query(command: QueryIndex) -> None:
     index = Index.open(command.index, checkpoint=command.checkpoint)
     texts = [" ".join(command.text)] if command.from_ is None else _lines(command.from_)
     if command.like is None and (warning := index.warning_of(command.language)):
-        print(f"note: {warning}", file=sys.stderr)
+        _note(f"note: {warning}")
     if command.like is not None:
         queries, of_queries = [command.like], [index.like(command.like, top=command.top)]
     else:
-        with warnings.catch_warnings():
+        # The answers to a file of texts come together, after minutes if there are very many.
+        alive = heartbeat(counted(len(texts), "text"), write=_note) if command.from_ else contextlib.nullcontext()
+        with warnings.catch_warnings(), alive:
             if command.language is not None:
                 # The note says the same, without a line of code.
                 warnings.filterwarnings("ignore", "no captions in")
@@ -159,6 +162,10 @@ def _query(command: QueryIndex) -> None:
             )
     for query, matches in zip(queries, of_queries, strict=True):
         _print(query, matches, command, is_alone=len(queries) == 1)
+
+
+def _note(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 def _lines(file: str) -> list[str]:

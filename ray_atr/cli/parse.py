@@ -299,13 +299,18 @@ def print_settings() -> None:
 
 @contextlib.contextmanager
 def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
-    """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once."""
+    """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once.
+
+    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`.
+    """
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
         tasks = {name: bar.add_task(name, total=None) for name in begun}
+        last = time.monotonic()
 
         def count(name: str, done: int, total: int) -> None:
+            nonlocal last
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done, total=total)
@@ -314,6 +319,9 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
                 DISPLAYED.set()
             else:
                 DISPLAYED.clear()
+            if not console.is_terminal and done < total and time.monotonic() - last >= 0.9 * SECONDS:
+                print_plain(console, [f"{name}: {done:,} of {total:,} {unit}".strip()])
+                last = time.monotonic()
 
         try:
             yield count

@@ -601,7 +601,11 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     assert answer["matches"][0]["score"] >= answer["matches"][1]["score"]
     (tmp_path / "texts").write_text("a low tone\n\nun son aigu\n")
     main("index", arguments=["query", index, "--from", str(tmp_path / "texts"), "--top", "1"])
-    assert "un son aigu" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "un son aigu" in shown.out
+    # The first line of those that say that it is alive: not among the answers.
+    assert "2 texts" in shown.err
+    assert "2 texts" not in shown.out
     main("index", arguments=["query", index, "--like", str(place / "audio" / "tone 1.wav"), "--top", "1"])
     assert "tone 1.wav" in capsys.readouterr().out
     main("index", arguments=["query", index, "a", "low", "tone", "--json", "--top", "2"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ray_atr.cli import parse
+from ray_atr.cli import audit, parse
 from ray_atr.cli.live import LiveTable, shown_progress
 from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
@@ -263,6 +263,34 @@ def test_a_full_bar_is_no_sign_of_life() -> None:
         with counting("clips", Console(file=io.StringIO())) as count:
             count("encoding", 1, 2)
             assert not DISPLAYED.is_set(), "a file has the bar at its end alone"
+
+
+def test_a_bar_in_a_file_prints_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of 20,000 sounds said nothing for its whole minute."""
+    monkeypatch.setattr("ray_atr.cli.parse.SECONDS", 0.0)
+    for is_terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80, color_system=None)
+        with counting("", console, "sounds") as count:
+            count("sounds", 1_500, 20_000)
+            count("sounds", 20_000, 20_000)
+        written = console.file.getvalue()  # type: ignore[attr-defined]
+        assert written.startswith("sounds: 1,500 of 20,000\n") != is_terminal
+        assert "20,000 of" not in written
+
+
+def test_an_audit_in_a_file_is_not_silent_within_a_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of ten steps of 180,000 captions took up to 100 seconds."""
+
+    def audit_data_set(*arguments: object, **options: object) -> None:
+        assert "heartbeat" in [thread.name for thread in threading.enumerate()]
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("ray_atr.workshop.audit.run.audit_data_set", audit_data_set)
+    with pytest.raises(ValueError, match="seen enough"):
+        audit.run(["data", "--out", "out"], "audit")
+    assert capsys.readouterr().out.startswith("audit of data")
 
 
 def test_an_interrupted_display_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

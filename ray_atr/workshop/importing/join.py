@@ -170,7 +170,7 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
 
 
 @dataclass(frozen=True)
-class ShardJob:
+class NoteJob:
     """A shard whose recordings are to be known: the folder of notes, the note's shard, and a manifest of the shard alone."""
 
     work: str
@@ -178,7 +178,7 @@ class ShardJob:
     alone: Manifest
 
 
-def note_recordings(job: ShardJob, *, is_decoded: bool) -> dict[str, Any]:
+def note_recordings(job: NoteJob, *, is_decoded: bool) -> dict[str, Any]:
     """Write and return the note of a shard: the id and the recording key of each of its clips."""
     rows = read_shard(job.alone, job.alone.shards[0], ["clip_id", "audio"])
     pairs = (zip(batch["clip_id"].to_pylist(), batch["audio"], strict=True) for batch in rows)
@@ -203,11 +203,11 @@ def _recording_keys(
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     # Not the whole manifest, which a process would be sent, or would read, for each of its shards.
     jobs = {
-        file: ShardJob(str(state.work), file, replace(manifest, shards=(shard,), skipped=(), notes=()))
+        file: NoteJob(str(state.work), file, replace(manifest, shards=(shard,), skipped=(), notes=()))
         for name, manifest, shard in shards
         if (file := f"{name}-{shard.file}")
     }
-    worker: Callable[[ShardJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
+    worker: Callable[[NoteJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
     ray = Resources() if uses_ray(options.ray, total) else None
