@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ray_atr.objectives import PAIRS, Embeddings, Objective
 from ray_atr.objectives.correspondence import CORRESPONDENCES, Estimator, TrainingPairs
+from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
 from ray_atr.objectives.pairs import (
     Comparison,
     ContrastiveEntropic,
@@ -58,6 +59,7 @@ def judging(name: str) -> Estimator:
     pairs = TrainingPairs([str(i) for i in range(N)], 1, LANGUAGES, truth=truth)
     estimator = CORRESPONDENCES[name.split()[0]](**SETTINGS.get(name, {})).estimator(pairs)
     if name == PREDICTING:
+        assert isinstance(estimator, LeaveOneOutEstimator)
         estimator.take(predictions(truth))
     estimator.begin_epoch(0)
     estimator.epoch = 5
