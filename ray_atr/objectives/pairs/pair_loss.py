@@ -263,9 +263,10 @@ class Comparison:
             row_losses = row_losses * self.row_weight
         if self.column_weight is not None:
             column_losses = column_losses * self.column_weight
-        of_columns = self.column_sample_weight()
-        if self.sample_weight is not None and of_columns is not None:
-            row_losses, column_losses = row_losses * self.sample_weight, column_losses * of_columns
+        if self.sample_weight is not None:
+            row_losses = row_losses * self.sample_weight
+        if (of_columns := self.column_sample_weight()) is not None:
+            column_losses = column_losses * of_columns
         return 0.5 * (row_losses.mean() + column_losses.mean())
 
 

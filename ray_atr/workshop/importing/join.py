@@ -171,10 +171,10 @@ def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tup
 
 @dataclass(frozen=True)
 class NoteJob:
-    """A shard whose recordings are to be known: the folder of notes, the note's shard, and a manifest of the shard alone."""
+    """A shard whose recordings are to be known: the folder of notes, the shard's number, and a manifest of the shard alone."""
 
     work: str
-    file: str
+    number: str
     alone: Manifest
 
 
@@ -188,7 +188,7 @@ def note_recordings(job: NoteJob, *, is_decoded: bool) -> dict[str, Any]:
             for clip_id, audio in chain.from_iterable(pairs)
         ]
     note = {"clips": clips}
-    write_note(locate(job.work, keeps_links=True), job.file, note)
+    write_note(locate(job.work, keeps_links=True), job.number, note)
     return note
 
 
@@ -202,11 +202,8 @@ def _recording_keys(
     """All clips that are not left out, in the order of the sets, and their recording keys."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
     # Not the whole manifest, which a process would be sent, or would read, for each of its shards.
-    jobs = {
-        file: NoteJob(str(state.work), file, replace(manifest, shards=(shard,), skipped=(), notes=()))
-        for name, manifest, shard in shards
-        if (file := f"{name}-{shard.file}")
-    }
+    alone = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
+    jobs = {str(number): NoteJob(str(state.work), str(number), one) for number, one in enumerate(alone)}
     worker: Callable[[NoteJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")
     total, done = sum(manifest.num_rows for manifest in sets.values()), 0
     of_shards: dict[int, list[tuple[str, RecordingKey]]] = {}
