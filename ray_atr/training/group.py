@@ -127,7 +127,9 @@ class GradientMean:
         mean.finish()
 
     All workers send the same buckets in the same order, whichever parameters their shares use: a bucket waits for those before
-    it, and `finish` sends the rest, with zeros for unused parameters. `parameters` are in the order of the forward pass.
+    it, and `finish` sends the rest, with zeros for unused parameters. One that no worker uses is left without a gradient, as on
+    one worker, so that an optimiser leaves it alone: of zeros it would let it decay. `parameters` are in the order of the forward
+    pass.
     torch's DistributedDataParallel needs one forward call and one backward pass; a step here calls two towers, maybe for one
     language after the other, and has several backward passes, so the hooks are on the parameters themselves.
     """
@@ -138,6 +140,7 @@ class GradientMean:
         self.buckets = _buckets(trained[::-1]) if size > 1 else []
         self.missing = [set(bucket) for bucket in self.buckets]
         self.sent: list[tuple[dist.Work, Tensor, list[nn.Parameter]]] = []
+        self.unused: set[nn.Parameter] = set()
         self._hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> Self:
@@ -160,9 +163,13 @@ class GradientMean:
         for work, flat, parameters in self.sent:
             work.wait()
             flat /= self.size
-            for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            *means, used = flat.split([*(p.numel() for p in parameters), len(parameters)])
+            for number, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
                 assert parameter.grad is not None, "zeros were put there to be sent"
-                parameter.grad.copy_(mean.view_as(parameter.grad))
+                if parameter in self.unused and not bool(used[number]):
+                    parameter.grad = None
+                else:
+                    parameter.grad.copy_(mean.view_as(parameter.grad))
 
     def _hook(self, number: int) -> Callable[[nn.Parameter], None]:
         def added_to(parameter: nn.Parameter) -> None:
@@ -177,12 +184,16 @@ class GradientMean:
         return added_to
 
     def _send(self) -> None:
-        """Begin to reduce the next bucket."""
+        """Begin to reduce the next bucket: its gradients, and how many workers use each parameter."""
         bucket = self.buckets[len(self.sent)]
-        for parameter in bucket:
+        used = torch.ones(len(bucket), dtype=bucket[0].dtype, device=bucket[0].device)
+        gradients = []
+        for number, parameter in enumerate(bucket):
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        flat = torch.cat([parameter.grad.reshape(-1) for parameter in bucket if parameter.grad is not None])
+                parameter.grad, used[number] = torch.zeros_like(parameter), 0
+                self.unused.add(parameter)
+            gradients.append(parameter.grad.reshape(-1))
+        flat = torch.cat([*gradients, used])
         work = dist.all_reduce(flat, async_op=True)
         assert work is not None, "asynchronous"
         self.sent.append((work, flat, bucket))

@@ -1,4 +1,4 @@
-"""How far 1, 2 and 4 workers are apart after 51 steps, for every scheme, pair loss, knowledge and correspondence.
+"""How far 1, 2 and 4 workers are apart after 51 steps, for every scheme, pair loss, knowledge, correspondence and interaction.
 
     uv run python tests/faults/agreement_table.py                                # all, some ten minutes
     uv run python tests/faults/agreement_table.py --of objective.pair --dtype float32

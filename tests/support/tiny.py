@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,10 +16,13 @@ from ray_atr.common.override import override
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import write_clips
 from ray_atr.models import resnet38
-from ray_atr.objectives.correspondence import noise_rate
+from ray_atr.objectives.correspondence import clean_share, leave_one_out, left_out
+from ray_atr.objectives.correspondence.clean_share import true_share
+from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, prepare
-from ray_atr.training.run_folder import RunFolder
+from ray_atr.training.run_folder import LAST, RunFolder
 
 SAMPLE_RATE = 16_000
 NOTES = ("a low", "a middle", "a high", "a very high")
@@ -27,6 +30,8 @@ SMALL_AUDIO = {"model.audio.channels": 4, "model.audio.width": 16}
 """Of its own size the default audio tower has a quarter of a million weights, a fifth of what such a training computes."""
 MEASURED: dict[str, Any] = {"data__test_split": "test", "evaluation__every_epochs": 1}
 """Each epoch is validated, and the best one is tested: a third of what such a training computes, for tests of either."""
+SHARE = 0.6
+"""Of true pairs, in the place of an estimate, which rounding decides on so few clips."""
 TONES_FRA = ("un son grave", "un son moyen", "un son aigu", "un son très aigu")
 
 
@@ -123,11 +128,30 @@ def tiny(data: Path, **changes: Any) -> Experiment:
 
 @contextmanager
 def any_towers_will_do() -> Iterator[None]:
-    """Within, `leave_one_out` relies on its regression, however little that finds. On so few clips small loss would always take
-    its place, and two workers would agree on something else.
+    """Within, `leave_one_out` relies on its regression, however little that finds, and `transport_mass` auto on its share of true
+    pairs. On so few clips small loss would always take the place of the one, and all mass be transported for the other, and two
+    workers would agree on something else. To be checked by `require_weighed`.
     """
-    with mock.patch.object(noise_rate, "CHANCE", 1.0):
+    with ExitStack() as stack:
+        for module in (leave_one_out, clean_share):
+            stack.enter_context(mock.patch.object(module, "true_share", _true_share_that_is_relied_on))
+        stack.enter_context(mock.patch.object(left_out, "random_share", return_value=1.0))
         yield
+
+
+def _true_share_that_is_relied_on(
+    readings: Sequence[Pairs], seed: int, known_share: float | None = None
+) -> clean_share.TrueShare:
+    share = SHARE if known_share is None else known_share
+    return true_share(readings, seed, known_share)._replace(share=share, found_share=1.0, is_certain=True)
+
+
+def require_weighed(folder: Path) -> None:
+    """AssertionError if the correspondence of a training that ended in this folder gave every pair a probability of 1."""
+    tables = load_checkpoint(folder / LAST)["correspondence"]["tables"]
+    assert (tables["epoch_probabilities"] < 1 - 1e-6).any(), "every pair has a clean probability of 1"
+    if "left_out" in tables:
+        assert ((tables["left_out"] > 0) & (tables["left_out"] < 1)).any(), "no regression was relied on"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import any_towers_will_do, make_data, prepared_for, require_weighed, tiny
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3, "evaluation__every_epochs": 3}
 
@@ -52,7 +52,8 @@ def run(experiment: Experiment, folder: Path, after: int = 0, left: Path | None 
             shutil.copytree(folder, left)
 
     home = folder.parent / "home"
-    train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
+    with any_towers_will_do():
+        train_trial(experiment, prepared_for(experiment, home), folder, report, use_ray_data=False)
     return reported
 
 
@@ -75,6 +76,8 @@ def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, 
         assert 0 <= epoch["train/clean_pairs_lost"] <= 1
     weights = [Retriever.from_pretrained(tmp_path / one / "best").state_dict() for one in ("whole", "stopped")]
     assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
+    if name != "none":
+        require_weighed(tmp_path / "whole")
     if name == "oracle":
         assert whole[2]["train/detector_auc"] == 1
         assert whole[2]["train/clean_probability"] == pytest.approx(whole[2]["train/clean_share"], abs=0.1)

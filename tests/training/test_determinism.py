@@ -16,7 +16,7 @@ def test_workers_agree(tmp_path: Path) -> None:
         ("objective.knowledge", "ask"),
         ("objective.correspondence", "small_loss"),
     )
-    ours = (("objective.scheme", "kcl"), ("objective.correspondence", "leave_one_out"))
+    ours = (("objective.scheme", "kcl"), ("objective.correspondence", "leave_one_out"), ("model.interaction", "late"))
     found = differences([parts, ours], tmp_path, sizes=(1, 2), epochs=2, dtype="float64")
     for again, two in found.values():
         assert again == (0, 0), "one worker ended with other bits the second time"

@@ -79,7 +79,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ask, in chunks": {"objective": "ask", "objective__scheme": "cacl", "train__embedding_chunk": 3},
     # Beliefs of a first step: by the row of each clip of the global batch, by that batch's plan, by its probabilities.
     "oracle": {"objective__correspondence": "oracle"},
-    "plan": {"objective__correspondence": "transport"},
+    "plan": {"objective__correspondence": "transport", "objective__correspondence__transport_mass": 0.6},
     "probability": {"objective__correspondence": "self_refining", "objective__correspondence__warmup_epochs": 0},
 }
 

@@ -42,8 +42,8 @@ def retriever_of(experiment: Experiment, prepared: Prepared) -> Retriever:
     return build_retriever(experiment.model, tokenizer=prepared.load_tokenizer(), seed=0)
 
 
-def first_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> tuple[float, torch.Tensor]:
-    """Loss and all gradients, as one vector, of the first step."""
+def first_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -> tuple[float, torch.Tensor, list[str]]:
+    """Loss, all gradients as one vector, and the names of the parameters that have one, of the first step."""
     features = open_features(prepared.features, "train")
     retriever = retriever_of(experiment, prepared)
     plan = training_plan(features.clip_ids, seed=0, epoch=0, batch_size=8, rank=group.rank, num_workers=group.size)
@@ -53,7 +53,8 @@ def first_step(experiment: Experiment, prepared: Prepared, group: WorkerGroup) -
     share = Batch.gathered(clip_ids, batch.features, batch.frames, assigned, None, experiment.data.languages, group)
     result = training_step(retriever, TextBatcher(retriever), experiment.objective, share, group)
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in retriever.parameters()]
-    return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients])
+    used = [name for name, parameter in retriever.named_parameters() if parameter.grad is not None]
+    return result.scalars["loss"], torch.cat([gradient.flatten() for gradient in gradients]), used
 
 
 def test_the_similarity_is_that_of_each_clip_and_text_by_themselves(home: Path) -> None:
@@ -143,8 +144,9 @@ def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Pa
     experiments = [tiny(home / "tones", objective=name, **LATE) for name in ("contrastive", "kcl")]
     prepared = prepared_for(experiments[0], home)
     for steps in run_processes(worker, 2, tmp_path, [flatten(one) for one in experiments], prepared):
-        for experiment, (loss, gradient) in zip(experiments, steps, strict=True):
-            expected, exact = first_step(experiment, prepared, WorkerGroup())
+        for experiment, (loss, gradient, used) in zip(experiments, steps, strict=True):
+            expected, exact, used_by_one = first_step(experiment, prepared, WorkerGroup())
+            assert used == used_by_one, "weights that late interaction does not use would decay"
             assert loss == pytest.approx(expected, rel=1e-5)
             assert float((gradient - exact).norm() / exact.norm()) < 1e-5
 

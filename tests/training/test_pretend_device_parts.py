@@ -34,7 +34,15 @@ from ray_atr.workshop.audit.run import TABLE_FILE, audit_data_set
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import PretendTensor, pretend_device
 from tests.support.processes import run_processes
-from tests.support.tiny import any_towers_will_do, make_data, prepared_for, short_resnets, tiny, tone_clip
+from tests.support.tiny import (
+    any_towers_will_do,
+    make_data,
+    prepared_for,
+    require_weighed,
+    short_resnets,
+    tiny,
+    tone_clip,
+)
 from tests.support.whole_product import IS_WHOLE
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -105,6 +113,8 @@ def losses(
     rows: list[Any] = []
     group = WorkerGroup(rank=rank, size=size, device=device, share_losses_from=experiment.scaling.losses_shared_from)
     train_trial(experiment, prepared, folder, rows.append, group, use_ray_data=False)
+    if experiment.objective.correspondence.name != "none":
+        require_weighed(folder)
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 

@@ -71,6 +71,23 @@ def test_means_are_exact_and_sent_during_the_last_backward_pass_alone(tmp_path: 
     assert found[1]["underway"] == [0, 0]
 
 
+def used_by_some(rank: int, size: int, folder: Path) -> list[list[float] | None]:
+    """The gradients of what all workers use, the first alone, and none."""
+    parameters = [nn.Parameter(torch.full((2,), 3.0)) for _ in range(3)]
+    everybody, first, _ = parameters
+    with GradientMean(parameters, size) as mean:
+        mean.begin_last()
+        (everybody.square() + (first if rank == 0 else 0)).sum().backward()
+        mean.finish()
+    return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]
+
+
+def test_what_no_worker_uses_is_left_without_a_gradient_as_on_one_worker(tmp_path: Path) -> None:
+    """With zeros an optimiser would let it decay, where one worker's leaves it alone."""
+    assert used_by_some(0, 1, tmp_path)[2] is None
+    assert run_processes(used_by_some, 2, tmp_path) == [[[6, 6], [0.5, 0.5], None]] * 2
+
+
 def test_one_worker_sends_nothing() -> None:
     layers = model()
     with GradientMean(layers.parameters(), 1) as mean:
