@@ -76,10 +76,10 @@ ALONE: dict[str, dict[str, Any]] = {
 TOGETHER = (
     ("kcl, shared", "small_loss"),
     ("cacl, chunks", "rematch"),
-    ("sigmoid", "leave_one_out", "batch norms"),
+    ("sigmoid", "batch norms"),
     ("triplet", "late interaction"),
     ("m_ltm_pot, shared",),
-    ("moco",),
+    ("moco", "leave_one_out"),
 )
 """What travels: rows around a ring, gathered embeddings and tokens, sums of a plan, keys, statistics; each part in one run but
 those that ask others as another one does."""
@@ -132,10 +132,13 @@ def test_two_workers_send_each_other_nothing_of_the_cpu(tmp_path: Path) -> None:
     """In one or two epochs of one step. One case is tested at its end too: an evaluation is the slowest part."""
     cases = []
     for name, changes in CASES.items():
-        home = tmp_path / ("tested" if name.startswith("kcl, shared") else "untested")
+        is_tested = name.startswith("kcl, shared")
+        # On few clips the regression of `leave_one_out` finds all or nothing.
+        clips = 32 if "leave_one_out" in name else 8
+        home = tmp_path / f"{clips}-{is_tested}"
         if not home.exists():
-            make_data(home / "tones", num_train=8, num_val=4, num_test=4 if home.name == "tested" else 0)
-        made = experiment_of(home, **changes)
+            make_data(home / "tones", num_train=clips, num_val=4, num_test=4 if is_tested else 0)
+        made = experiment_of(home, **{"train__batch_size": clips, **changes})
         cases.append((made, prepared_for(made, home)))
     found, _ = run_processes(worker, WORKERS, tmp_path / "gpus", cases, True)
     # What two workers compute is what one computes: `test_exactness.py`.
