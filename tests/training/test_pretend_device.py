@@ -126,9 +126,9 @@ def trained(
     # Of `ml_clap`, which draws a language a clip, all languages have scores after an epoch of several steps.
     clips = MANY if is_of_many or (case is not None and case.preset == "ml_clap") else FEW
     usual: dict[str, Any] = {
-        "data__source": str(home / str(clips)), "data__noise__ratio": 0.5, "train__batch_size": MANY if is_of_many else FEW, "train__epochs": 2,
-        "train__optimizer": "sgd", "train__learning_rate": 0.05, "train__warmup_fraction": 0.0, "evaluation__every_epochs": 2,
-        "evaluation__probe_clips": 0,
+        "data__source": str(home / str(clips)), "data__noise__ratio": 0.5, "train__epochs": 2,
+        "train__batch_size": MANY if is_of_many else FEW, "train__optimizer": "sgd", "train__learning_rate": 0.05,
+        "train__warmup_fraction": 0.0, "evaluation__every_epochs": 2, "evaluation__probe_clips": 0,
     }  # fmt: skip
     if case is not None and case.correspondence == "neighbours":
         # Its anchors are seen in the first epoch, and pairs are compared with them in the second.
