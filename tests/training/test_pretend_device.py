@@ -118,7 +118,7 @@ class StoppedError(Exception):
 def trained(
     home: Path, folder: Path, device: torch.device, case: Case | None = None, stop_after: int = 0, **changes: Any
 ) -> list[float]:
-    """The loss of each epoch: of one step, with half of the captions wrong.
+    """The loss of each epoch, nearly always of one step, with half of the captions wrong.
 
     Plain descent: Adam would make of a gradient's last digit a step as long as any other.
     """
