@@ -128,8 +128,7 @@ class GradientMean:
 
     All workers send the same buckets in the same order, whichever parameters their shares use: a bucket waits for those before
     it, and `finish` sends the rest, with zeros for unused parameters. One that no worker uses is left without a gradient, as on
-    one worker, so that an optimiser leaves it alone: of zeros it would let it decay. `parameters` are in the order of the forward
-    pass.
+    one worker: given zeros, an optimiser with weight decay would change it. `parameters` are in the order of the forward pass.
     torch's DistributedDataParallel needs one forward call and one backward pass; a step here calls two towers, maybe for one
     language after the other, and has several backward passes, so the hooks are on the parameters themselves.
     """
