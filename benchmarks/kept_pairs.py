@@ -4,8 +4,8 @@
 
 For each share of wrong captions and seed: training clips get another clip's captions, the set is audited, and
 `audit --keep 0.05` writes the captions of which at most 5% are wrong. The recipe `vectors` is then trained on all captions,
-on the kept ones and on the right ones alone, which is what `oracle` sees. Each is tested on clips and captions as they are.
-VECTORS is as in `audit_noise.py`.
+on the kept ones and on the right ones alone, which is what `oracle` sees; and on all and on the kept ones with
+`leave_one_out`. Each is tested on clips and captions as they are. VECTORS is as in `audit_noise.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from ray_atr.workshop.audit.decisions import keep_certified
 from ray_atr.workshop.audit.options import AuditOptions
 from ray_atr.workshop.audit.run import audit_data_set
 
-SETS = ("all", "kept", "right")
+RIGHT = "right alone"
+WEIGHED = ("--objective.correspondence", "leave_one_out")
+TRAININGS: dict[str, tuple[str, tuple[str, ...]]] = {
+    RIGHT: (RIGHT, ()),
+    "all": ("all", ()),
+    "kept": ("kept", ()),
+    "all, leave_one_out": ("all", WEIGHED),
+    "kept, leave_one_out": ("kept", WEIGHED),
+}
+"""Name -> what is trained on, and with which options."""
 RECALLS = [Metric(direction, MEAN, "recall_at_1") for direction in ("text_to_audio", "audio_to_text")]
 KEEP = 0.05
 OF_CLIP = ("audio_row", "split", "clip_id", "label")
@@ -81,23 +90,12 @@ def main() -> None:
     is_trained = np.array([rows[0]["split"] == "train" for rows in clips.tables])
     trained, everyone = np.flatnonzero(is_trained), np.arange(len(clips.tables))
     captions = [clips.captions[n] for n in trained]
-    head = [
-        "kind",
-        "ratio",
-        "wrong",
-        "right kept",
-        "kept wrong",
-        "R@1 of",
-        "all",
-        "kept",
-        "right alone",
-        "kept less right alone",
-    ]
+    head = ["kind", "ratio", "wrong", "right kept", "kept wrong", "R@1 of", "trained on", "R@1", f"less {RIGHT}"]
     print(f"| {' | '.join(head)} |\n| --- |" + " ---: |" * (len(head) - 1))
     for kind in options.kinds:
         for ratio in options.ratios:
             shares = []
-            samples: dict[str, list[Samples]] = {name: [] for name in SETS}
+            samples: dict[str, list[Samples]] = {name: [] for name in TRAININGS}
             for seed in range(options.seeds):
                 folder = options.out / f"{kind}-{ratio}-{seed}"
                 folder.mkdir()
@@ -107,27 +105,38 @@ def main() -> None:
                 none = np.zeros_like(is_wrong)
                 data = {
                     "all": prepared(folder / "all", options.vectors, clips, owner, none),
-                    "right": prepared(folder / "right", options.vectors, clips, everyone, is_wrong),
+                    RIGHT: prepared(folder / "right", options.vectors, clips, everyone, is_wrong),
                 }
                 audit = audit_data_set(str(data["all"]), None, folder / "audit", AuditOptions())
                 kept = keep_certified(audit, KEEP, folder / "kept").manifest
                 data["kept"] = Path(str(kept.folder))
                 shares.append(kept_shares(kept, clips, is_trained, is_wrong))
-                for name in SETS:
+                for name, (trained_on, chosen) in TRAININGS.items():
                     run = folder / "runs" / name
-                    words = ["--recipe", "vectors", "--data.source", str(data[name]), "--seed", str(seed)]
+                    words = [
+                        "--recipe",
+                        "vectors",
+                        "--data.source",
+                        str(data[trained_on]),
+                        "--seed",
+                        str(seed),
+                        *chosen,
+                    ]
                     words += ["--data.languages", ",".join(clips.languages)]
                     ray_atr("train", arguments=[*words, "--ray", "never", "--quiet", "--out", str(run)])
                     (trial,) = RunFolder.open(run).trials()
                     samples[name].append(read_scores(trial.folder / TEST_SCORES))
             wrong, kept_right, kept_wrong = np.mean(shares, axis=0)
-            of_all = compare_runs(samples["right"], samples["all"])
-            of_kept = compare_runs(samples["right"], samples["kept"])
-            for recall in RECALLS:
-                found = of_kept[recall]
-                cells = [kind, str(ratio), f"{wrong:.3f}", f"{kept_right:.3f}", f"{kept_wrong:.3f}", recall.task]
-                cells += [f"{100 * value:.1f}" for value in (of_all[recall].second, found.second, found.first)]
-                cells += [f"{100 * found.value:+.1f} ({100 * found.low:+.1f}, {100 * found.high:+.1f})"]
+            differences = {name: compare_runs(samples[RIGHT], of_name) for name, of_name in samples.items()}
+            for recall, name in itertools.product(RECALLS, TRAININGS):
+                found = differences[name][recall]
+                cells = [kind, str(ratio), f"{wrong:.3f}", f"{kept_right:.3f}", f"{kept_wrong:.3f}", recall.task, name]
+                cells += [f"{100 * found.second:.1f}"]
+                cells += [
+                    ""
+                    if name == RIGHT
+                    else f"{100 * found.value:+.1f} ({100 * found.low:+.1f}, {100 * found.high:+.1f})"
+                ]
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 
