@@ -57,7 +57,7 @@ def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compil
         for parameter in itertools.chain(*levels[: settings.frozen_layers]):
             parameter.requires_grad_(False)
     if settings.activation_checkpointing:
-        checkpoint_activations(tower)
+        checkpoint_activations(tower, path)
     if settings.compile and compiles:
         compile_layers(tower)
 
@@ -92,7 +92,7 @@ def repeated_layers(tower: nn.Module) -> list[nn.Module]:
     return [layer for stack in stacks for layer in stack if list(layer.children())]
 
 
-def checkpoint_activations(tower: nn.Module) -> None:
+def checkpoint_activations(tower: nn.Module, path: str = "adapt") -> None:
     """Make the tower recompute its layers in the backward pass. ValueError for a tower that cannot."""
     for module in tower.modules():
         enable = getattr(module, "gradient_checkpointing_enable", None)
@@ -100,7 +100,8 @@ def checkpoint_activations(tower: nn.Module) -> None:
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             return
     if not isinstance(getattr(tower, "is_checkpointing", None), bool):
-        raise refuse("activation_checkpointing", True, f"false for {type(tower).__name__}, which has no such layers")
+        allowed = f"false for {type(tower).__name__}, which has no such layers"
+        raise refuse(f"{path}.activation_checkpointing", True, allowed)
     setattr(tower, "is_checkpointing", True)  # noqa: B010 (nn.Module's declared attribute type has no bool)
 
 

@@ -171,7 +171,7 @@ def test_checkpointing_changes_no_gradient(tmp_path: Path) -> None:
         sonar(*tokens).pooled.square().sum().backward()
         gradients.append([parameter.grad for parameter in sonar.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1])
-    with pytest.raises(ValueError, match="activation_checkpointing"):
+    with pytest.raises(ValueError, match=r"adapt\.activation_checkpointing"):
         adapt(SmallCnn().build(), Adaptation(activation_checkpointing=True))
 
 

@@ -19,6 +19,7 @@ from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.schemes import SCHEMES
 from ray_atr.training import inputs
 from ray_atr.training.checkpoint import load_checkpoint
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
@@ -92,6 +93,14 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
     if changes.get("objective.pair") == "partial_learning_to_match":
         changes["objective__pair__transport_mass"] = "auto"
     experiment = tiny(home / "tones", train__epochs=epochs, data__noise__ratio=0.2, **changes)
+    found = train(experiment, home, folder, group)
+    if correspondence != "none":
+        require_weighed(folder)
+    return found
+
+
+def train(experiment: Experiment, home: Path, folder: Path, group: WorkerGroup) -> Trained:
+    """Train to the end, from where the folder is."""
     rows: list[Any] = []
     with any_towers_will_do():
         train_trial(
@@ -103,8 +112,6 @@ def trained(home: Path, folder: Path, part: Part, epochs: int, group: WorkerGrou
             use_ray_data=False,
             make_refresher=refresher,
         )
-    if correspondence != "none":
-        require_weighed(folder)
     weights = load_checkpoint(folder / LAST)["model"]
     return Trained(
         torch.cat([value.flatten().double() for _, value in sorted(weights.items()) if value.is_floating_point()]),

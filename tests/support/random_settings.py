@@ -1,0 +1,89 @@
+"""Experiments with random values of any of their settings."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_atr.common.override import Setting, describe, override
+from ray_atr.training.checks import check_experiment
+from ray_atr.training.experiment import Experiment
+from tests.support.tiny import MEASURED, prepared_for, tiny
+
+LEFT_AS_THEY_ARE = re.compile(
+    # Files and folders of one's own; how much is computed; what another part of the machine does.
+    r"data\.(source|soundscapes|noise\.index|noise\.parts|weights|\w+_split)|tracking\.|scaling\.(?!share_losses|shard_towers|loss_memory)"
+    r"|.*\.(checkpoint|allow_mismatch|lora_targets|data|teachers|source|captions|compile|is_frozen|width_divisor)$"
+    r"|train\.(epochs|precision|distance_to|start_from|keep_trajectory)|objective$|model\.(audio|text)$"
+    # What fits is known when the towers are built.
+    r"|.*\.(lora_rank|frozen_layers|activation_checkpointing|audio_projection)$"
+    # Each worker draws its own numbers.
+    r"|.*dropout$"
+)
+TEACHER = "teacher"
+BASE: dict[str, Any] = {
+    "data.noise.ratio": 0.4,
+    "train.checkpoint_every_steps": 1,
+    **{path.replace("__", "."): value for path, value in MEASURED.items()},
+}
+KINDS_CHANGED, OTHERS_CHANGED = 0.6, 14
+"""The chance that a part is of another kind, and how many of the other settings are changed at most."""
+
+
+def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
+    """What is changed in tiny experiments on `home`'s tones: parts of random kinds, and random values of random settings.
+
+    What an experiment refuses is not changed. The inputs of each experiment are made.
+    """
+    generator, data = np.random.default_rng(seed), home / "tones"
+    while True:
+        changes: dict[str, Any] = {**BASE}
+        for setting in list(_open(tiny(data))):
+            if setting.type == "name" and generator.random() < KINDS_CHANGED:
+                _change(data, changes, setting, generator)
+        others = [setting for setting in _open(tiny(data, **changes)) if setting.type != "name"]
+        for number in generator.permutation(len(others))[: generator.integers(1, OTHERS_CHANGED + 1)]:
+            _change(data, changes, others[number], generator)
+        for path, value in (("objective.knowledge.prototypes", 4), ("objective.correspondence.warmup_epochs", 1)):
+            if path in {setting.path for setting in describe(tiny(data, **changes))}:
+                changes[path] = value
+        # Some orders of an epoch do not fit so small a set.
+        with contextlib.suppress(ValueError):
+            prepared_for(tiny(data, **changes), home)
+            yield changes
+
+
+def _open(experiment: Experiment) -> Iterator[Setting]:
+    return (setting for setting in describe(experiment) if not LEFT_AS_THEY_ARE.match(setting.path))
+
+
+def _change(data: Path, changes: dict[str, Any], setting: Setting, generator: np.random.Generator) -> None:
+    """Give a setting a random value, unless it is refused."""
+    if (value := _value(setting, generator)) is not None:
+        try:
+            check_experiment(override(tiny(data, **changes), {setting.path: value}))
+        except ValueError:
+            return
+        changes[setting.path] = value
+
+
+def _value(setting: Setting, generator: np.random.Generator) -> Any:
+    """A value near the default, or one of a few; None for a setting that is neither a number nor one of some names."""
+    default = setting.default
+    if setting.allowed.startswith("one of "):
+        names = [name for name in setting.allowed.removeprefix("one of ").split(", ") if name != TEACHER]
+        return str(generator.choice(names))
+    if isinstance(default, bool):
+        return bool(generator.integers(2))
+    if setting.type.startswith("int"):
+        return int(
+            generator.choice([1, 2, 3, 5]) if not isinstance(default, int) else default + generator.integers(-2, 4)
+        )
+    if isinstance(default, float):
+        return float((default or 0.3) * generator.choice([0.5, 0.8, 1.25, 2]))
+    return None

@@ -1,0 +1,83 @@
+"""Random settings together: a stopped run ends with the same bits when it is resumed, and two workers with one's weights.
+
+The other tests try each setting by itself, and each pair of the parts of an objective. With RAY_ATR_WHOLE_PRODUCT=1 a hundred
+experiments are tried here, else one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.step import StepResult, training_step
+from tests.support.agreement import Trained, apart, computing_in_float64, train
+from tests.support.processes import run_processes
+from tests.support.random_settings import random_experiments
+from tests.support.tiny import make_data, tiny
+from tests.support.whole_product import IS_WHOLE
+
+SEEDS, EACH = (range(20), 5) if IS_WHOLE else ((12,), 1)
+APART, ROUNDED = 1e-9, 1e-4
+AMPLIFY_ROUNDING = {"consensus", "ance"}
+"""A mixture that begins at the median of its scores, where ties are broken by rounding; and a search in float32."""
+STOPPED_AT = 3
+"""After so many steps a run is stopped, in its second epoch: an epoch has two or three."""
+
+
+class StoppedError(Exception):
+    """Stands in for a killed process."""
+
+
+class Found(NamedTuple):
+    """What a training ended with, and the same training if it was stopped and resumed."""
+
+    trained: Trained
+    resumed: Trained | None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_settings_resume_with_the_same_bits_and_agree_on_two_workers(tmp_path: Path, seed: int) -> None:
+    make_data(tmp_path / "tones")
+    experiments = list(itertools.islice(random_experiments(tmp_path, seed), EACH))
+    one, two = (run_processes(work, size, tmp_path / f"{size}", tmp_path, experiments)[0] for size in (1, 2))
+    for changes, alone, together in zip(experiments, one, two, strict=True):
+        for found, expected in zip(alone.resumed, alone.trained, strict=True):
+            assert torch.equal(found, expected), str(changes)
+        limit = ROUNDED if AMPLIFY_ROUNDING & set(map(str, changes.values())) else APART
+        assert max(apart(together.trained, alone.trained)) < limit, str(changes)
+
+
+def work(rank: int, size: int, own: Path, home: Path, experiments: list[Mapping[str, Any]]) -> list[Found]:
+    """One of the workers. A single one trains each experiment twice: the second time it is stopped and resumed."""
+    found = []
+    with computing_in_float64():
+        for number, changes in enumerate(experiments):
+            experiment = tiny(home / "tones", **changes)
+            group = WorkerGroup(rank=rank, size=size)
+            trained = train(experiment, home, own / f"{number}", group)
+            resumed = None
+            if size == 1:
+                with pytest.raises(StoppedError), mock.patch("ray_atr.training.loop.training_step", Stopping()):
+                    train(experiment, home, own / f"{number}-stopped", group)
+                resumed = train(experiment, home, own / f"{number}-stopped", group)
+            found.append(Found(trained, resumed))
+    return found
+
+
+class Stopping:
+    """The training step, for the first few times."""
+
+    steps = 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> StepResult:
+        if self.steps == STOPPED_AT:
+            raise StoppedError
+        self.steps += 1
+        return training_step(*arguments, **options)
