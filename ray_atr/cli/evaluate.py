@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     # Ranking, TREC files and the rest may each take minutes.
     with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
-        with counting("clips and captions", console) as count:
+        with counting("clips and captions", console, write=echo) as count:
             evaluated = evaluate(
                 command.checkpoint,
                 command.evaluation,

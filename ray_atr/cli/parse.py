@@ -298,11 +298,13 @@ def print_settings() -> None:
 
 
 @contextlib.contextmanager
-def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
+def counting(unit: str, console: Console, *begun: str, write: Echo | None = None) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once.
 
-    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`.
+    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`, by `write` if it is given:
+    by that of a `heartbeat`, which then prints none of its own.
     """
+    write = write or (lambda line: print_plain(console, [line]))
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
@@ -320,7 +322,7 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
             else:
                 DISPLAYED.clear()
             if not console.is_terminal and done < total and time.monotonic() - last >= 0.9 * SECONDS:
-                print_plain(console, [f"{name}: {done:,} of {total:,} {unit}".strip()])
+                write(f"{name}: {done:,} of {total:,} {unit}".strip())
                 last = time.monotonic()
 
         try:
