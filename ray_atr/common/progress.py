@@ -13,7 +13,6 @@ CountProgress = Callable[[int, int], None]
 NamedProgress = Callable[[str, int, int], None]
 """Takes a name of what is counted, the number done and the total."""
 
-
 SPACE = 5.0
 """Seconds between two lines of `spaced`: fewer than those after which a silent command says that it goes on."""
 
