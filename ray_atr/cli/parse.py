@@ -164,11 +164,18 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    options_here = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    options_here = list(_names_of(options))
     for word in rest:
         if word.startswith("--"):
             refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), options_here, others or {})
     return parsed, settings_from(rest)
+
+
+def _names_of(options: Any) -> Iterator[str]:
+    """The names of a command's options, also of those in a part of them."""
+    for field in dataclasses.fields(options):
+        is_part = dataclasses.is_dataclass(field.default_factory)
+        yield from _names_of(field.default_factory) if is_part else [field.name]
 
 
 def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, str]) -> None:
