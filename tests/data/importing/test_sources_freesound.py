@@ -92,7 +92,7 @@ def test_a_file_of_the_table_that_is_not_there_counts_as_unreadable(fsdnoisy: Pa
     shutil.copytree(fsdnoisy, tmp_path / "in")
     (tmp_path / "in" / "FSDnoisy18k.audio_train" / "1001.wav").unlink()
     source = FsdNoisy18k(source=str(tmp_path / "in"))
-    with pytest.raises(ValueError, match="1 of 44 clips cannot be read .* 1001: its audio is not below .*/in"):
+    with pytest.raises(ValueError, match=r"1 of 44 clips cannot be read .* 1001: its audio is not below .*/in"):
         import_data_set(source, tmp_path / "out", options=Import(ray="never"))
 
 
