@@ -16,6 +16,7 @@ import ray_atr
 from ray_atr.cli import main
 from ray_atr.cli.commands import COMMANDS
 from ray_atr.cli.experiment_options import ExperimentOptions, SweepOptions
+from ray_atr.cli.pack import PackCommand
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
 from ray_atr.cli.running import _folder_of, _run, run_plan, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
@@ -110,6 +111,13 @@ for words in {list(MISTAKES)}:
 def test_a_misspelt_option_is_named(typed: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_with_settings(ExperimentOptions, [*typed.split(), "1"], "ray-atr train", COMMAND_OF)
+
+
+def test_a_misspelt_option_of_a_part_is_named() -> None:
+    """It was taken for a setting of the training, which `--method both` has none of."""
+    given = ["--space", "a", "--captions", "b", "--text", "c", "--out", "d", "--metod", "audio"]
+    with pytest.raises(ValueError, match=r"--metod: no such option here.*did you mean --method"):
+        parse_with_settings(PackCommand, given, "ray-atr pack")
 
 
 def test_every_setting_is_found_in_the_source() -> None:

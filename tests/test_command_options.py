@@ -112,7 +112,6 @@ def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: 
     monkeypatch.setattr(f"{package}.run.evaluate", ran := Mock(return_value=evaluated))
     for name in ("print_evaluation", "print_calibration", "print_tasks"):
         monkeypatch.setattr(evaluate, name, Mock())
-    monkeypatch.setattr(f"{package}.trec.write_trec", trec := Mock(return_value=[]))
     monkeypatch.setattr(f"{package}.card.write_card", card := Mock())
     monkeypatch.setattr(f"{package}.calibrate.calibrate", calibrate := Mock())
     monkeypatch.setattr(f"{package}.mteb_scoring.find_tasks", find := Mock(return_value=[task]))
@@ -122,11 +121,12 @@ def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: 
     assert ran.call_args.args[0] == ("c", "d")
     assert (ran.call_args.kwargs["baseline"], ran.call_args.kwargs["out"]) == (("b",), None)
     assert (ran.call_args.args[1].level, ran.call_args.kwargs["encoding"].encoders) == (0.9, 3)
-    assert not any(written.called for written in (trec, card, calibrate, find, score))
+    assert not any(written.called for written in (card, calibrate, find, score))
     shares = ["--calibrate", "--prior", "0.2", "--false-nothing", "0.1"]
     evaluate.run([*given, "--trec", "--card", *shares, "--mteb", "ESC50", "--out", "o"], "command")
     assert ran.call_args.kwargs["out"] == "o"
-    assert trec.call_args.args == card.call_args.args == (evaluated,)
+    assert ran.call_args.args[1].trec
+    assert card.call_args.args == (evaluated,)
     assert calibrate.call_args.kwargs == {"prior": 0.2, "false_nothing": 0.1}
     assert find.call_args.args[0] == ("ESC50",)
     assert score.call_args.args == (evaluated, [task])
@@ -220,7 +220,6 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (evaluate, ["--checkpoint", "c", "--trec", "--out", "s3://bucket/o"], "--trec: got 's3://bucket/o'"),
         (index, ["query", "i", "--like", "f.wav", "--or-nothing"], "--like: .*allowed no --at-least"),
         (index, ["query", "i", "--like", "f.wav", "--at-least", "0.5"], "--like: .*allowed no --at-least"),
         (index, ["query", "i", "--like", "f.wav", "--language", "en"], "--like: .*allowed no --at-least"),

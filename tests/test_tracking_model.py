@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -56,6 +57,7 @@ def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch
 
 def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     import mlflow
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -85,6 +87,12 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     np.testing.assert_allclose(found[:3], original.encode_text(TEXTS, ["eng", "eng", "spa"]).numpy(), atol=1e-6)
     np.testing.assert_allclose(found[3:], original.encode_audio([file.getvalue()]).numpy(), atol=1e-6)
     assert loaded.metadata.signature.outputs.inputs[0].shape == (-1, found.shape[1])
+    # As `mlflow models serve` reads it, in which a cell without bytes is an empty text.
+    cells = [[text, language or "", ""] for text, language in zip(TEXTS, ["eng", None, "spa"], strict=True)]
+    cells.append(["", "", base64.b64encode(file.getvalue()).decode()])
+    request = {"dataframe_split": {"columns": list(rows), "data": cells}}
+    served = loaded.predict(infer_and_parse_data(request, loaded.metadata.get_input_schema()))
+    np.testing.assert_array_equal(served, found)
     assert uri.startswith("models:/")
     with pytest.raises(ValueError, match="row 0"):
         loaded.unwrap_python_model().predict(None, pd.DataFrame({"text": [None]}))

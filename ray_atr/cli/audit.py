@@ -81,7 +81,10 @@ def run(arguments: Sequence[str], program: str) -> None:
         console.print(message, markup=False, highlight=False)
 
     # A step may take minutes, and a bar in a file says nothing within one.
-    with heartbeat(f"audit of {command.data}", write=write) as echo, counting("steps", console) as count:
+    with (
+        heartbeat(f"audit of {command.data}", write=write) as echo,
+        counting("steps", console, write=echo) as count,
+    ):
         folder = audit_data_set(
             command.data,
             command.checkpoint,

@@ -51,7 +51,6 @@ class EvaluateCommand:
         "0.05",
     )
     card: bool = option(False, "also write the scores into the card (README.md) beside the (first) retriever")
-    trec: bool = option(False, "also write the answers as TREC run and qrels files")
     mteb: tuple[str, ...] = option(
         (),
         "also let MTEB score the (first) retriever: its tasks by name, or folders of prepared data sets",
@@ -69,12 +68,10 @@ def run(arguments: Sequence[str], program: str) -> None:
     for name, share in (("--prior", command.prior), ("--false-nothing", command.false_nothing)):
         if share is not None and not (command.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
-    from ray_atr.common.storage import is_local, locate, require_writable
+    from ray_atr.common.storage import require_writable
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
-    if command.trec and command.out is not None and not is_local(locate(command.out)):
-        raise refuse("--trec", command.out, "a folder of this machine as --out")
     if command.card or command.calibrate:
         # They are written after everything else.
         require_writable(find_checkpoint(command.checkpoint[0]).folder)
@@ -88,7 +85,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     # Ranking, TREC files and the rest may each take minutes.
     with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
-        with counting("clips and captions", console) as count:
+        with counting("clips and captions", console, write=echo) as count:
             evaluated = evaluate(
                 command.checkpoint,
                 command.evaluation,
@@ -99,10 +96,8 @@ def run(arguments: Sequence[str], program: str) -> None:
                 echo=echo,
             )
         print_evaluation(evaluated, console)
-        if command.trec:
-            from ray_atr.evaluation.trec import write_trec
-
-            print_plain(console, [f"TREC:    {file}" for file in write_trec(evaluated)])
+        if command.evaluation.trec:
+            print_plain(console, [f"TREC:    {evaluated.folder}/run-<language>.trec, qrels-<language>.trec"])
         if command.card:
             from ray_atr.evaluation.card import write_card
 

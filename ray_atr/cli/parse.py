@@ -164,11 +164,18 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    options_here = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    options_here = list(_names_of(options))
     for word in rest:
         if word.startswith("--"):
             refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), options_here, others or {})
     return parsed, settings_from(rest)
+
+
+def _names_of(options: Any) -> Iterator[str]:
+    """The names of a command's options, also of those in a part of them."""
+    for field in dataclasses.fields(options):
+        is_part = dataclasses.is_dataclass(field.default_factory)
+        yield from _names_of(field.default_factory) if is_part else [field.name]
 
 
 def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, str]) -> None:
@@ -298,11 +305,13 @@ def print_settings() -> None:
 
 
 @contextlib.contextmanager
-def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress]:
+def counting(unit: str, console: Console, *begun: str, write: Echo | None = None) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once.
 
-    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`.
+    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`, by `write` if it is given:
+    by that of a `heartbeat`, which then prints none of its own.
     """
+    write = write or (lambda line: print_plain(console, [line]))
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
@@ -320,7 +329,7 @@ def counting(unit: str, console: Console, *begun: str) -> Iterator[NamedProgress
             else:
                 DISPLAYED.clear()
             if not console.is_terminal and done < total and time.monotonic() - last >= 0.9 * SECONDS:
-                print_plain(console, [f"{name}: {done:,} of {total:,} {unit}".strip()])
+                write(f"{name}: {done:,} of {total:,} {unit}".strip())
                 last = time.monotonic()
 
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 Echo = Callable[[str], None]
@@ -10,6 +12,22 @@ CountProgress = Callable[[int, int], None]
 """Takes the number done and the total."""
 NamedProgress = Callable[[str, int, int], None]
 """Takes a name of what is counted, the number done and the total."""
+
+SPACE = 5.0
+"""Seconds between two lines of `spaced`: fewer than those after which a silent command says that it goes on."""
+
+
+def spaced(echo: Echo) -> Callable[[str, int, int], None]:
+    """What takes a line, the number done and the total, and hands on the first line, the last, and one each `SPACE` seconds."""
+    last = -math.inf
+
+    def say(line: str, done: int, total: int) -> None:
+        nonlocal last
+        if done >= total or time.monotonic() - last >= SPACE:
+            echo(line)
+            last = time.monotonic()
+
+    return say
 
 
 def silent(*arguments: object) -> None:

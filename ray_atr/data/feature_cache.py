@@ -31,7 +31,7 @@ from ray_atr.common.caches import cache_key, lock_of, mark_used
 from ray_atr.common.digests import DIGESTS_FILE, digests_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import Echo, silent
+from ray_atr.common.progress import Echo, silent, spaced
 from ray_atr.common.runtime import this_node
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, atomic_file, file_exists, read_bytes, read_json, write_bytes
@@ -249,11 +249,12 @@ def _compute(work: Work, use_ray: bool, echo: Echo) -> None:
     done = total - sum(manifest.shards[position].num_rows for position in waiting)
     # Half a CPU each, since this may run beside a training. One thread each, whatever OMP_NUM_THREADS says.
     processes = Resources(cpus=0.5, threads=1)
+    say = spaced(echo)
     for number, sent in run_jobs(waiting, lambda: work.do, ray=processes if use_ray else None):
         work.here.receive(files[waiting[number]], sent)
         done += manifest.shards[waiting[number]].num_rows
         kind = {"vector": "vectors:", "waveform": "samples:"}.get(work.front_end.kind, "log-mel features")
-        echo(f"{kind} {done:,} of {counted(total, 'clip')}")
+        say(f"{kind} {done:,} of {counted(total, 'clip')}", done, total)
     splits: dict[str, list[dict[str, Any]]] = {}
     for file, shard in zip(files, manifest.shards, strict=True):
         of_part: dict[str, Any] = {PART: shard.part} if shard.part else {}

@@ -66,6 +66,7 @@ class EvaluationOptions(SplitOptions):
         at_most=MOST_PLAN_SWEEPS,
     )
     figures: bool = setting(True, "draw the page's pictures too")
+    trec: bool = setting(False, "also write the answers as TREC run and qrels files")
     mlflow: bool = setting(True, "log to MLflow (MLFLOW_TRACKING_URI, else a SQLite file next to the run folders)")
 
     def ranking_of(self, retriever: Retriever) -> RankingSettings:

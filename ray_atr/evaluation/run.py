@@ -39,6 +39,7 @@ from ray_atr.evaluation.report.evaluation_content import Embedded, ScoredModel, 
 from ray_atr.evaluation.report.evaluation_page import Page, write_page
 from ray_atr.evaluation.report.tables import read_scores
 from ray_atr.evaluation.training_traces import case_tables, drift_pictures
+from ray_atr.evaluation.trec import write_trec
 from ray_atr.metrics.samples import Samples, languages_of, to_arrays
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.tracking import store_of
@@ -54,7 +55,7 @@ EVALUATION_TAG = "ray_atr.metrics"
 """Tag of an evaluation's MLflow run with the name of its folder."""
 FOLDER_TAG = "ray_atr.evaluation_folder"
 """Tag with a digest of that folder's full path."""
-OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz")
+OWN_FILES = re.compile(r"evaluation\.(html|json|md)|scores-\d+\.npz|(run|qrels)-\w+\.trec")
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,9 @@ def evaluate(
                 np.savez(aside / SCORES_FILE.format(number), **to_arrays(run.samples))  # type: ignore[arg-type]
             if options.mlflow:
                 run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, echo))
+            if options.trec:
+                # After MLflow has the files: these are many times larger.
+                write_trec(embedded, eval_split, aside)
     return Evaluated(folder, page, run_id, opened[0], eval_split, embedded)
 
 
@@ -200,7 +204,8 @@ def _new_folder(out: str | Location | None) -> Location:
     # Without the file that is written last, the files are those of a killed evaluation, which starts again.
     is_half = FACTS_FILE not in names and all(OWN_FILES.fullmatch(name) for name in names)
     if names and not is_half:
-        raise refuse("out", str(folder), "a new or empty folder")
+        held = "; this one holds a finished evaluation" if FACTS_FILE in names else ""
+        raise refuse("out", str(folder), f"a new or empty folder{held}")
     require_replaceable(folder)
     return folder
 
@@ -340,7 +345,7 @@ def tracked_evaluation(
 ) -> Iterator[str | None]:
     """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow is not reached.
 
-    The run is finished on leaving, and failed by an error. One of the same folder that was killed before is replaced.
+    The run is finished on leaving, and failed by an error. One of the same folder that was killed or failed before is replaced.
     """
     from mlflow.exceptions import MlflowException
 
@@ -351,9 +356,9 @@ def tracked_evaluation(
     try:
         client = store.connect()
         experiment_id = store.experiment_id(client, tracking.experiment_name)
-        for killed in client.search_runs([experiment_id], f"tags.`{FOLDER_TAG}` = '{key}'"):
-            if killed.info.status == "RUNNING":
-                client.delete_run(killed.info.run_id)
+        for earlier in client.search_runs([experiment_id], f"tags.`{FOLDER_TAG}` = '{key}'"):
+            if earlier.info.status != "FINISHED":
+                client.delete_run(earlier.info.run_id)
         tags = {EVALUATION_TAG: folder.name, FOLDER_TAG: key}
         run = client.create_run(experiment_id, run_name=folder.name, tags=tags)
         run_id = str(run.info.run_id)

@@ -8,10 +8,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ray_atr.common.locations import is_local
-from ray_atr.common.storage import Location, atomic_file
-from ray_atr.evaluation.report.evaluation_content import CaptionScores
-from ray_atr.evaluation.run import Evaluated
+from ray_atr.evaluation.eval_split import EvalSplit
+from ray_atr.evaluation.report.evaluation_content import CaptionScores, Embedded
 
 RUN, QRELS = "run-{}.trec", "qrels-{}.trec"
 DEPTH = 100
@@ -19,30 +17,22 @@ DEPTH = 100
 TEXTS_TOGETHER = 256
 
 
-def write_trec(evaluated: Evaluated, folder: Location | None = None) -> list[Path]:
-    """Write `run-<language>.trec` and `qrels-<language>.trec` of the first checkpoint into an evaluation's folder.
+def write_trec(embedded: Embedded, split: EvalSplit, folder: Path) -> None:
+    """Write `run-<language>.trec` and `qrels-<language>.trec` of a checkpoint's embeddings of a split.
 
     A query is `<language>-<caption>`, a document a clip id, percent-encoded. Scores are those of the evaluation's ranking.
     """
-    place = folder or evaluated.folder
-    if not isinstance(place, Path) or not is_local(place):
-        raise ValueError(f"--trec: {place}: writes to a folder of this machine; evaluate with --out FOLDER here")
-    split = evaluated.eval_split
-    scores = CaptionScores(evaluated.embedded, split.captions)
+    scores = CaptionScores(embedded, split.captions)
     clips = [quote(clip, safe="") for clip in split.clip_ids]
     relevance = split.captions.relevance
-    written = []
-    for language in evaluated.embedded.text:
+    for language in embedded.text:
         rows = np.flatnonzero(split.captions.present[language])
         chosen = np.isin(relevance.text.numpy(), rows)
         pairs = zip(relevance.text.numpy()[chosen].tolist(), relevance.clip.numpy()[chosen].tolist(), strict=True)
         qrels = (f"{language}-{row} 0 {clips[clip]} 1\n" for row, clip in pairs)
         for name, lines in ((RUN, _run(scores, language, rows, clips)), (QRELS, qrels)):
-            file = place / name.format(language)
-            with atomic_file(file) as output:
-                output.writelines(line.encode() for line in lines)
-            written.append(file)
-    return written
+            with (folder / name.format(language)).open("w", encoding="utf-8") as output:
+                output.writelines(lines)
 
 
 def _run(scores: CaptionScores, language: str, rows: np.ndarray, clips: list[str]) -> Iterator[str]:

@@ -67,9 +67,10 @@ def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> Non
     linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
     endings = settings.lora_targets
     targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
-    if not targets:
+    unknown = tuple(ending for ending in endings if not any(name.endswith(ending) for name in linear))
+    if unknown or not targets:
         allowed = f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}"
-        raise refuse(f"{path}.lora_targets", endings, allowed)
+        raise refuse(f"{path}.lora_targets", ",".join(unknown), allowed)
     # Importing peft takes ten seconds, and only this function needs it.
     from peft import LoraConfig, inject_adapter_in_model
 

@@ -214,7 +214,8 @@ def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def divide(parameters: Iterable[nn.Parameter], number: int) -> None:
     """Divide all gradients by a number, in place."""
-    torch._foreach_div_([local(p.grad) for p in parameters if p.grad is not None], number)
+    if gradients := [local(p.grad) for p in parameters if p.grad is not None]:
+        torch._foreach_div_(gradients, number)
 
 
 def total_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

@@ -62,7 +62,7 @@ def training_step(
 
     `memory` retrieves from outside the batch; `estimator` weighs the pairs. At most `language_chunk` languages, and
     `embedding_chunk` clips or texts, are embedded at a time; 0: all. A batch without texts that the scheme compares has a loss
-    of 0. Raises NonFiniteError, with the clips, if the loss is not finite, and ValueError as `check_chunks` does.
+    of 0 and no gradient. Raises NonFiniteError, with the clips, if the loss is not finite, and ValueError as `check_chunks` does.
     """
     check_chunks(objective, language_chunk)
     clock, scheme, global_batch = clock or Clock(), objective.scheme, batch.global_batch
@@ -70,7 +70,8 @@ def training_step(
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
     if not bool(needed.any()):
-        return nothing_compared(retriever)
+        # No zeros as gradients: of these an optimiser would let weights decay that no loss uses.
+        return StepResult({"loss": 0.0}, None)
     ring, pending = None, PendingGradients()
     if goes_around(retriever, objective, len(needed), group):
         ring = replace(group.ring(len(needed)), pending=pending)
@@ -131,14 +132,6 @@ def training_step(
     scalars = {"loss": terms.loss.item(), **{name: float(value) for name, value in terms.scalars.items()}}
     gathered = [embeddings for _, embeddings in of_chunks if embeddings is not None]
     return StepResult(scalars, _together(gathered, needed) if gathered else None)
-
-
-def nothing_compared(module: nn.Module) -> StepResult:
-    """The step of a batch without texts to compare: gradients of 0, on one worker as on several. No tower is called."""
-    for parameter in module.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return StepResult({"loss": 0.0}, None)
 
 
 def goes_around(retriever: Retriever, objective: Objective, B: int, group: WorkerGroup) -> bool:

@@ -307,6 +307,8 @@ def test_the_kept_set_is_the_largest_in_which_too_many_wrong_pairs_are_unlikely(
     few = np.sort(np.concatenate([np.linspace(0.01, 0.99, 20), np.linspace(1e-6, 1e-3, 60)]))
     for rate in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
         assert certified(few, rate, wrong_share(few)).sum() == largest_kept(few, rate), rate
+    with pytest.raises(ValueError, match="--keep: got 1; allowed a share above 0 and below 1"):
+        certified(few, 1, wrong_share(few))
 
 
 def test_kept_pairs_keep_their_promise_where_those_of_a_clip_are_wrong_together() -> None:

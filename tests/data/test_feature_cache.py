@@ -17,9 +17,9 @@ from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import Work, ensure_features, find_features
 from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
-from ray_atr.data.shards import read_manifest
+from ray_atr.data.shards import read_manifest, write_clips
 from tests.support.one_window import clip_features
-from tests.support.tiny import make_data, tone
+from tests.support.tiny import make_data, tone, tone_clip
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
 
@@ -74,6 +74,14 @@ def test_they_are_computed_in_one_thread_also_in_this_process(
     finally:
         torch.set_num_threads(before)
     assert threads == {1}
+
+
+def test_each_shard_has_no_line_of_its_own(tmp_path: Path) -> None:
+    clips = [tone_clip("train", index, {"eng": ["a tone"]}) for index in range(6)]
+    write_clips(tmp_path / "data", clips, name="tones", licence="none", clips_per_shard=1)
+    said: list[str] = []
+    ensure_features(str(tmp_path / "data"), FRONT_END, tmp_path, use_ray=False, echo=said.append)
+    assert said == ["log-mel features 1 of 6 clips", "log-mel features 6 of 6 clips"]
 
 
 def test_interrupted_work_is_taken_up_shard_by_shard(

@@ -50,6 +50,12 @@ def header(card: str) -> dict[str, Any]:
     return yaml.safe_load(card.split("---")[1])
 
 
+def trec_files(evaluated: Evaluated, folder: Path) -> dict[str, Path]:
+    folder.mkdir(exist_ok=True)
+    write_trec(evaluated.embedded, evaluated.eval_split, folder)
+    return {file.name: file for file in folder.iterdir()}
+
+
 def test_a_saved_retriever_has_a_card_and_an_evaluation_fills_it(evaluated):
     file = Path(evaluated.checkpoint.folder) / "README.md"
     before = file.read_text()
@@ -136,7 +142,7 @@ def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path, metri
         options = EvaluationOptions(data=data, draws=20, mlflow=False, figures=False, ranking=ranking)
         never = Encoding(ray="never")
         evaluated = evaluate([tmp_path / "R"], options, encoding=never, out=tmp_path / "E", echo=lambda _: None)
-    files = {file.name: file for file in write_trec(evaluated, tmp_path)}
+    files = trec_files(evaluated, tmp_path / "trec")
     assert set(files) == {"run-eng.trec", "qrels-eng.trec", "run-fra.trec", "qrels-fra.trec"}
     for language in ("eng", "fra"):
         relevant = {tuple(line.split()[::2][:2]) for line in files[f"qrels-{language}.trec"].read_text().splitlines()}
@@ -157,7 +163,7 @@ def test_trec_files_give_the_recall_of_the_evaluation(evaluated, tmp_path, metri
 def test_trec_files_are_read_by_pytrec_eval(evaluated, tmp_path):
     import pytrec_eval
 
-    files = {file.name: file for file in write_trec(evaluated, tmp_path)}
+    files = trec_files(evaluated, tmp_path)
     with files["qrels-eng.trec"].open() as qrels, files["run-eng.trec"].open() as run:
         scorer = pytrec_eval.RelevanceEvaluator(pytrec_eval.parse_qrel(qrels), {"success_1,5,10"})
         found = scorer.evaluate(pytrec_eval.parse_run(run))

@@ -708,10 +708,14 @@ def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
     folder.mkdir()
     for number, name in enumerate(names):
         (folder / name).write_bytes(tone(number % 4, number, 0.2))
-    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.wav")).write_bytes(tone(0, 0, 0.2))
+    for number in range(23):
+        Path(os.fsdecode(os.fsencode(folder) + b"/\xff%d.wav" % number)).write_bytes(b"")
     os.mkfifo(folder / "pipe.wav")
     (folder / "nowhere.wav").symlink_to(tmp_path / "nowhere")
-    changes = build_index(str(place / "model"), str(folder), str(tmp_path / "index 犬"))
+    said: list[str] = []
+    changes = build_index(str(place / "model"), str(folder), str(tmp_path / "index 犬"), echo=said.append)
+    assert sum(line.endswith("a name that is not UTF-8") for line in said) == 20
+    assert "left out: 3 more" in said
     assert changes.manifest.num_sounds == len(names)
     main("index", arguments=["query", str(tmp_path / "index 犬"), "a low tone"])
     lines = capsys.readouterr().out.splitlines()

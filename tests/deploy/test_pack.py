@@ -291,15 +291,20 @@ def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, 
 def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     own = Retriever.from_pretrained(pack.folder)
     build_index(str(pack.folder), str(inputs / "audio.npy"), str(tmp_path / "index"))
+    said: list[str] = []
     made = make_pack(
         str(tmp_path / "index"),
         str(inputs / "pairs.csv"),
         str(inputs / "model"),
         tmp_path / "other",
         options=PackOptions(method="audio", onnx=False, seed=3),
-        settings=QUICK,
-        echo=lambda message: None,
+        settings={"train.epochs": "3", "evaluation.every_epochs": "3"},
+        echo=said.append,
     )
+    assert said[:2] == ["encoding the captions", "estimating which pairs are right, then training"]
+    # An epoch that is not validated has its line too; lines are seconds apart.
+    assert said[2] == "epoch 1 of 3"
+    assert said[-1].startswith("epoch 3 of 3: text_to_audio/mean/recall_at_1 ")
     assert not torch.equal(
         Retriever.from_pretrained(made.folder).encode_text(["a low tone"]), own.encode_text(["a low tone"])
     )

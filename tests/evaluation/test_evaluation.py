@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -306,6 +308,27 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
+def test_a_disk_that_is_full_at_the_trec_files_leaves_nothing_in_the_way(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    def evaluated() -> Evaluated:
+        return evaluate([world["runs"] / "seed0"], options(mlflow=True, trec=True), out=tmp_path / "out", **quiet)
+
+    with monkeypatch.context() as full:
+        full.setattr("ray_atr.evaluation.trec._run", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            evaluated()
+    got = evaluated()
+    assert {path.name for path in tmp_path.glob("out/*.trec")} == {
+        f"{kind}-{language}.trec" for kind in ("run", "qrels") for language in ("eng", "fra")
+    }
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert (run.info.run_id, run.info.status) == (got.mlflow_run, "FINISHED")
+
+
 def test_mlflow_away_loses_nothing(world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     said: list[str] = []
@@ -378,15 +401,18 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     error = capsys.readouterr().err
     assert error.startswith("error: split: got 'tset'; allowed splits of tones: train, val, test")
     assert error.count("\n") == 1
-    assert run("--checkpoint", seed0, "--baseline", rate, "--out", out) == 0
+    assert run("--checkpoint", seed0, "--baseline", rate, "--trec", "--out", out) == 0
     said = capsys.readouterr().out
     for line in (
         "Text to audio, ranked by plan",
         "against rate: ",
         "†: the interval leaves out zero",
         f"results: {out}",
+        f"TREC:    {out}/run-<language>.trec",
     ):
         assert line in said
+    assert run("--checkpoint", seed0, "--out", out) == 2
+    assert "allowed a new or empty folder; this one holds a finished evaluation" in capsys.readouterr().err
     # A run that was interrupted leaves no folder that looks like a result.
     monkeypatch.setattr("ray_atr.evaluation.run.write_page", _interrupt)
     assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130

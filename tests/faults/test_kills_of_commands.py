@@ -197,7 +197,7 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RAY_ATR_HOME", str(tmp_path / "home"))
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-            options = EvaluationOptions(data=str(data), draws=3, figures=False)
+            options = EvaluationOptions(data=str(data), draws=3, figures=False, trec=True)
             encoding, out = Encoding(ray="never"), folder / "runs" / "out"
             evaluate([tmp_path / "saved"], options, encoding=encoding, out=out, echo=lambda text: None)
 
@@ -214,12 +214,13 @@ def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database:
         ]
 
     names = ["evaluation.html", "evaluation.json", "evaluation.md", "scores-0.npz"]
+    trec = [f"{name}-{code}.trec" for name in ("qrels", "run") for code in ("eng", "fra")]
 
     def repeated(folder: Path, where: str) -> list[bool]:
         out = folder / "runs" / "out"
         if not (out / "evaluation.json").exists():
             evaluating(folder)
-        assert sorted(path.name for path in out.iterdir()) == names, where
+        assert sorted(path.name for path in out.iterdir()) == sorted(names + trec), where
         ((status, metrics, files),) = sent(folder)
         assert metrics > 50, where
         assert files == len(names), where

@@ -141,6 +141,8 @@ def test_of_low_rank_updates_nothing_else_of_the_tower_is_handed_on() -> None:
 def test_low_rank_updates_need_a_linear_layer_to_update() -> None:
     with pytest.raises(ValueError, match=r"lora_targets: .*SmallCnnTower's linear layers: out"):
         adapt(SmallCnn().build(), Adaptation(lora_rank=2))
+    with pytest.raises(ValueError, match=r"lora_targets: got 'uot'; allowed endings of .* linear layers: out"):
+        adapt(SmallCnn().build(), Adaptation(lora_rank=2, lora_targets=("out", "uot")))
     with pytest.raises(ValueError, match="lora_rank"):
         Adaptation(lora_rank=2, is_frozen=True)
 

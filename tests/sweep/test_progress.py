@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import threading
 import time
-from types import SimpleNamespace
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ray_atr.cli import audit, parse
+from ray_atr.cli import audit, evaluate, parse
 from ray_atr.cli.live import LiveTable, shown_progress
 from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
@@ -291,6 +293,36 @@ def test_an_audit_in_a_file_is_not_silent_within_a_step(
     with pytest.raises(ValueError, match="seen enough"):
         audit.run(["data", "--out", "out"], "audit")
     assert capsys.readouterr().out.startswith("audit of data")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "works", "line"),
+    [
+        (audit, ["data", "--out", "out"], "ray_atr.workshop.audit.run.audit_data_set", "part: 1 of 10 steps"),
+        (
+            evaluate,
+            ["--checkpoint", "c"],
+            "ray_atr.evaluation.run.evaluate",
+            "encoding by part: 1 of 10 clips and captions",
+        ),
+    ],
+)
+def test_a_count_in_a_file_is_the_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, command: ModuleType, arguments: list[str], works: str, line: str
+) -> None:
+    """Both the count and the elapsed time stood there, two lines in ten seconds."""
+    said: list[str] = []
+
+    def work(*arguments: object, progress: Callable[[str, int, int], None], **options: object) -> None:
+        progress("part", 1, 10)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("ray_atr.cli.parse.SECONDS", 0.0)
+    monkeypatch.setattr(command, "heartbeat", lambda name, write: nullcontext(said.append))
+    monkeypatch.setattr(works, work)
+    with pytest.raises(ValueError, match="seen enough"):
+        command.run(arguments, "command")
+    assert said == [line]
 
 
 def test_an_interrupted_display_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_a_training_goes_on(home: Path, tmp_path: Path, changes: dict[str, Any])
     assert all(math.isfinite(value) for row in rows for value in row.values() if isinstance(value, float))
 
 
-def test_its_gradients_are_zeros_and_no_pair_of_it_is_judged(home: Path, tmp_path: Path) -> None:
+def test_it_has_no_gradient_and_no_pair_of_it_is_judged(home: Path, tmp_path: Path) -> None:
     chosen = experiment(home, objective__correspondence="small_loss")
     data = TrainingData(chosen, prepared_for(chosen, home), WorkerGroup())
     state = first_state(data, tmp_path)
@@ -67,10 +67,23 @@ def test_its_gradients_are_zeros_and_no_pair_of_it_is_judged(home: Path, tmp_pat
         norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in state.retriever.parameters()]
         assert (max(norms) > 0) == (int(batch.mask[:, 0].sum()) > 1)
         if not found[-1][0]:
-            assert all(p.grad is not None for p in state.retriever.parameters() if p.requires_grad)
+            assert all(p.grad is None for p in state.retriever.parameters())
             assert result.scalars == {"loss": 0.0}
     assert {has_text for has_text, _ in found} == {False, True}
     assert int((~estimator.epoch_probabilities.isnan()).sum()) == 2
+
+
+def test_weights_that_no_loss_uses_stay_as_they_are(home: Path, tmp_path: Path) -> None:
+    """The output weight of the audio tower under late interaction; alone and in the mean of two batches."""
+    for number, batches_per_step in enumerate((1, 2)):
+        chosen = experiment(home, model__interaction="late", train__batches_per_step=batches_per_step)
+        prepared, folder = prepared_for(chosen, home), tmp_path / str(number)
+        before = first_state(TrainingData(chosen, prepared, WorkerGroup()), folder).retriever.state_dict()
+        train_trial(chosen, prepared, folder, lambda row: None, use_ray_data=False)
+        after = load_checkpoint(folder / "last")["model"]
+        name = "audio_tower.out.weight"
+        assert torch.equal(after[name], before[name])
+        assert not torch.equal(after["audio_tower.convolutions.0.weight"], before["audio_tower.convolutions.0.weight"])
 
 
 def trained_share(rank: int, size: int, folder: Path, home: Path) -> tuple[list[int], list[float]]:

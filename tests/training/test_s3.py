@@ -106,12 +106,13 @@ def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
 
     evaluated = evaluate(
         ["s3://bucket/runs/x"],
-        EvaluationOptions(draws=20, mlflow=False, figures=False),
+        EvaluationOptions(draws=20, mlflow=False, figures=False, trec=True),
         encoding=Encoding(ray="never"),
         out="s3://bucket/evaluations/x",
         echo=lambda message: None,
     )
     assert str(evaluated.folder / "evaluation.html") == "s3://bucket/evaluations/x/evaluation.html"
+    assert (evaluated.folder / "run-fra.trec").is_file()
     ours = json.loads((evaluated.folder / "evaluation.json").read_text())["metrics"]
     assert ours["text_to_audio/fra/recall_at_10"] == pytest.approx(reported[-1]["test/text_to_audio/fra/recall_at_10"])
     again = evaluate(

@@ -251,10 +251,11 @@ def _encode(
     by_size = _files_by_size(earlier)
 
     def new_sounds() -> Iterable[ArchivedSound]:
+        nameless: dict[str, str] = {}
         for sound in archive.sounds():
             entry = sound.without_data()
             if not is_unicode(sound.path):
-                echo(f"left out: {sound.path!r}: a name that is not UTF-8")
+                nameless[repr(sound.path)] = "a name that is not UTF-8"
                 continue
             order.append(entry)
             older = earlier.get(sound.path)
@@ -266,6 +267,7 @@ def _encode(
                 reused[sound.path] = dataclasses.replace(older, sound=entry)
             else:
                 yield sound
+        _tell(nameless, echo)
 
     source = archive.archive if isinstance(archive, PartOfArchive) else archive
     if isinstance(source, ReadyVectors):

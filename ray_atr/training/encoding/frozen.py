@@ -21,7 +21,7 @@ import torch
 from ray_atr.common.caches import cache_folder, cache_key, lock_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
-from ray_atr.common.progress import Echo
+from ray_atr.common.progress import Echo, spaced
 from ray_atr.common.storage import read_json, write_bytes
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
@@ -237,11 +237,11 @@ def _encode_parts(tower: FrozenTower, built: Any, jobs: Sequence[ClipJob | Capti
     # Other processes build the tower again: its weights may be too large to send.
     make_built = dataclasses.replace(tower, echo=print).build if tower.use_ray else lambda: built
     target, kind = FolderHere(folder), "clips" if tower.kind == "audio" else "captions"
-    encoder = partial(_encoder, make_built, target)
+    encoder, say = partial(_encoder, make_built, target), spaced(tower.echo)
     for number, content in run_jobs(waiting, encoder, ray=tower.encoder if tower.use_ray else None):
         target.receive(waiting[number].file, content)
         done += waiting[number].size
-        tower.echo(f"frozen {tower.kind} tower: {done:,} of {total:,} {kind} encoded")
+        say(f"frozen {tower.kind} tower: {done:,} of {total:,} {kind} encoded", done, total)
 
 
 def _encoder(make_tower: Callable[[], Any], target: FolderHere) -> Callable[[ClipJob | CaptionJob], bytes | None]:

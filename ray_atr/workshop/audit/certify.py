@@ -29,7 +29,7 @@ def certified(p_value: Floats, rate: float, wrong: WrongShare) -> NDArray[np.boo
     unless 0 < rate < 1.
     """
     if not 0 < rate < 1:
-        raise refuse("--keep", rate, "(0, 1)")
+        raise refuse("--keep", rate, "a share above 0 and below 1")
     t = np.sort(p_value)
     num_kept = np.arange(1, len(t) + 1)
     below = np.minimum(t, LAMBDA)

@@ -88,6 +88,14 @@ def test_copies_of_a_file_are_not_trained_on_and_validated(fsdnoisy: Path, tmp_p
     assert 0 < sum(split[1000 + number] == "val" for number in range(0, 40, 4)) < 8
 
 
+def test_a_file_of_the_table_that_is_not_there_counts_as_unreadable(fsdnoisy: Path, tmp_path: Path) -> None:
+    shutil.copytree(fsdnoisy, tmp_path / "in")
+    (tmp_path / "in" / "FSDnoisy18k.audio_train" / "1001.wav").unlink()
+    source = FsdNoisy18k(source=str(tmp_path / "in"))
+    with pytest.raises(ValueError, match=r"1 of 44 clips cannot be read .* 1001: its audio is not below .*/in"):
+        import_data_set(source, tmp_path / "out", options=Import(ray="never"))
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

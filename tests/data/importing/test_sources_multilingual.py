@@ -69,6 +69,18 @@ def test_a_row_that_a_table_has_twice_is_taken_once_and_counted(tmp_path: Path) 
     assert any("2 rows left out: another one says the same" in one.text for one in found if isinstance(one, Remark))
 
 
+@pytest.mark.parametrize(("column", "first", "second"), [("file_name", "a.wav", "b/a.wav"), ("start_time", "3", "40")])
+def test_captions_of_two_recordings_under_one_name_are_refused(
+    tmp_path: Path, column: str, first: str, second: str
+) -> None:
+    rows = [["a", first, "a dog", "ein Hund"], ["a", second, "a cat", "eine Katze"]]
+    write_table(tmp_path / "test" / "metadata.csv", ["audio_name", column, "caption", "German"], rows)
+    write_tone(tmp_path / "test" / "a.wav")
+    says = f"line 3, {column}: got '{second}'; allowed '{first}', as the row of a before has it"
+    with pytest.raises(ValueError, match=says):
+        list(Multilingual(source=str(tmp_path)).entries())
+
+
 def test_blanks_of_two_languages_in_two_rows_leave_a_caption_in_its_place(tmp_path: Path) -> None:
     found = list(Multilingual(source=str(published(tmp_path, ("Hindi", 0), ("German", 1)))).entries())
     (entry,) = [one for one in found if isinstance(one, Entry)]

@@ -56,7 +56,7 @@ class FsdNoisy18k(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = audio_below(folder)
+        audio, absent = audio_below(folder), f"its audio is not below {folder}"
         rows = list(_read(f"{folder}/FSDnoisy18k.meta/train.csv", "manually_verified", "noisy_small"))
         paths = {
             row.clip_id: audio[row.clip_id].file.removeprefix(f"{folder}/") for row in rows if row.clip_id in audio
@@ -68,11 +68,11 @@ class FsdNoisy18k(Source):
             drawn_by = copies.get(row.clip_id, row.clip_id)
             is_drawn = drawn_by not in in_train and uniform([drawn_by], 0, "validation")[0] < self.validation_share
             if row.flags[0] and is_drawn:
-                yield row.entry(audio, "val")
+                yield row.entry(audio, "val", absent)
             elif self._takes(*row.flags):
-                yield row.entry(audio, "train")
+                yield row.entry(audio, "train", absent)
         for row in _read(f"{folder}/FSDnoisy18k.meta/test.csv"):
-            yield row.entry(audio, "test")
+            yield row.entry(audio, "test", absent)
 
     def _takes(self, is_checked: bool, is_small: bool) -> bool:
         """Whether a clip of train is one of those asked for."""
@@ -99,11 +99,13 @@ class Arca23k(Source):
 
     def entries(self) -> Iterator[Entry | Absent]:
         folder = locate(self.source, keeps_links=True)
-        audio = audio_below(locate(self.audio or self.source, keeps_links=True))
+        audio_folder = locate(self.audio or self.source, keeps_links=True)
+        audio, absent = audio_below(audio_folder), f"its audio is not below {audio_folder}"
         of_train = "ARCA23K" if self.clips == "noisy" else "ARCA23K-FSD"
         for split, name in (("train", of_train), ("val", "ARCA23K-FSD"), ("test", "ARCA23K-FSD")):
             for row in _read(f"{folder}/{name}.ground_truth/{split}.csv"):
-                yield row.entry(audio, split)
+                # The audio of the others is FSD50K's, which may not have been downloaded.
+                yield row.entry(audio, split, absent if name == "ARCA23K" else "")
 
 
 class _LabelledClip(NamedTuple):
@@ -113,9 +115,9 @@ class _LabelledClip(NamedTuple):
     label: str
     flags: tuple[bool, ...]
 
-    def entry(self, audio: Mapping[str, AudioLocation], split: str) -> Entry | Absent:
+    def entry(self, audio: Mapping[str, AudioLocation], split: str, absent: str) -> Entry | Absent:
         captions = {ENGLISH: (label_sentence(self.label.lower()),)}
-        return entry_of(self.clip_id, audio.get(self.clip_id), captions, split, labels=(self.label,))
+        return entry_of(self.clip_id, audio.get(self.clip_id), captions, split, labels=(self.label,), absent=absent)
 
 
 def _read(table: str, *flags: str) -> Iterator[_LabelledClip]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ray_atr.common.language_codes import ENGLISH
-from ray_atr.common.settings import counted, setting, shortened
+from ray_atr.common.settings import counted, refuse, setting, shortened
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import aligned_captions, check_language
 from ray_atr.workshop.importing.sources import source
@@ -81,7 +81,7 @@ class Multilingual(source.Source):
                 columns = self._columns(row, at)
                 if unread := [name for name in row if name not in OWN and name not in columns.values()]:
                     yield source.Remark(f"columns that were not read: {shortened(', '.join(unread), 200)}")
-            clip_id, file = _named(row), source.cell_of(row, "file_name")
+            clip_id = _named(row)
             if not clip_id:
                 raise ValueError(f"{at}: the row names no clip; its columns are {shortened(', '.join(row))}")
             texts = {language: source.cell_of(row, column) for language, column in columns.items()}
@@ -93,7 +93,12 @@ class Multilingual(source.Source):
                 repeated += 1
                 continue
             seen.add(values)
-            clips.setdefault(clip_id, source.ListedClip(file, clip_id, split, at))
+            first = clips.setdefault(clip_id, source.ListedClip(row, clip_id, split, at)).place
+            for name in ("file_name", "start_time"):
+                if source.cell_of(row, name) != (before := source.cell_of(first, name)):
+                    # Else its captions would be paired with another recording.
+                    allowed = f"{before!r}, as the row of {clip_id} before has it"
+                    raise refuse(f"{at}, {name}", source.cell_of(row, name), allowed)
             rows.setdefault(clip_id, []).append({language: text for language, text in texts.items() if text})
         if blank := sum(len(columns) - len(texts) for of_clip in rows.values() for texts in of_clip):
             yield source.Remark(f"{path}: {counted(blank, 'translation is', 'translations are')} blank and left out")
@@ -118,8 +123,9 @@ class Multilingual(source.Source):
         by_name = source.audio_below(locate(self.audio or self.source, keeps_links=True))
 
         def find(clip: source.ListedClip) -> source.AudioLocation | None:
-            path = f"{below}/{clip.place}".removeprefix("/")
-            if clip.place and path in files:
+            name = source.cell_of(clip.place, "file_name")
+            path = f"{below}/{name}".removeprefix("/")
+            if name and path in files:
                 return source.location_in(folder, path, clip.at)
             return by_name.get(f"Y{clip.given_id}") or by_name.get(clip.given_id)
 
