@@ -211,6 +211,33 @@ def test_pairs_that_occur_again_are_scored_as_each_alone() -> None:
     np.testing.assert_allclose(fold.score(place, caption), alone, atol=1e-12)
 
 
+def test_the_preferred_caption_is_the_best_of_its_language_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where single precision cannot tell captions apart; of captions that say the same it is the first."""
+    monkeypatch.setattr(score, "CLIPS_AT_ONCE", 3)
+    monkeypatch.setattr(score, "CAPTIONS_AT_ONCE", 40)
+    random = np.random.default_rng(0)
+    clip, language = np.arange(200) // 10, np.array(["deu", "eng"])[np.arange(200) // 5 % 2]
+    text = 1000 + random.normal(size=(50, 6))
+    text[25:] = text[:25] + 1e-9 * random.normal(size=(25, 6))
+    same = random.integers(0, 50, 200)
+    pairs = Pairs(np.ones((20, 2), np.float32), same[:, None].astype(np.float32), clip, language, same)
+    language_of = np.unique(language, return_inverse=True)[1]
+    held_out = np.arange(3, 20)
+    captions = np.flatnonzero(np.isin(clip, held_out))
+    fold = Fold(held_out, captions, random.normal(size=(2, 17, 6)), text[same], language_of)
+    place = np.where(np.isin(np.arange(20), held_out), np.arange(20) - 3, -1)
+    products = fold.audio[language_of[captions], place[clip[captions]]] @ fold.text.T
+    products[language_of[captions][:, None] != language_of] = -np.inf
+    is_different = score._different(pairs, language_of)
+    assert is_different.sum() == len(set(zip(language, same, strict=True)))
+    preferred = score._preferred(pairs, fold, place, is_different)
+    np.testing.assert_array_equal(same[preferred], same[products.argmax(axis=1)])
+    assert (language[preferred] == language[captions]).all()
+    assert is_different[preferred].all()
+    rough = fold.audio.astype(np.float32)[language_of[captions], place[clip[captions]]] @ text.astype(np.float32).T
+    assert (rough.argmax(axis=1) != same[preferred]).any()
+
+
 def test_the_interval_is_that_of_a_binomial_where_there_is_one_stratum() -> None:
     """Its ends lose as much likelihood as the test allows, by a plain search; a stratum heard to its end is known."""
     found = interval(np.array([10**9]), np.array([60]), np.array([12]))

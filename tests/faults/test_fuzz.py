@@ -24,8 +24,9 @@ from ray_atr.cli.parse import settings_from
 from ray_atr.common.override import flatten, override
 from ray_atr.common.redaction import redact
 from ray_atr.common.storage import read_appended, read_json, safe_name, write_json
+from ray_atr.data import vector_clip
 from ray_atr.data.shards import read_manifest
-from ray_atr.data.vector_clip import from_bytes
+from ray_atr.data.vector_clip import array_bytes, from_bytes
 from ray_atr.training.checkpoint import load_checkpoint, save_checkpoint
 from ray_atr.training.experiment import Experiment, load_experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
@@ -123,6 +124,14 @@ def test_numpy_files(where: list[tuple[float, int]], cut: float, header: str | N
     for data in (content, changed(content, where, cut)):
         found = refused_or_read(partial(from_bytes, data, 6, "clip 1"))
         assert found is None or found.shape == (6,)
+
+
+def test_a_vector_as_we_write_it_is_read_without_parsing_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = np.arange(6, dtype=np.float32)
+    monkeypatch.setattr(vector_clip, "read_array", None)
+    np.testing.assert_array_equal(from_bytes(array_bytes(vector), 6, "clip 1"), vector)
+    with pytest.raises(TypeError):
+        from_bytes(array_bytes(vector.astype(np.float16)), 6, "clip 1")
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from ray_atr.objectives.correspondence import both_ways
-from ray_atr.objectives.correspondence.both_ways import BothWays
+from ray_atr.objectives.correspondence.both_ways import Backwards, BothWays
 from ray_atr.objectives.correspondence.cross_fit import OneWay, Pairs, PairScorer, cross_fit
 from ray_atr.objectives.correspondence.noise_rate import p_values
 from ray_atr.objectives.correspondence.ridge import of_unit_norm
 
 N, CAPTIONS = 240, 24
-Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def pairs(wrong: float, seed: int = 0) -> tuple[Pairs, np.ndarray]:
@@ -46,17 +45,22 @@ def area(judge: type[PairScorer], of: Pairs, is_wrong: np.ndarray) -> float:
 class FirstAlone(BothWays):
     """Without the regression of clips on captions."""
 
-    def _backwards(self, is_right: np.ndarray, held_out: np.ndarray, *about: object) -> Vectors:
-        width = self.audio.shape[1] + 1
-        return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width)), is_right.astype(float)
+    def _backwards(self, is_right: np.ndarray, audio: np.ndarray, *about: object) -> Backwards:
+        width = audio.shape[1]
+        words, expected = np.zeros((len(self.captions), width + 1)), np.zeros((len(is_right), width))
+        return Backwards(np.zeros(width), np.zeros((width, width)), 1.0, words, expected)
 
 
 class FittedOnce(BothWays):
     """The second regression by the pairs that the first believes, and no more."""
 
-    def _backwards(self, is_right: np.ndarray, *about: Any) -> Vectors:
-        near, words, _ = super()._backwards(is_right, *about)
-        return near, words, is_right.astype(float)
+    def vectors(self, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.believed: np.ndarray | None = None
+        return super().vectors(held_out)
+
+    def _backwards(self, is_right: np.ndarray, *about: Any) -> Backwards:
+        self.believed = is_right if self.believed is None else self.believed
+        return super()._backwards(self.believed, *about)
 
 
 def test_each_part_of_the_judgement_tells_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +108,9 @@ def test_a_language_with_too_few_clips_tells_nothing_beside_the_others() -> None
     for fold in cross_fit(two, 2, 0, scorer=BothWays):
         assert fold.audio.shape[2] == fold.text.shape[1]
         assert not fold.audio[0].any()
+
+
+def test_the_captions_vectors_of_all_folds_are_in_one_place() -> None:
+    """They are the largest arrays of an audit."""
+    folds = list(cross_fit(pairs(0.2)[0], 3, 0))
+    assert all(fold.text is folds[0].text for fold in folds)

@@ -18,6 +18,8 @@ covariance has three times its mean variance added in each direction, as there a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,12 +27,11 @@ from ray_atr.objectives.correspondence.clean_share import MISPAIRS
 from ray_atr.objectives.correspondence.cross_fit import Keys
 from ray_atr.objectives.correspondence.left_out import (
     LEAST_SHARE,
-    clean_of,
-    competition,
+    clean_probability,
     left_out_captions,
     likeliest,
+    log_totals,
     main_directions,
-    weighed,
 )
 from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
 from ray_atr.objectives.correspondence.ridge import ROWS, TINY, Floats, Integers, Ridge
@@ -61,7 +62,8 @@ class BothWays:
     """
 
     def __init__(self, audio: Floats, text: Floats, clip: Integers, key: Keys) -> None:
-        self.audio, self.clip = audio.astype(np.float64), clip
+        # A copy in float64 would be held for each language.
+        self.audio, self.clip = audio, clip
         _, self.first, self.of_key, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
         self.captions = main_directions(text, self.first, counts / len(key))
 
@@ -76,62 +78,87 @@ class BothWays:
             width = self.captions.shape[1] + self.audio.shape[1] + 2
             return np.zeros((len(held_out), width)), np.zeros((len(self.captions), width))
         log_prior, competing = np.log(counts[bank] / counts[bank].sum()), self.first[bank]
-        ridge = Ridge(self.audio[clips])
+        audio, audio_out = self.audio[clips].astype(np.float64), self.audio[held_out].astype(np.float64)
+        ridge = Ridge(audio)
         predicted, centre, scaled = left_out_captions(ridge, row, self.captions[fitted], self.captions)
         others = mispairs(row, self.of_key[fitted], len(self.first), random)
         p_value = left_out_p_values(predicted, scaled[fitted], row, others)
         share = max(LEAST_SHARE, 1 - wrong_share(p_value).share)
-        tau, _, by_first = weighed(
-            predicted, scaled[fitted], row, scaled[competing], log_prior, self.captions[competing], share
-        )
-        expected = FIRST_WEIGHT * (ridge.predicted(self.audio[held_out]) - centre) / tau
+        tau = likeliest(predicted, scaled[fitted], row, scaled[competing], log_prior, share)
+        predicted /= tau
+        totals = log_totals(predicted, scaled[competing], log_prior)
+        by_first = clean_probability(predicted, scaled[fitted], row, totals, share)
+        expected = FIRST_WEIGHT * (ridge.predicted(audio_out) - centre) / tau
 
-        about = (held_out, fitted, competing, log_prior, share)
-        _, _, by_second = self._backwards(by_first > 0.5, *about)
-        near, words, _ = self._backwards(by_first + by_second > 1, *about)
-        of_clips, of_captions = np.concatenate([expected, near], axis=1), np.concatenate([scaled, words], axis=1)
-        totals, _ = competition(of_clips, of_captions[competing], log_prior, self.captions[competing])
-        return np.column_stack([of_clips, -totals]), np.column_stack([of_captions, np.ones(len(of_captions))])
+        about = (audio, row, fitted, competing, log_prior, share)
+        second = self._backwards(by_first > 0.5, *about)
+        near = second.near(audio)
+        totals = log_totals(near, second.words[competing], log_prior)
+        by_second = clean_probability(near, second.around(second.expected), row, totals, share)
+        second = self._backwards(by_first + by_second > 1, *about)
+        of_clips = np.concatenate([expected, second.near(audio_out)], axis=1)
+        of_captions = np.concatenate([scaled, second.words, np.ones((len(scaled), 1))], axis=1)
+        totals = log_totals(of_clips, of_captions[competing, :-1], log_prior)
+        return np.column_stack([of_clips, -totals]), of_captions
 
     def _backwards(
         self,
         is_right: NDArray[np.bool_],
-        held_out: Integers,
+        audio: Floats,
+        row: Integers,
         fitted: Integers,
         competing: Integers,
         log_prior: Floats,
         share: float,
-    ) -> tuple[Floats, Floats, Floats]:
-        """Vectors of the clips held out, [n, D + 1], and of all captions, [m, D + 1], whose products are d_ic / tau'; and the
-        clean probability of each fitted caption, [m], by the other pairs that are right.
-        """
-        right = fitted[is_right] if is_right.sum() >= LEAST_RIGHT else fitted
-        ridge, targets = Ridge(self.captions[right]), self.audio[self.clip[right]]
+    ) -> Backwards:
+        """The second regression by the right ones among the fitted captions, of the rows [m] of the clips `audio` [n, D]."""
+        if is_right.sum() < LEAST_RIGHT:
+            is_right = np.ones_like(is_right)
+        ridge, targets = Ridge(self.captions[fitted[is_right]]), audio[row[is_right]]
         left_out, centre = ridge.left_out(targets), targets.mean(axis=0)
         errors = targets - centre - left_out
         covariance = errors.T @ errors
         covariance += (SHRINKAGE * np.trace(covariance) / len(covariance) + TINY) * np.eye(len(covariance))
-        precision = np.linalg.inv(covariance / len(right))
+        precision = np.linalg.inv(covariance / is_right.sum())
 
-        def around(expected: Floats) -> Floats:
-            return np.column_stack([expected, -np.einsum("nd,nd->n", expected @ precision, expected) / 2])
-
-        def of_clips(clips: Integers) -> Floats:
-            return np.column_stack([(self.audio[clips] - centre) @ precision, np.ones(len(clips))])
-
-        words = around(ridge.predicted(self.captions))
-        expected = words.copy()
-        expected[right] = around(left_out)
-        near = of_clips(self.clip[fitted])
+        rotated = ridge.rotated_as_fitted(self.captions)
+        # The expected clips span no more directions than captions have.
+        squares = np.einsum("mw,mw->m", rotated @ (ridge.weights @ precision @ ridge.weights.T), rotated)
+        words = np.column_stack([rotated @ ridge.weights, -squares / 2])
+        expected = words[fitted, :-1]
+        expected[is_right] = left_out
+        second = Backwards(centre, precision, 1.0, words, expected)
         sampled = slice(None, None, -(-len(fitted) // ROWS))
-        deviation = float((near[sampled] @ words[competing].T).std()) or 1.0
-        rows = np.arange(len(near[sampled]))
+        near = second.near(audio[row[sampled]])
+        deviation = float((near @ words[competing].T).std()) or 1.0
         tau = deviation * likeliest(
-            near[sampled] / deviation, expected[fitted[sampled]], rows, words[competing], log_prior, share
+            near / deviation, second.around(expected[sampled]), np.arange(len(near)), words[competing], log_prior, share
         )
-        totals, _ = competition(near / tau, words[competing], log_prior, self.captions[competing])
-        log_ratio = np.einsum("md,md->m", near / tau, expected[fitted]) - totals
-        return of_clips(held_out) / tau, words, clean_of(log_ratio, share)
+        return second._replace(tau=tau)
+
+
+class Backwards(NamedTuple):
+    """The second regression, by the pairs that seem right.
+
+    centre [D], precision [D, D]  of its left-out errors
+    tau                           the most likely tau'
+    words [M, D + 1]              of all captions: with `near` their products are d_ic / tau'
+    expected [m, D]               the clips that are expected of those fitted, by the other pairs that are right
+    """
+
+    centre: Floats
+    precision: Floats
+    tau: float
+    words: Floats
+    expected: Floats
+
+    def near(self, audio: Floats) -> Floats:
+        """The vectors of clips `audio` [n, D], [n, D + 1]."""
+        return np.column_stack([(audio - self.centre) @ self.precision, np.ones(len(audio))]) / self.tau
+
+    def around(self, expected: Floats) -> Floats:
+        """The vectors of captions of which these clips [m, D] are expected, as in `words`, [m, D + 1]."""
+        return np.column_stack([expected, -np.einsum("nd,nd->n", expected @ self.precision, expected) / 2])
 
 
 def mispairs(row: Integers, key: Integers, keys: int, random: np.random.Generator) -> tuple[Integers, Integers]:

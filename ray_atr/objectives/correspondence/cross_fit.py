@@ -101,10 +101,10 @@ class Fold:
         """
         place = random.integers(0, len(self.clips), count)
         caption = random.choice(self.captions if captions is None else captions, count)
-        of_fold = pairs.clip[self.captions].tolist(), pairs.key[self.captions].tolist()
-        true_pairs = set(zip(*of_fold, strict=True))
-        clips, keys = self.clips[place].tolist(), pairs.key[caption].tolist()
-        differs = np.array([pair not in true_pairs for pair in zip(clips, keys, strict=True)], dtype=bool)
+        keys, key = np.unique(pairs.key[np.concatenate([self.captions, caption])], return_inverse=True)
+        of_fold, drawn = np.split(key, [len(self.captions)])
+        true_pairs = pairs.clip[self.captions] * len(keys) + of_fold
+        differs = ~np.isin(self.clips[place] * len(keys) + drawn, true_pairs)
         return place[differs], caption[differs]
 
 
@@ -141,6 +141,7 @@ def cross_fit(
     pairs: Pairs, folds: int, seed: int, progress: CountProgress = silent, scorer: type[PairScorer] = OneWay
 ) -> Iterator[Fold]:
     """The folds, one after the other. Deterministic in the seed. `progress` is called with the folds done and all of them.
+    A fold's `text` is overwritten by the next fold's.
 
     Raises ValueError if there are fewer clips with captions than two folds need.
     """
@@ -154,17 +155,24 @@ def cross_fit(
             f"at most {len(captioned) // 2}, half of the {len(captioned)} clips with captions",
         )
     names, language = np.unique(pairs.language, return_inverse=True)
-    audio, text = of_unit_norm(pairs.audio), pairs.text.astype(np.float64)
+    audio = of_unit_norm(pairs.audio)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]
-    scorers = [scorer(audio, text[rows], pairs.clip[rows], pairs.key[rows]) for rows in rows_of]
+    scorers = [
+        scorer(audio, pairs.text[rows].astype(np.float64), pairs.clip[rows], pairs.key[rows]) for rows in rows_of
+    ]
+    text = np.empty((len(pairs.text), 0))
     shuffled = np.random.default_rng(seed).permutation(captioned)
     for number, part in enumerate(np.array_split(shuffled, folds), start=1):
         held_out = np.sort(part)
-        clips, captions = zip(*(fold_scorer.vectors(held_out) for fold_scorer in scorers), strict=True)
-        in_order = np.empty((len(text), captions[0].shape[1]))
-        in_order[np.concatenate(rows_of)] = np.concatenate(captions)
+        clips = []
+        for rows, fold_scorer in zip(rows_of, scorers, strict=True):
+            of_clips, of_captions = fold_scorer.vectors(held_out)
+            clips.append(of_clips)
+            # In one place for all folds: these are the largest arrays of an audit.
+            text = text if text.shape[1] else np.empty((len(text), of_captions.shape[1]))
+            text[rows] = of_captions
         captions_of_fold = np.flatnonzero(np.isin(pairs.clip, held_out))
-        yield Fold(held_out, captions_of_fold, np.stack(clips), in_order, language)
+        yield Fold(held_out, captions_of_fold, np.stack(clips), text, language)
         progress(number, folds)
 
 

@@ -54,7 +54,11 @@ class Ridge:
 
     def predicted(self, rows: Floats) -> Floats:
         """The targets [h, W], less their mean, of rows [h, D] that were not among those fitted, by the last targets."""
-        return np.asarray((rows - self.centre) @ self.vectors @ self.weights)
+        return self.rotated_as_fitted(rows) @ self.weights
+
+    def rotated_as_fitted(self, rows: Floats) -> Floats:
+        """Rows [h, D] less the mean of those fitted, along the main directions of these, [h, D]."""
+        return np.asarray((rows - self.centre) @ self.vectors)
 
     def _errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
         """The error of each left-out prediction: the residual, divided by 1 - leverage."""

@@ -17,7 +17,8 @@ from ray_atr.objectives.correspondence.noise_rate import FIRST, found_share, is_
 from ray_atr.workshop.audit.options import TELLING, CrossFit
 from ray_atr.workshop.audit.posteriors import PairPosteriors, p_values_of, posterior, posteriors_of
 
-CLIPS_AT_ONCE = 256
+CLIPS_AT_ONCE, CAPTIONS_AT_ONCE = 256, 16_384
+"""Compared with each other."""
 LEAST_MISPAIRS = 1000
 """Drawn of a fold in each language, however few captions are in it."""
 OFFSETS = (-2, -1, 1, 2)
@@ -69,7 +70,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
     random = np.random.default_rng((settings.seed, 1))
     names, language = np.unique(pairs.language, return_inverse=True)
     score = np.full(len(pairs.text), np.nan)
-    preferred = np.arange(len(pairs.text))
+    preferred, is_different = np.arange(len(pairs.text)), _different(pairs, language)
     spoken = int(np.bincount(language).argmax())
     first = _first_captions(pairs, language == spoken)
     shifted = {offset: np.full(len(pairs.audio), np.nan) for offset in (0, *OFFSETS)}
@@ -86,7 +87,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
             scales[k] = (float(null.std()) if len(null) else 0.0) or 1.0
             mispairs[k].append(null / scales[k])
             score[captions] = fold.score(place[pairs.clip[captions]], captions) / scales[k]
-        preferred[fold.captions] = _preferred(pairs, fold, place, fold.captions)
+        preferred[fold.captions] = _preferred(pairs, fold, place, is_different)
         with_caption = fold.clips[first[fold.clips] >= 0]
         for offset, values in shifted.items():
             neighbour = with_caption + offset
@@ -154,16 +155,57 @@ def _first_captions(pairs: Pairs, is_spoken: NDArray[np.bool_]) -> NDArray[np.in
     return first
 
 
-def _preferred(pairs: Pairs, fold: Fold, place: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of these captions [m] the caption of the same language that fits their clip best, [m]."""
-    best = own.copy()
-    for language in np.unique(pairs.language[own]):
-        candidates = np.flatnonzero(pairs.language == language)
-        captions = np.flatnonzero(pairs.language[own] == language)
-        for start in range(0, len(captions), CLIPS_AT_ONCE):
-            part = captions[start : start + CLIPS_AT_ONCE]
-            scores = fold.audio[fold.language[candidates[0]], place[pairs.clip[own[part]]]] @ fold.text[candidates].T
-            best[part] = candidates[scores.argmax(axis=1)]
+def _different(pairs: Pairs, language: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of captions [M] that say the same in one language and have equal vectors the first one."""
+    _, key = np.unique(pairs.key, return_inverse=True)
+    _, first, of_same = np.unique(language * (key.max() + 1) + key, return_index=True, return_inverse=True)
+    is_first = np.arange(len(key)) == first[of_same]
+    return is_first | (pairs.text != pairs.text[first[of_same]]).any(axis=1)
+
+
+def _preferred(
+    pairs: Pairs, fold: Fold, place: NDArray[np.int64], is_candidate: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Of the fold's captions [m] the one of the same language, among the candidates [M], that fits their clip best, [m]."""
+    language = fold.language[fold.captions]
+    best = fold.captions.copy()
+    for k in np.unique(language):
+        of_language = language == k
+        clips, row = np.unique(place[pairs.clip[fold.captions[of_language]]], return_inverse=True)
+        candidates = np.flatnonzero(is_candidate & (fold.language == k))
+        best[of_language] = _best(fold.audio[k, clips], fold.text, candidates)[row]
+    return best
+
+
+def _best(
+    clips: NDArray[np.float64], captions: NDArray[np.float64], candidates: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of some of the captions [M, V] the one whose product with each clip [n, V] is the largest, the first if several are, [n].
+
+    The products of all clips and captions are the largest part of a large audit. So they are made in single precision, and
+    again in double for captions that may be the best, by the bound of its rounding.
+    """
+    squares = np.einsum("mv,mv->m", captions, captions)[candidates]
+    rounded = np.finfo(np.float32).eps * (clips.shape[1] + 2)
+    margin = (2 * rounded * np.sqrt(squares.max()) * np.linalg.norm(clips, axis=1)).astype(np.float32)
+    rough_clips = clips.astype(np.float32)
+    best, largest = np.empty(len(clips), np.int64), np.full(len(clips), -np.inf)
+    rough_largest = np.full(len(clips), -np.inf, np.float32)
+    for first in range(0, len(candidates), CAPTIONS_AT_ONCE):
+        of_part = candidates[first : first + CAPTIONS_AT_ONCE]
+        text = captions[of_part]
+        rough_text = text.astype(np.float32)
+        for start in range(0, len(clips), CLIPS_AT_ONCE):
+            part = slice(start, start + CLIPS_AT_ONCE)
+            rough = rough_clips[part] @ rough_text.T
+            rough_largest[part] = np.maximum(rough_largest[part], rough.max(axis=1))
+            columns = np.flatnonzero((rough >= (rough_largest[part] - margin[part])[:, None]).any(axis=0))
+            if len(columns):
+                scores = clips[part] @ text[columns].T
+                at = scores.argmax(axis=1)
+                most = scores[np.arange(len(at)), at]
+                rows = start + np.flatnonzero(most > largest[part])
+                best[rows], largest[rows] = of_part[columns[at[rows - start]]], most[rows - start]
     return best
 
 
