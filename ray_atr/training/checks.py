@@ -29,6 +29,7 @@ from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
+from ray_atr.objectives.knowledge.ask import Ask
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
@@ -71,6 +72,8 @@ def check_experiment(experiment: Experiment) -> None:
     check_base_shards(experiment)
     if experiment.objective.knowledge.needs_contrastive:
         require_contrastive(experiment.objective.pair, experiment.objective.knowledge.name)
+    if isinstance(experiment.objective.knowledge, Ask):
+        experiment.objective.knowledge.require_realigned(experiment.objective.pair)
     check_interaction(experiment)
     if experiment.train.embedding_chunk and getattr(experiment.model.audio, "trains_batch_norms", False):
         allowed = "0 with model.audio.trains_batch_norms: clips in chunks would have the statistics of their chunk"

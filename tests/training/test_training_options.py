@@ -186,6 +186,10 @@ def test_dropout_and_bands_act_in_training_alone(
             "objective.pair.metric: got 'mahalanobis'; allowed euclidean with model.interaction=late",
         ),
         (
+            {"objective": "m_ltm", "objective.knowledge": "ask", "objective.knowledge.transport_form": "additive"},
+            "knowledge.transport_form: got 'additive'; allowed weighted, product with objective.pair.metric=mahalanobis",
+        ),
+        (
             {"data.noise.index": "noise.npy", "data.noise.parts": "sea"},
             r"data.noise.parts: got \('sea',\); allowed \(\) with data.noise.index",
         ),
@@ -211,6 +215,11 @@ def test_settings_that_exclude_each_other_are_refused(home: Path, settings: dict
 def test_settings_that_go_together_are_not_refused(home: Path) -> None:
     for settings in (
         {"model.interaction": "late", "objective": "m_ltm", "objective.pair.metric": "euclidean"},
+        {
+            "objective": "m_ltm_euclidean",
+            "objective.knowledge": "ask",
+            "objective.knowledge.transport_form": "additive",
+        },
         {"model.audio": "resnet38", "model.audio.trains_batch_norms": True},
         {"scaling.workers": 1, "scaling.validate_beside": True},
     ):

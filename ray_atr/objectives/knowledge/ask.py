@@ -96,8 +96,16 @@ class Ask(KnowledgeBaseObjective):
         changed = {name: getattr(self, name) for name in ("prototypes", "pooling", "separate_text_clusters")}
         return dataclasses.replace(super().snapshot_settings(seed), **changed)
 
+    def require_realigned(self, pair: PairLoss) -> None:
+        """ValueError if the plan is added to similarities, and the loss compares vectors by a metric instead."""
+        metric = getattr(pair, "metric", "euclidean")
+        if self.transport and self.beta > 0 and self.transport_form == "additive" and metric != "euclidean":
+            allowed = f"weighted, product with objective.pair.metric={metric}"
+            raise refuse("objective.knowledge.transport_form", self.transport_form, allowed)
+
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
+        self.require_realigned(pair)
         sides = {
             name: Sides.from_comparison(comparison, granularity)
             for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
