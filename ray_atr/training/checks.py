@@ -29,8 +29,7 @@ from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.correspondence.consensus import Consensus
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
-from ray_atr.objectives.knowledge.ask import Ask
-from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective, require_contrastive
+from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
 from ray_atr.objectives.pairs import LearningToMatch
 from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
@@ -70,10 +69,7 @@ def check_experiment(experiment: Experiment) -> None:
         saved_retriever(experiment.train.start_from, "train.start_from")
     check_base(experiment.objective.knowledge, data.train_split)
     check_base_shards(experiment)
-    if experiment.objective.knowledge.needs_contrastive:
-        require_contrastive(experiment.objective.pair, experiment.objective.knowledge.name)
-    if isinstance(experiment.objective.knowledge, Ask):
-        experiment.objective.knowledge.require_realigned(experiment.objective.pair)
+    experiment.objective.knowledge.check_pair(experiment.objective.pair)
     check_interaction(experiment)
     if experiment.train.embedding_chunk and getattr(experiment.model.audio, "trains_batch_norms", False):
         allowed = "0 with model.audio.trains_batch_norms: clips in chunks would have the statistics of their chunk"

@@ -26,11 +26,7 @@ LEFT_AS_THEY_ARE = re.compile(
     r"|.*dropout$"
 )
 TEACHER = "teacher"
-BASE: dict[str, Any] = {
-    "data.noise.ratio": 0.4,
-    "train.checkpoint_every_steps": 1,
-    **{path.replace("__", "."): value for path, value in MEASURED.items()},
-}
+BASE: dict[str, Any] = {**MEASURED, "data__noise__ratio": 0.4, "train__checkpoint_every_steps": 1}
 KINDS_CHANGED, OTHERS_CHANGED = 0.6, 14
 """The chance that a part is of another kind, and how many of the other settings are changed at most."""
 

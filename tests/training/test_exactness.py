@@ -40,6 +40,7 @@ from ray_atr.training.run_folder import LAST
 from ray_atr.training.share import Share
 from ray_atr.training.step import StepResult, training_step
 from tests.support.processes import run_processes
+from tests.support.stopped import killed_after
 from tests.support.tiny import MEASURED, prepared_for, tiny
 
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
@@ -189,10 +190,6 @@ def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Pa
             assert difference < 1e-5, f"{name}: relative difference {difference:.1e}"
 
 
-class KilledError(Exception):
-    """Stands for a process that dies."""
-
-
 def without_times(report: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "seconds" not in name}
 
@@ -208,7 +205,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     home: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     objective: str,
     settings: dict[str, Any],
     kill_after_steps: int,
@@ -225,22 +221,9 @@ def test_a_killed_and_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     whole: list[dict[str, Any]] = []
     train_trial(experiment, prepared, tmp_path / "whole", whole.append, use_ray_data=False)
 
-    import ray_atr.training.loop as loop
-
-    steps = 0
-
-    def dying_step(*arguments: Any, **options: Any) -> StepResult:
-        nonlocal steps
-        if steps == kill_after_steps:
-            raise KilledError
-        steps += 1
-        return training_step(*arguments, **options)
-
     reports: list[dict[str, Any]] = []
-    monkeypatch.setattr(loop, "training_step", dying_step)
-    with pytest.raises(KilledError):
+    with killed_after(kill_after_steps):
         train_trial(experiment, prepared, tmp_path / "killed", reports.append, use_ray_data=False)
-    monkeypatch.setattr(loop, "training_step", training_step)
     np.random.seed(123)
     torch.manual_seed(123)
     reports.clear()

@@ -10,16 +10,15 @@ import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import pytest
 import torch
 
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.step import StepResult, training_step
 from tests.support.agreement import Trained, apart, computing_in_float64, train
 from tests.support.processes import run_processes
 from tests.support.random_settings import random_experiments
+from tests.support.stopped import killed_after
 from tests.support.tiny import make_data, tiny
 from tests.support.whole_product import IS_WHOLE
 
@@ -29,10 +28,6 @@ AMPLIFY_ROUNDING = {"consensus", "ance"}
 """A mixture that begins at the median of its scores, where ties are broken by rounding; and a search in float32."""
 STOPPED_AT = 3
 """After so many steps a run is stopped, in its second epoch: an epoch has two or three."""
-
-
-class StoppedError(Exception):
-    """Stands in for a killed process."""
 
 
 class Found(NamedTuple):
@@ -64,20 +59,8 @@ def work(rank: int, size: int, own: Path, home: Path, experiments: list[Mapping[
             trained = train(experiment, home, own / f"{number}", group)
             resumed = None
             if size == 1:
-                with pytest.raises(StoppedError), mock.patch("ray_atr.training.loop.training_step", Stopping()):
+                with killed_after(STOPPED_AT):
                     train(experiment, home, own / f"{number}-stopped", group)
                 resumed = train(experiment, home, own / f"{number}-stopped", group)
             found.append(Found(trained, resumed))
     return found
-
-
-class Stopping:
-    """The training step, for the first few times."""
-
-    steps = 0
-
-    def __call__(self, *arguments: Any, **options: Any) -> StepResult:
-        if self.steps == STOPPED_AT:
-            raise StoppedError
-        self.steps += 1
-        return training_step(*arguments, **options)

@@ -26,6 +26,7 @@ from ray_atr.objectives.knowledge.knowledge import (
     Sides,
     contrastive_temperature,
     info_nce,
+    require_contrastive,
 )
 from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
@@ -44,7 +45,6 @@ class Ance(KnowledgeBaseObjective):
     """
 
     name: ClassVar[str] = "ance"
-    needs_contrastive: ClassVar[bool] = True
     negatives: int = setting(8, "hard negatives per query", at_least=1)
     pool: int = setting(200, "nearest entries that the negatives are drawn from", at_least=1)
     in_batch: bool = setting(False, "compare with the batch's other clips as well")
@@ -61,6 +61,9 @@ class Ance(KnowledgeBaseObjective):
         """The nearest clips of the other modality, from which the negatives are drawn."""
         excluded: Excluded = "positives" if self.exclude_own else "nothing"
         return SearchSpec(self.pool, self.index, self.probes, coarse=False, excluded=excluded, across=True)
+
+    def check_pair(self, pair: PairLoss) -> None:
+        require_contrastive(pair, self.name)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """InfoNCE among the hard negatives of each direction; with `in_batch`, the pair loss with them added."""

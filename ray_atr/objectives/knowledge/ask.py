@@ -96,7 +96,7 @@ class Ask(KnowledgeBaseObjective):
         changed = {name: getattr(self, name) for name in ("prototypes", "pooling", "separate_text_clusters")}
         return dataclasses.replace(super().snapshot_settings(seed), **changed)
 
-    def require_realigned(self, pair: PairLoss) -> None:
+    def check_pair(self, pair: PairLoss) -> None:
         """ValueError if the plan is added to similarities, and the loss compares vectors by a metric instead."""
         metric = getattr(pair, "metric", "euclidean")
         if self.transport and self.beta > 0 and self.transport_form == "additive" and metric != "euclidean":
@@ -105,7 +105,7 @@ class Ask(KnowledgeBaseObjective):
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Retrieved, learned: Learned) -> Terms:
         """The fine and the coarse loss of one comparison, added."""
-        self.require_realigned(pair)
+        self.check_pair(pair)
         sides = {
             name: Sides.from_comparison(comparison, granularity)
             for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))

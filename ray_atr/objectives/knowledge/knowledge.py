@@ -157,13 +157,14 @@ class Knowledge(Settings):
 
     name: ClassVar[str]
     needs_retrieval: ClassVar[bool] = False
-    needs_contrastive: ClassVar[bool] = False
-    """Whether it is defined for the contrastive pair loss alone."""
 
     @property
     def search_spec(self) -> SearchSpec | None:
         """What to search for each batch; None if nothing is searched in a snapshot."""
         return None
+
+    def check_pair(self, pair: PairLoss) -> None:
+        """ValueError for a pair loss that it is not defined for."""
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Any, learned: Learned) -> Terms:
         """The loss of one comparison."""

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.settings import setting
-from ray_atr.objectives.knowledge.knowledge import Knowledge, Queued, contrastive_temperature, info_nce
+from ray_atr.objectives.knowledge.knowledge import (
+    Knowledge,
+    Queued,
+    contrastive_temperature,
+    info_nce,
+    require_contrastive,
+)
 from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import Comparison, PairLoss, Terms
 
@@ -35,12 +41,14 @@ class Moco(Knowledge):
     """
 
     name: ClassVar[str] = "moco"
-    needs_contrastive: ClassVar[bool] = True
     needs_retrieval: ClassVar[bool] = True
     queue_size: int = setting(4096, "keys that the queue holds", at_least=1)
     momentum: float = setting(
         0.999, "share of the old weights in the momentum encoders after a step", at_least=0, below=1
     )
+
+    def check_pair(self, pair: PairLoss) -> None:
+        require_contrastive(pair, self.name)
 
     def score(self, comparison: Comparison, pair: PairLoss, retrieved: Queued, learned: Learned) -> Terms:
         """InfoNCE of both directions; of the pair loss only the temperature is used."""
