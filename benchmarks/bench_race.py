@@ -2,10 +2,14 @@
 
     python benchmarks/bench_race.py                                     # simulated sweeps alone
     python benchmarks/bench_race.py runs/sweep_correspondence-... ...   # these finished run folders too
+    python benchmarks/bench_race.py --tunings runs/...-tuning ...       # tunings of methods too, ended early by ASHA
 
 A replay draws from one cell of a run folder (points on the same data) some of its points, some of its seeds in an order, and as
 many validation clips as there are, with replacement; the race is told of one seed after the other. The winner of all draws'
 trials is the point with the highest mean over the seeds. Nothing is trained.
+
+A replay of tunings draws an order of each method's trials and ends them as `--tune-scheduler asha` does when they run one after
+the other. A method's score is that of its best trial on validation, as the mean over the folders.
 
 In a simulated sweep the best points are known. A clip is found if its difficulty, how the point finds it, the seed's shift and
 luck sum to more than the point's threshold. Seeds deviate more or less than a race assumes before they have shown it.
@@ -17,6 +21,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +31,9 @@ from scipy import stats
 from ray_atr.cli.comparisons import COMPARISONS
 from ray_atr.sweep.race import ASSUMED_DEVIATION, LEVEL, Scores, run_race
 from ray_atr.sweep.racing import Entrant, rival_groups
-from ray_atr.training.run_folder import RunFolder
+from ray_atr.sweep.schedulers import ASHA, make_scheduler, stops
+from ray_atr.sweep.search import FixedPoints, Goal, SweepPlan
+from ray_atr.training.run_folder import RunFolder, TrialFolder
 
 FEWEST_POINTS = 4
 GOAL = 0.5
@@ -99,6 +106,53 @@ def of_run(folder: str, number: int) -> None:
                     compared(f"lost winners, {label}", lost, 0.05 * number, "5%", unit="", at_most=1.0)
 
 
+def choice_by_asha(run: RunFolder, goal: Goal, trials: Sequence[TrialFolder]) -> tuple[float, int]:
+    """(the score of the best trial among those that ASHA lets finish in this order, the epochs of all trials)."""
+    scheduler = make_scheduler(
+        SweepPlan(FixedPoints([], (goal,)), scheduler=ASHA), run.experiment.train.epochs, run, []
+    )
+    scores, epochs = [], 0
+    for trial in trials:
+        rows = trial.epochs()
+        ended = next((place for place, row in enumerate(rows, 1) if stops(scheduler, trial.trial_id, row)), None)
+        epochs += ended or len(rows)
+        if ended is None:
+            scores.append(goal.score(trial))
+    return max(scores), epochs
+
+
+def of_tunings(folders: Sequence[str], number: int) -> None:
+    """Print what ASHA spares in tunings of methods, and what its choices lose on validation."""
+    runs: dict[str, list[RunFolder]] = {}
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*/sweep.json")):
+            runs.setdefault(file.parent.name, []).append(RunFolder.open(file.parent))
+    generator = np.random.default_rng(0)
+    best, found, all_epochs, epochs = {}, {}, 0, np.zeros(number)
+    for method, of_method in runs.items():
+        scores = np.empty((len(of_method), number))
+        whole = []
+        for place, run in enumerate(of_method):
+            goal = Goal(run.experiment.evaluation.select_by)
+            trials = list(run.trials())
+            whole.append(max(map(goal.score, trials)))
+            all_epochs += sum(len(trial.epochs()) for trial in trials)
+            for replay in range(number):
+                order = [trials[one] for one in generator.permutation(len(trials))]
+                scores[place, replay], used = choice_by_asha(run, goal, order)
+                epochs[replay] += used
+        best[method], found[method] = float(np.mean(whole)), scores.mean(axis=0)
+        print(f"{method}: {best[method]:.3f} on validation, {found[method].mean():.3f} by ASHA ({len(whole)} tunings)")
+    names = [method for method in best if method != "oracle"]
+    winner = max(names, key=best.__getitem__)
+    kept = sum(max(names, key=lambda name: found[name][replay]) == winner for replay in range(number))
+    shares = epochs / all_epochs
+    print(
+        f"tunings: {shares.mean():.2f} of the epochs ({np.quantile(shares, 0.05):.2f} to {np.quantile(shares, 0.95):.2f}); "
+        f"{winner} is the best but the oracle, also by ASHA in {kept} of {number}"
+    )
+
+
 def simulated(
     gaps: Sequence[float], seeds: int, clips: int, deviation: float, generator: np.random.Generator
 ) -> dict[str, Scores]:
@@ -151,11 +205,14 @@ def simulation(number: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", help="finished run folders to race again")
+    parser.add_argument("--tunings", nargs="*", default=[], help="folders of finished tunings, OUT-tuning")
     parser.add_argument("--replays", type=int, default=100, help="of each cell, number of seeds and choice of points")
     parser.add_argument("--races", type=int, default=400, help="simulated sweeps of each kind; 0: none")
     options = parser.parse_args()
     for folder in options.runs:
         of_run(folder, options.replays)
+    if options.tunings:
+        of_tunings(options.tunings, options.replays)
     if options.races:
         simulation(options.races)
 

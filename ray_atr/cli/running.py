@@ -26,7 +26,7 @@ from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, descri
 from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
 from ray_atr.sweep.recording import FirstEpoch
-from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
+from ray_atr.sweep.schedulers import NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.space import Point, Space, path_of, point_key
 from ray_atr.sweep.tracking import Tracker, mlflow_command
@@ -118,7 +118,7 @@ def planned(
     plan = replace(make_plan(experiment, resumed), fixed=fixed)
     check_scheduler(plan, experiment)
     if ray_of(options, resumed) == NEVER:
-        require_no_ray(options, plan)
+        require_no_ray(options)
         experiment = without_ray(experiment, settings)
     check_plan(plan, experiment, explicit)
     return experiment, plan
@@ -181,10 +181,8 @@ def ray_of(options: ExperimentOptions, resumed: RunFolder | None) -> Literal["al
     return NEVER if resumed is not None and resumed.info.get("ray") == NEVER else "always"
 
 
-def require_no_ray(options: ExperimentOptions, plan: SweepPlan) -> None:
+def require_no_ray(options: ExperimentOptions) -> None:
     """ValueError for options that need Ray Tune."""
-    if plan.scheduler == ASHA:
-        raise refuse("--scheduler", plan.scheduler, "none or race with --ray never")
     if isinstance(options, SweepOptions) and (options.concurrency or 1) > 1:
         raise refuse("--concurrency", options.concurrency, "1 with --ray never: trials run one after the other")
 

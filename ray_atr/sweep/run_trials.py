@@ -21,7 +21,7 @@ from ray_atr.sweep.placement import concurrent_trials
 from ray_atr.sweep.racing import SEEDS_GRANTED, Racing
 from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.scaling import decide_scaling
-from ray_atr.sweep.schedulers import RACE, check_scheduler, make_scheduler
+from ray_atr.sweep.schedulers import ASHA, RACE, check_scheduler, make_scheduler, stops
 from ray_atr.sweep.search import FixedPoints, SweepPlan
 from ray_atr.sweep.space import Grid, Point
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
@@ -108,17 +108,19 @@ def sweep(
         def is_over() -> bool:
             return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
+        # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
+        is_dropped = None if racing is None else racing.dropped.__contains__
+        # Trials that run one after the other are dropped from a race before they start.
+        needs_scheduler = use_ray or plan.scheduler == ASHA
+        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, is_dropped) if needs_scheduler else None
         if use_ray:
             echo(_announcement(queue, slots))
-            # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
-            is_dropped = None if racing is None else racing.dropped.__contains__
-            scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, is_dropped)
             with frozen_garbage():
                 run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
-                _run_in_process(queue, home, recording, is_over)
+                _run_in_process(queue, home, scheduler, recording, is_over)
             finally:
                 _nothing_runs_any_more(queue.trials)
     if racing is not None and queue.is_done and failure.reason is None:
@@ -200,29 +202,42 @@ def frozen_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _OutOfTimeError(Exception):
-    """Ends a trial in this process between two epochs."""
+class _EndedEarlyError(Exception):
+    """Ends a trial in this process between two epochs: the scheduler stops it, or the time of the sweep is over."""
+
+    def __init__(self, *, is_behind: bool) -> None:
+        super().__init__()
+        self.is_behind = is_behind
 
 
-def _run_in_process(queue: TrialQueue, home: Path, recording: Recording, is_over: Callable[[], bool]) -> None:
-    """Train the queue's trials until none is left, or the sweep is over."""
+def _run_in_process(
+    queue: TrialQueue, home: Path, scheduler: Any, recording: Recording, is_over: Callable[[], bool]
+) -> None:
+    """Train the queue's trials until none is left, or the sweep is over. `scheduler` is Tune's, or None for none."""
 
     def report(trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         recording.reported(trial, metrics)
+        if trial.is_finished:
+            return
         # Its checkpoint is written, from which a resumed sweep continues.
-        if is_over() and not trial.is_finished:
-            raise _OutOfTimeError
+        if is_over():
+            raise _EndedEarlyError(is_behind=False)
+        if scheduler is not None and stops(scheduler, trial.trial_id, metrics):
+            raise _EndedEarlyError(is_behind=True)
 
     while not is_over() and (trial := queue.next()) is not None:
         error = trial.folder / ERROR_FILE
         error.unlink(missing_ok=True)
         recording.started(trial)
-        with contextlib.suppress(_OutOfTimeError):
+        is_behind = False
+        try:
             run_trial(queue.run.experiment_of(trial), trial.folder, home, [], partial(report, trial))
+        except _EndedEarlyError as early:
+            is_behind = early.is_behind
         if file_exists(error):
             recording.failed(trial, error.read_text(encoding="utf-8").strip())
         else:
-            recording.ended(trial, is_over=True)
+            recording.ended(trial, is_over=not is_behind)
 
 
 def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:

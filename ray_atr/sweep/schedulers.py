@@ -140,5 +140,10 @@ def make_scheduler(
     # The ranks of earlier sessions again, in their order; one may have ended before a trial was stopped.
     reports = [(row, trial.trial_id) for trial in recorded for row in trial.epochs() if goal.metric in row]
     for row, trial_id in sorted(reports, key=lambda report: report[0].get("time", 0.0)):
-        scheduler.on_trial_result(None, SimpleNamespace(config={"trial_id": trial_id}), row)
+        stops(scheduler, trial_id, row)
     return scheduler
+
+
+def stops(scheduler: Any, trial_id: str, row: Mapping[str, Any]) -> bool:
+    """Whether a scheduler of `make_scheduler` stops the trial after the epoch of this row. For trials that Tune does not run."""
+    return bool(scheduler.on_trial_result(None, SimpleNamespace(config={"trial_id": trial_id}), row) == scheduler.STOP)

@@ -110,6 +110,22 @@ def test_a_trial_that_runs_when_time_is_over_ends_with_its_epoch(home: Path, mon
         assert [row.validation for row in limited.epochs()] == [row.validation for row in whole.epochs()]
 
 
+def test_asha_ends_the_trials_that_are_behind(home: Path) -> None:
+    settings: dict[str, Any] = {"train__epochs": 2, "evaluation__every_epochs": 1}
+    experiment = tiny(home / "tones", **settings, scaling__workers=0, scaling__ray_data=False)
+    run = RunFolder.create(home / "asha", experiment, {"name": "test"})
+    points = [{"train.learning_rate": rate} for rate in (1e-3, 1e-7, 2e-3, 2e-7)]
+    # The second plan resumes: it knows the reports of the first.
+    for number in (2, 4):
+        search = FixedPoints(points[:number], (Goal("train/loss", is_maximised=False),))
+        sweep(run, SweepPlan(search, scheduler="asha"), home, use_ray=False, echo=lambda message: None)
+        told = [trial.describe() | {"epochs": len(trial.epochs())} for trial in run.trials()]
+        ended = {one["overrides"]["train.learning_rate"]: (one["status"], one["epochs"]) for one in told}
+        expected = {1e-3: ("finished", 2), 1e-7: ("stopped", 1), 2e-3: ("finished", 2), 2e-7: ("stopped", 1)}
+        assert ended == {rate: expected[rate] for rate in ended}
+        assert len(ended) == number
+
+
 def test_a_sweep_with_a_result_is_not_ended_by_one_reason_of_the_others(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
