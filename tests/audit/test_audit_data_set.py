@@ -125,6 +125,8 @@ def test_the_page_shows_the_worst_and_runs_nothing_of_the_data(audited: tuple[Pa
     assert page.count("<article ") == 60
     called = [int(row["called_wrong"]) for row in rows(audit)[:60]]
     assert 0 < sum(called) < 60
+    # The pairs that are called wrong come first, on the page as in the table.
+    assert called == sorted(called, reverse=True)
     assert page.count("likely to be wrong, called wrong") == sum(called)
     assert page.count("likely to be wrong, not called wrong") == 60 - sum(called)
     assert "whose sound the vectors do not represent scores like a wrong one" in page

@@ -400,21 +400,26 @@ def test_a_judge_is_what_its_loops_say(name: str, seed: int, batch: int) -> None
 
 
 def ridge(rows: Floats, targets: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
-    """What is predicted for each row by a regression of its own on the others, and for further rows by one on all; both less the
-    mean. The strength is the one with the least squared error of the first.
+    """What is predicted for each row by a regression of its own on the others, and for further rows by one on all; each less the
+    mean of what it was fitted to. The strength is the one with the least squared error of the first.
     """
-    x, t = rows - rows.mean(axis=0), targets - targets.mean(axis=0)
+    every = list(range(len(rows)))
 
-    def weights(of: list[int], strength: float) -> Floats:
-        return np.linalg.solve(x[of].T @ x[of] + strength * np.eye(x.shape[1]), x[of].T @ t[of])
+    def predicted(further: Floats, of: list[int], strength: float) -> Floats:
+        x, t = rows[of] - rows[of].mean(axis=0), targets[of] - targets[of].mean(axis=0)
+        weights = np.linalg.solve(x.T @ x + strength * np.eye(x.shape[1]), x.T @ t)
+        return np.asarray((further - rows[of].mean(axis=0)) @ weights)
 
     def without_each(strength: float) -> Floats:
-        return np.array([x[i] @ weights([n for n in range(len(x)) if n != i], strength) for i in range(len(x))])
+        return np.array([predicted(rows[i], [n for n in every if n != i], strength) for i in every])
 
-    scale = np.trace(x.T @ x) / x.shape[1]
-    strength = min((s * scale for s in STRENGTHS), key=lambda s: float(((t - without_each(s)) ** 2).sum()))
-    fitted = weights(list(range(len(x))), strength)
-    return without_each(strength), lambda further: (further - rows.mean(axis=0)) @ fitted
+    def error(strength: float) -> float:
+        means = [np.delete(targets, i, axis=0).mean(axis=0) for i in every]
+        return float(((targets - means - without_each(strength)) ** 2).sum())
+
+    scale = np.trace(np.cov(rows.T, ddof=0)) * len(rows) / rows.shape[1]
+    strength = min((s * scale for s in STRENGTHS), key=error)
+    return without_each(strength), lambda further: predicted(further, every, strength)
 
 
 def likeliest_tau(own: Floats, every: Floats, prior: Floats, share: float) -> tuple[float, Floats]:

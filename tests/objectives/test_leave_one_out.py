@@ -51,8 +51,7 @@ def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monk
     audio, text, given, _ = noisy_set(N, 0.4)
     found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)
     x = audio / np.linalg.norm(audio, axis=1, keepdims=True)
-    x = x - x.mean(axis=0)
-    strength = np.linalg.eigvalsh(x.T @ x).mean()
+    strength = np.linalg.eigvalsh(np.cov(x.T, ddof=0) * N).mean()
     t = text - text.mean(axis=0)
     t = t / np.linalg.norm(t, axis=1, keepdims=True)
     classes = np.unique(given)
@@ -60,12 +59,11 @@ def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monk
     prior = [float((given == c).mean()) for c in classes]
     targets = t
     for _ in range(2):
-        centred = targets - targets.mean(axis=0)
         predicted = []
         for i in range(N):
             others = [n for n in range(N) if n != i]
-            fit = Ridge(alpha=strength, fit_intercept=False).fit(x[others], centred[others])
-            predicted.append(fit.predict(x[i : i + 1])[0])
+            fit = Ridge(alpha=strength).fit(x[others], targets[others])
+            predicted.append(fit.predict(x[i : i + 1])[0] - targets[others].mean(axis=0))
         similarity = np.array(predicted) @ caption.T
         s = (similarity - similarity.mean(axis=0)) / similarity.std(axis=0)
         best, probabilities, posteriors = -math.inf, [], np.array([])

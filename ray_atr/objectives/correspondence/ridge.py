@@ -34,12 +34,14 @@ class Ridge:
         self.sampled = slice(None, None, -(-len(rows) // ROWS))
 
     def left_out(self, targets: Floats) -> Floats:
-        """The prediction for each row, [n, W], from the targets [n, W] of the other rows, less the mean of all targets.
+        """The prediction for each row, [n, W], from the targets [n, W] of the other rows, less the mean of these.
 
-        The mean is of all rows: were it without the row's own target, that one would be the least likely of all.
+        So it holds nothing of the row's own target. The others' mean alone would make that one the least likely of all, and a
+        regression around the mean of all rows has it as minus the sum of the others, which is all it needs where rows are few.
         """
         wanted, product, shrunk = self.fit(targets)
-        return wanted - self._errors(wanted, product, shrunk, slice(None))
+        num_others = max(len(wanted) - 1, 1)
+        return (1 + 1 / num_others) * wanted - self._errors(wanted, product, shrunk, slice(None))
 
     def fit(self, targets: Floats) -> tuple[Floats, Floats, Floats]:
         """Take the targets [n, W] of the rows; returns them less their mean, their product with the rows, and the factors of the
@@ -61,9 +63,9 @@ class Ridge:
         return np.asarray((rows - self.centre) @ self.vectors)
 
     def _errors(self, wanted: Floats, product: Floats, shrunk: Floats, rows: slice) -> Floats:
-        """The error of each left-out prediction: the residual, divided by 1 - leverage."""
+        """The error of each left-out prediction: the residual, divided by 1 - leverage, the mean's included."""
         rotated = self.rotated[rows]
-        leverage = np.einsum("nd,nd->n", rotated * shrunk, rotated)
+        leverage = 1 / len(self.rotated) + np.einsum("nd,nd->n", rotated * shrunk, rotated)
         errors = wanted[rows] - rotated @ (shrunk[:, None] * product)
         return np.asarray(errors / np.maximum(1 - leverage, TINY)[:, None])
 

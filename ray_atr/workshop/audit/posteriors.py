@@ -59,6 +59,11 @@ class PairPosteriors:
         """Storey's estimate."""
         return self.share.share
 
+    @property
+    def worst_first(self) -> NDArray[np.int64]:
+        """The pairs [M], those that are most likely wrong first: of equal ones, those with the largest p-value."""
+        return np.lexsort((-self.p_value, -self.wrong))
+
     def flagged(self, rate: float) -> NDArray[np.bool_]:
         """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
 
@@ -66,7 +71,7 @@ class PairPosteriors:
         """
         if not 0 < rate < 1:
             raise refuse("rate", rate, "(0, 1)")
-        order = np.lexsort((-self.p_value, -self.wrong))
+        order = self.worst_first
         false_alarms = np.cumsum(1 - self.wrong[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(false_alarms <= rate)
         flagged = np.zeros(len(order), dtype=bool)

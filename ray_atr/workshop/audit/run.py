@@ -212,7 +212,7 @@ def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged
         writer.writerow(
             ["clip_id", "language", "caption_number", "caption", "wrong", "p_value", "called_wrong", "preferred"]
         )
-        for m in np.argsort(-result.posteriors.wrong, kind="stable"):
+        for m in result.posteriors.worst_first:
             posteriors = [f"{result.posteriors.wrong[m]:.4f}", f"{result.posteriors.p_value[m]:.9f}", int(flagged[m])]
             writer.writerow([*captions[m][1:], *posteriors, captions[result.preferred[m]].text])
 
@@ -222,7 +222,6 @@ def _suspects(
 ) -> list[dict[str, Any]]:
     """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
     counts = Counter(caption.text for caption in captions)
-    worst = np.lexsort((result.score, -result.posteriors.wrong))[:count]
     return [
         {
             **captions[m]._asdict(),
@@ -232,7 +231,7 @@ def _suspects(
             "is_flagged": bool(flagged[m]),
             "repeats": counts[captions[m].text],
         }
-        for m in worst
+        for m in result.posteriors.worst_first[:count]
     ]
 
 
