@@ -91,7 +91,9 @@ def sweep(
     queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
-        echo(f"{done} of {len(queue.trials)} trials are in {run.path} already")
+        # Of all, also those that a search has still to propose; how many a search until its time is over has is not known.
+        number = len(queue.trials) if queue.num_trials is None else queue.num_trials
+        echo(f"{done} of {number} trials are in {run.path} already")
     for listener in listeners:
         listener.sweep_started(queue.num_trials, done)
     racing = None

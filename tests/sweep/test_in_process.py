@@ -40,6 +40,9 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     monkeypatch.setattr("ray_atr.sweep.run_trials._run_in_process", lambda queue, *_: finish(queue.next()))
     result = sweep(run, plan, home, use_ray=False, echo=lambda message: None)
     assert (len(result.finished), len(result.unfinished), result.num_unproposed, result.num_left) == (1, 1, 4, 5)
+    said: list[str] = []
+    sweep(run, plan, home, use_ray=False, echo=said.append)
+    assert f"1 of 6 trials are in {run.path} already" in said
 
 
 def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
