@@ -88,10 +88,7 @@ class Retriever(nn.Module):
         self.ranking = ranking or RankingSettings()
         self.audio_tower, self.text_tower = audio_tower, text_tower
         D = settings.embedding_width
-        if settings.audio_projection == "none" and audio_tower.width != D:
-            raise refuse(
-                "model.embedding_width", D, f"{audio_tower.width}, the audio tower's width, without a projection"
-            )
+        settings.require_width(audio_tower.width)
         audio_kind = "none" if settings.audio_projection == "none" else settings.projection
         self.audio_projection = _projection(audio_tower.width, D, audio_kind)
         self.text_projection = _projection(text_tower.width, D, settings.projection)

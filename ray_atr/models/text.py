@@ -70,6 +70,9 @@ class SmallTransformer(TextSettings):
             raise refuse("model.text", tokenizer, allowed)
         return SmallTransformerTower(self, tokenizer)
 
+    def outline(self) -> SmallTransformerTower:
+        return SmallTransformerTower(self, Tokenizer(models.WordLevel({PAD: PAD_ID}, unk_token=PAD)))
+
     def rebuild(self, folder: Path) -> SmallTransformerTower:
         return SmallTransformerTower(self, read_tokenizer(folder / TOKENIZER_FILE))
 

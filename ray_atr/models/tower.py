@@ -117,10 +117,16 @@ class AudioSettings(Settings):
     def build(self) -> AudioTower:
         """The tower with its initial or published weights."""
 
-    def rebuild(self, folder: Path) -> AudioTower:
-        """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
+    def outline(self) -> AudioTower:
+        """The tower's architecture from its settings and its checkpoint's configuration, without the checkpoint's weights.
+        NotImplementedError for a tower whose architecture cannot be known without them.
+        """
         unread: dict[str, Any] = {} if checkpoint_of(self) is None else {"checkpoint": None}
         return replace(self, **unread).build()
+
+    def rebuild(self, folder: Path) -> AudioTower:
+        """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
+        return self.outline()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +145,10 @@ class TextSettings(Settings):
     @abstractmethod
     def build(self, tokenizer: object | None = None) -> TextTower:
         """The tower with its initial or published weights."""
+
+    def outline(self) -> TextTower:
+        """As `AudioSettings.outline`; the vocabulary may be another."""
+        raise NotImplementedError
 
     @abstractmethod
     def rebuild(self, folder: Path) -> TextTower:

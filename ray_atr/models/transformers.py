@@ -68,6 +68,16 @@ class TransformersAudio(AudioSettings):
             model = load(audio_encoder(config), skip=AUDIO_HEADS, allowed=self.allow_mismatch)
         return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
+    def outline(self) -> TransformersAudioTower:
+        config: Any = pretrained.read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
+        if config.model_type == "clap":
+            from transformers import ClapModel
+
+            model = ClapModel(config).audio_model
+        else:
+            model = audio_encoder(config)(config)
+        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
+
     def rebuild(self, folder: Path) -> TransformersAudioTower:
         config = pretrained.read_model_config(folder, "model folder", self.dropout)
         model = audio_encoder(config)(config)
@@ -231,6 +241,18 @@ class TransformersText(TextSettings):
         loading = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
         model = pretrained.load_model(model_class, self.checkpoint, config, **loading)
         return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
+
+    def outline(self) -> TransformersTextTower:
+        config: Any = pretrained.read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
+        of_text = config
+        if config.model_type == "clap":
+            from transformers import ClapModel
+
+            model, of_text = ClapModel(config).text_model, config.text_config
+        else:
+            model_class, arguments = text_encoder(config, self.pooling)
+            model = model_class(config, **arguments)
+        return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
         config = pretrained.read_model_config(folder, "model folder", self.dropout)

@@ -24,6 +24,7 @@ from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
+from ray_atr.models.outline import check_towers
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.weights import require_checkpoint
 from ray_atr.objectives import Objective
@@ -43,7 +44,8 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads only the manifest (and captions, for a noise index, an audit or `consensus`), before anything is written or started.
+    Reads only the manifest (and captions, for a noise index, an audit or `consensus`; a checkpoint's configuration, for training
+    options of its tower), before anything is written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
@@ -94,6 +96,7 @@ def check_experiment(experiment: Experiment) -> None:
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+    check_towers(experiment.model)
 
 
 def check_order(experiment: Experiment) -> None:
