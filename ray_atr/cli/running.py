@@ -25,7 +25,7 @@ from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
-from ray_atr.sweep.recording import FirstEpoch
+from ray_atr.sweep.recording import FirstEpoch, FirstEstimate
 from ray_atr.sweep.schedulers import ASHA, NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.space import Point, Space, path_of, point_key
@@ -136,7 +136,7 @@ def _run(
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
-    listeners: list[SweepListener] = [FirstEpoch(echo)]
+    listeners: list[SweepListener] = [FirstEpoch(echo), FirstEstimate(experiment, echo)]
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()
