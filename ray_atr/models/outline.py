@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ray_atr.common.storage import Location
 from ray_atr.models.adaptation import Adaptation, check_adaptation
 from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
-from ray_atr.models.weights import identity_of_checkpoint
+from ray_atr.models.weights import SETTINGS_FILE, identity_of_checkpoint, shapes_of_weights
 
 logger = logging.getLogger(__name__)
 
@@ -51,3 +54,23 @@ def _outlined(settings: AudioSettings | TextSettings, identity: tuple[Any, ...])
     except Exception as error:  # noqa: BLE001 (a tower of one's own may do anything with its weights)
         logger.debug("%s was not built without its weights: %s", settings.name, error)
         return None
+
+
+def check_start(model: ModelSettings, folder: Location, path: str, given: str) -> None:
+    """ValueError, naming the setting at `path`, if the weights of a saved retriever do not fit towers and projections of these
+    settings. Names and shapes are compared: no weights are read. A published retriever, one in a store and low-rank updates
+    are left to the training.
+    """
+    if not isinstance(folder, Path) or not (folder / SETTINGS_FILE).is_file():
+        return
+    stored = shapes_of_weights(folder)
+    has_lora = model.audio.adapt.lora_rank or model.text.adapt.lora_rank or any("lora_" in name for name in stored)
+    audio, text = outline_of(model.audio), outline_of(model.text)
+    if has_lora or not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
+        return
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        needed = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    if model.text.trained_vocabulary:
+        # The vocabulary is the saved one's.
+        needed |= {name: stored.get(name, needed[name]) for name in needed if name == "text_tower.embedding.weight"}
+    require_same_names(path, given, needed, stored)

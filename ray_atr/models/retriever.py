@@ -647,6 +647,15 @@ def build_retriever(
     return retriever
 
 
+def require_same_names(path: str, folder: str, needed: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """ValueError, naming the setting, if a saved retriever's weights have other names or shapes; what an objective learns may."""
+    different = [name for name in sorted(needed.keys() | stored.keys()) if needed.get(name) != stored.get(name)]
+    different = [name for name in different if not name.startswith(("learned.", "window_query"))]
+    if different:
+        allowed = f"a retriever with the same towers; it differs in {', '.join(different[:3])}"
+        raise refuse(path, folder, allowed)
+
+
 def _with_temperature(learned: LearnedSettings, model: ModelSettings) -> LearnedSettings:
     """The learned parameters' settings, with the temperature of the model's settings."""
     return dataclasses.replace(
