@@ -191,9 +191,12 @@ def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, 
     if "." in path:
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
     hint = nearest(path, [*options_here, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
-    if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
-        allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
-        raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+    hint = hint or (f" (it is an option of {elsewhere})" if elsewhere else "")
+    if not hint and nearest(path, names, 0.8):
+        # A setting that is misspelt: the experiment, which is not read yet, has its path.
+        return
+    allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
+    raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 
 DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)

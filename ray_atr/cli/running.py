@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
 from ray_atr.common.override import flatten, override
@@ -136,6 +138,8 @@ def _run(
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
+    if how.ray == NEVER and experiment.scaling.gpus_per_worker and not torch.cuda.is_available():
+        print("trained on the CPU: scaling.gpus_per_worker asks for a GPU, and this machine has none")
     listeners: list[SweepListener] = [FirstEpoch(echo), FirstEstimate(experiment, echo)]
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
