@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import read_json
@@ -63,6 +63,7 @@ OPTIONS = AuditCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     command = parse(OPTIONS, arguments, program)
+    check_actors(command.encoding)
     console = Console()
     chosen = [name for name in ("apply", "keep", "estimate") if getattr(command, name) is not None]
     if len(chosen) > 1:

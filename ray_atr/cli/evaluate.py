@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import refuse
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
@@ -68,6 +68,7 @@ OPTIONS = EvaluateCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     command = parse(EvaluateCommand, arguments, program)
+    check_actors(command.encoding)
     for name, share in (("--prior", command.prior), ("--false-nothing", command.false_nothing)):
         if share is not None and not (command.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")

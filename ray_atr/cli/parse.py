@@ -38,7 +38,7 @@ from ray_atr.common.override import as_typed, describe
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
+from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
@@ -169,6 +169,19 @@ def parse_with_settings(
         if word.startswith("--"):
             refuse_unknown(word[2:].partition("=")[0].replace("-", "_"), options_here, others or {})
     return parsed, settings_from(rest)
+
+
+def check_actors(encoding: Any) -> None:
+    """ValueError for options of Ray's actors beside `--ray never`, which would not read them. `encoding` are a command's options
+    of how it encodes.
+    """
+    if encoding.ray != "never":
+        return
+    unread = [field.name for field in dataclasses.fields(encoding) if field.name not in ("ray", "batch_size")]
+    for name in unread:
+        if (value := getattr(encoding, name)) != getattr(type(encoding)(), name):
+            allowed = "nothing with --ray never: this process encodes, on a GPU if there is one"
+            raise refuse(f"--{name.replace('_', '-')}", value, allowed)
 
 
 def _names_of(options: Any) -> Iterator[str]:

@@ -36,6 +36,16 @@ def check_towers(model: ModelSettings) -> None:
             model.require_width(tower.width)
 
 
+def check_shipped(settings: AudioSettings | TextSettings) -> None:
+    """ValueError if the sizes of a tower that comes with the package are set to others than its weights have."""
+    checkpoint = checkpoint_of(settings) or ""
+    usual: dict[str, Any] = {"checkpoint": checkpoint, "adapt": settings.adapt}
+    # These small files are read only where a setting differs: most trainings leave the sizes as they are.
+    if checkpoint.startswith("shipped:") and settings != type(settings)(**usual):
+        with torch.random.fork_rng(devices=[]):
+            settings.build()
+
+
 def outline_of(settings: AudioSettings | TextSettings) -> AudioTower | TextTower | None:
     """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell."""
     checkpoint = checkpoint_of(settings)
