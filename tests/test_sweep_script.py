@@ -163,6 +163,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--lambda_fine", "0.9"], "lambda_fine + lambda_coarse: got 1.1; allowed below 1"),
         ([*ASK, "--objective.knowledge.source", "nowhere", "--table", "ablation"], "nowhere: no data set"),
         ([*ASK, "--objective.knowledge.captions", "nowhere"], "nowhere: no such file"),
+        (
+            [*ASK, "--objective.knowledge.captions", __file__],
+            f"objective.knowledge.captions: got '{__file__}'; allowed a Parquet file (.parquet) or JSON lines",
+        ),
     ],
 }
 

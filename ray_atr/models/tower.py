@@ -101,6 +101,8 @@ class AudioSettings(Settings):
     """Base of every audio tower's settings: gives its front end without building the tower, and builds the tower."""
 
     name: ClassVar[str]
+    checkpoint_files: ClassVar[tuple[str, ...]] = ()
+    """Files of which a checkpoint's folder has one, or patterns of their names; empty: not known."""
     is_convolutional: ClassVar[bool] = False
     """Whether it is a convolutional net, which `train.learning_rate=auto` gives a higher rate than a transformer."""
     blanks_after_norm: ClassVar[bool] = False
@@ -134,6 +136,8 @@ class TextSettings(Settings):
     """Base of every text tower's settings."""
 
     name: ClassVar[str]
+    checkpoint_files: ClassVar[tuple[str, ...]] = ()
+    """As of `AudioSettings`."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 

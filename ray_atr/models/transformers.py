@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Prefixes of tensors that an encoder does not need."""
+CHECKPOINT_FILES = ("config.json", "*.pt")
+"""Of a model of transformers, or of LAION-CLAP and ML-CLAP."""
 GPU_TOKENS = 4096
 """Least tokens in a group of texts on a GPU: with fewer, starting a layer takes as long as computing it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
@@ -37,6 +39,7 @@ class TransformersAudio(AudioSettings):
     """An encoder from a local folder or the hub, with the front end that its preprocessor_config.json describes."""
 
     name: ClassVar[str] = "transformers"
+    checkpoint_files: ClassVar[tuple[str, ...]] = CHECKPOINT_FILES
     checkpoint: str = setting("", "folder or hub id of the encoder and its preprocessor_config.json", path="if there")
     pooling: str = setting(
         "model", "embedding of a clip: as the model pools its tokens, or their mean", choices=("model", "mean")
@@ -208,6 +211,7 @@ class TransformersText(TextSettings):
     """An encoder from a local folder or the hub, with the tokeniser in its folder."""
 
     name: ClassVar[str] = "transformers"
+    checkpoint_files: ClassVar[tuple[str, ...]] = CHECKPOINT_FILES
     checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser", path="if there")
     pooling: str = setting(
         "mean",

@@ -8,7 +8,7 @@ import logging
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -131,9 +131,15 @@ def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
     raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
 
 
-def require_checkpoint(checkpoint: str, path: str) -> None:
-    """ValueError for a checkpoint that is neither an existing file or folder nor has the form of a hub id."""
+def require_checkpoint(checkpoint: str, path: str, holds: Sequence[str] = ()) -> None:
+    """ValueError for a checkpoint that is neither an existing file or folder nor has the form of a hub id, and for a local folder
+    without any of the files that `holds` names.
+    """
     local = local_of(checkpoint)
+    if not checkpoint:
+        raise refuse(path, checkpoint, "a folder, or a hub id owner/name")
+    if holds and local.is_dir() and not any(next(local.glob(name), None) for name in holds):
+        raise refuse(path, checkpoint, "a folder that holds " + " or ".join(holds))
     if checkpoint.startswith("shipped:") and not local.is_dir():
         shipped = sorted(f"shipped:{folder.name}" for folder in SHIPPED.iterdir() if folder.is_dir())
         raise refuse(path, checkpoint, " or ".join(shipped), nearest(checkpoint, shipped))

@@ -75,7 +75,11 @@ def check_experiment(experiment: Experiment) -> None:
         check_other_run(experiment.train.distance_to)
     if (start := experiment.train.start_from) is not None:
         check_start(experiment.model, saved_retriever(start, "train.start_from"), "train.start_from", start)
-    check_base(experiment.objective.knowledge, data.train_split)
+    check_base(
+        experiment.objective.knowledge,
+        data.train_split,
+        of_vectors=manifest is not None and has_vectors(manifest.folder),
+    )
     check_base_shards(experiment)
     experiment.objective.knowledge.check_pair(experiment.objective.pair)
     check_interaction(experiment)
@@ -101,7 +105,7 @@ def check_experiment(experiment: Experiment) -> None:
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
-            require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+            require_checkpoint(checkpoint, f"model.{kind}.checkpoint", tower.checkpoint_files)
             check_shipped(tower)
     check_towers(experiment.model)
 
@@ -335,12 +339,15 @@ def check_interaction(experiment: Experiment) -> None:
             raise refuse(f"train.{name}", getattr(train, name), "0 with model.interaction=late")
 
 
-def check_base(knowledge: Knowledge, split: str) -> None:
-    """ValueError if the source of a base is no data set, has no clips in the split, or its caption file cannot be read."""
+def check_base(knowledge: Knowledge, split: str, *, of_vectors: bool) -> None:
+    """ValueError if the source of a base is no data set, or of another kind than the trained one, has no clips in the split, or
+    its caption file cannot be read.
+    """
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return
     if knowledge.source != "train":
         manifest = read_manifest(knowledge.source)
+        check_kind(manifest.folder, "objective.knowledge.source", knowledge.source, reads_vectors=of_vectors)
         if not manifest.num_rows_of(split):
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:

@@ -205,6 +205,8 @@ def test_vectors_and_audio_are_not_taken_for_each_other(files: dict[str, str], t
     taught = {"objective__correspondence": "teacher", "objective__correspondence__teachers": str(tmp_path / "head")}
     with pytest.raises(ValueError, match=f"correspondence.teachers: got .*{holds_audio}"):
         check_experiment(tiny(tones, **taught))
+    with pytest.raises(ValueError, match=f"objective.knowledge.source: got .*{holds_vectors}"):
+        check_experiment(tiny(tones, objective="ask", objective__knowledge__source=str(vectors)))
     check_experiment(tiny(tones, **{**taught, "objective__correspondence__teachers": str(tmp_path / "hears")}))
 
 
