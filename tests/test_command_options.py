@@ -45,6 +45,20 @@ def test_an_index_is_built_of_a_part_and_updated_with_what_has_moved(monkeypatch
     assert updated.kwargs["encoding"].ray == "never"
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "unread"),
+    [
+        (evaluate, ["--checkpoint", "c"], ["--encoders", "4"]),
+        (evaluate, ["--checkpoint", "c"], ["--gpus-per-encoder", "1.0"]),
+        (audit, ["d", "--out", "o"], ["--cpus-per-encoder", "2.0"]),
+        (index, ["build", "--checkpoint", "c", "--audio", "a", "--out", "i"], ["--encoders", "4"]),
+    ],
+)
+def test_options_of_actors_are_refused_where_there_are_none(command: Any, words: list[str], unread: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"{unread[0]}: got {unread[1]}; allowed nothing with --ray never"):
+        command.run([*words, *unread, "--ray", "never"], "command")
+
+
 def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     opened = MagicMock()
     opened.return_value.warning_of.return_value = ""

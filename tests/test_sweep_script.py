@@ -78,6 +78,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--resume", "nowhere", "--out", "./nowhere"], "nowhere: not a run folder"),
         (["--out", "memory://box/run"], "--out: got 'memory://box/run'; allowed a folder or a store: this one is gone"),
         (["--epoch", "3"], "(did you mean train.epochs?)"),
+        (["--ratio", "0.3"], "(did you mean data.noise.ratio?)"),
         (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (
             ["--train.batch_size", "5000"],
@@ -162,6 +163,10 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--lambda_fine", "0.9"], "lambda_fine + lambda_coarse: got 1.1; allowed below 1"),
         ([*ASK, "--objective.knowledge.source", "nowhere", "--table", "ablation"], "nowhere: no data set"),
         ([*ASK, "--objective.knowledge.captions", "nowhere"], "nowhere: no such file"),
+        (
+            [*ASK, "--objective.knowledge.captions", __file__],
+            f"objective.knowledge.captions: got '{__file__}'; allowed a Parquet file (.parquet) or JSON lines",
+        ),
     ],
 }
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 
-from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
+from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.options import Encoding
@@ -62,6 +63,7 @@ OPTIONS = AuditCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     command = parse(OPTIONS, arguments, program)
+    check_actors(command.encoding)
     console = Console()
     chosen = [name for name in ("apply", "keep", "estimate") if getattr(command, name) is not None]
     if len(chosen) > 1:
@@ -72,7 +74,7 @@ def run(arguments: Sequence[str], program: str) -> None:
             allowed = "--out alone beside it: how the audit was made is in its folder"
             raise refuse(f"--{chosen[0]}", getattr(command, chosen[0]), allowed)
         # The first two copy the audio of all clips.
-        with heartbeat(f"{chosen[0]}: the audit {command.data}"):
+        with advising(STARTS_AGAIN), heartbeat(f"{chosen[0]}: the audit {command.data}"):
             run_on_audit(command, console)
         return
     from ray_atr.workshop.audit.run import audit_data_set
@@ -82,6 +84,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 
     # A step may take minutes, and a bar in a file says nothing within one.
     with (
+        advising(STARTS_AGAIN),
         heartbeat(f"audit of {command.data}", write=write) as echo,
         counting("steps", console, write=echo) as count,
     ):

@@ -11,11 +11,14 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
+from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import refuse
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 
 if TYPE_CHECKING:
+    from mteb.abstasks.abstask import AbsTask
+
     from ray_atr.evaluation.calibrate import CalibrationScore
     from ray_atr.evaluation.mteb_scoring import TaskScore
     from ray_atr.evaluation.run import Evaluated
@@ -65,6 +68,7 @@ OPTIONS = EvaluateCommand
 
 def run(arguments: Sequence[str], program: str) -> None:
     command = parse(EvaluateCommand, arguments, program)
+    check_actors(command.encoding)
     for name, share in (("--prior", command.prior), ("--false-nothing", command.false_nothing)):
         if share is not None and not (command.calibrate and 0 < share < 1):
             raise refuse(name, share, "a share above 0 and below 1, with --calibrate")
@@ -85,7 +89,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     # Ranking, TREC files and the rest may each take minutes.
     with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
-        with counting("clips and captions", console, write=echo) as count:
+        with advising(STARTS_AGAIN), counting("clips and captions", console, write=echo) as count:
             evaluated = evaluate(
                 command.checkpoint,
                 command.evaluation,
@@ -95,25 +99,37 @@ def run(arguments: Sequence[str], program: str) -> None:
                 progress=lambda name, done, total: count(f"encoding by {name}", done, total),
                 echo=echo,
             )
-        print_evaluation(evaluated, console)
-        if command.evaluation.trec:
-            print_plain(console, [f"TREC:    {evaluated.folder}/run-<language>.trec, qrels-<language>.trec"])
-        if command.card:
-            from ray_atr.evaluation.card import write_card
+        extras = " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name))
+        with advising(f"the evaluation is complete in {evaluated.folder}" + rest_of(extras)):
+            print_evaluation(evaluated, console)
+            if command.evaluation.trec:
+                print_plain(console, [f"TREC:    {evaluated.folder}/run-<language>.trec, qrels-<language>.trec"])
+            make_extras(command, evaluated, tasks, console)
 
-            print_plain(console, [f"card:    {write_card(evaluated)}"])
-        if command.calibrate:
-            from ray_atr.evaluation.calibrate import calibrate
-            from ray_atr.metrics.nothing import FALSE_SHARE
 
-            share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
-            print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
-        if tasks:
-            from ray_atr.evaluation.mteb_scoring import score_tasks
+def rest_of(extras: str) -> str:
+    """How to get what is made after an evaluation, from its vectors, which are not kept."""
+    return f"; for {extras} run the command again with a new --out" if extras else ""
 
-            print_tasks(
-                score_tasks(evaluated, tasks, echo=lambda message: print_plain(console, [message])), evaluated, console
-            )
+
+def make_extras(command: EvaluateCommand, evaluated: Evaluated, tasks: Sequence[AbsTask], console: Console) -> None:
+    """Write the card, the calibration and MTEB's scores, as far as they are asked for."""
+    if command.card:
+        from ray_atr.evaluation.card import write_card
+
+        print_plain(console, [f"card:    {write_card(evaluated)}"])
+    if command.calibrate:
+        from ray_atr.evaluation.calibrate import calibrate
+        from ray_atr.metrics.nothing import FALSE_SHARE
+
+        share = FALSE_SHARE if command.false_nothing is None else command.false_nothing
+        print_calibration(calibrate(evaluated, prior=command.prior, false_nothing=share), evaluated, console)
+    if tasks:
+        from ray_atr.evaluation.mteb_scoring import score_tasks
+
+        print_tasks(
+            score_tasks(evaluated, tasks, echo=lambda message: print_plain(console, [message])), evaluated, console
+        )
 
 
 def print_evaluation(evaluated: Evaluated, console: Console) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from ray_atr.cli.parse import heartbeat, option, parse
+from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import counted
 from ray_atr.deploy.export.options import TARGET_NAMES, ExportOptions
 
@@ -35,7 +36,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     command = parse(ExportCommand, arguments, program)
     from ray_atr.deploy.export.exporting import export
 
-    with heartbeat(f"export of {command.retriever} to {command.to}") as echo:
+    with advising(STARTS_AGAIN), heartbeat(f"export of {command.retriever} to {command.to}") as echo:
         report = export(command.retriever, command.to, command.out, command.comparison, echo=echo)
     compared = f"{counted(report.clips, 'clip')} and {counted(report.texts, 'text')}"
     print(f"largest difference from encode_*: {report.difference:.2g}, over {compared}")

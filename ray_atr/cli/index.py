@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import advising
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.table import minutes
@@ -96,6 +96,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     if isinstance(command, QueryIndex):
         _query(command)
         return
+    check_actors(command.encoding)
     with advising("the same command goes on where it stopped"):
         _make(command)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ray_atr.cli.parse import heartbeat, option, parse_with_settings
+from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.deploy.pack.pack_options import PackOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     command, settings = parse_with_settings(PackCommand, arguments, program)
     from ray_atr.deploy.pack.making import make_pack
 
-    with heartbeat(f"a pack for {command.space} by {command.fit.method}") as echo:
+    with advising(STARTS_AGAIN), heartbeat(f"a pack for {command.space} by {command.fit.method}") as echo:
         pack = make_pack(
             command.space,
             command.captions,

@@ -38,7 +38,7 @@ from ray_atr.common.override import as_typed, describe
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.common.settings import RepeatedNameError, each_once, nearest, shortened
+from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
@@ -171,6 +171,19 @@ def parse_with_settings(
     return parsed, settings_from(rest)
 
 
+def check_actors(encoding: Any) -> None:
+    """ValueError for options of Ray's actors beside `--ray never`, which would not read them. `encoding` are a command's options
+    of how it encodes.
+    """
+    if encoding.ray != "never":
+        return
+    unread = [field.name for field in dataclasses.fields(encoding) if field.name not in ("ray", "batch_size")]
+    for name in unread:
+        if (value := getattr(encoding, name)) != getattr(type(encoding)(), name):
+            allowed = "nothing with --ray never: this process encodes, on a GPU if there is one"
+            raise refuse(f"--{name.replace('_', '-')}", value, allowed)
+
+
 def _names_of(options: Any) -> Iterator[str]:
     """The names of a command's options, also of those in a part of them."""
     for field in dataclasses.fields(options):
@@ -191,9 +204,12 @@ def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, 
     if "." in path:
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
     hint = nearest(path, [*options_here, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
-    if hint := hint or (f" (it is an option of {elsewhere})" if elsewhere else ""):
-        allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
-        raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+    hint = hint or (f" (it is an option of {elsewhere})" if elsewhere else "")
+    if not hint and nearest(path, names, 0.8):
+        # A setting that is misspelt: the experiment, which is not read yet, has its path.
+        return
+    allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
+    raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 
 DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, heartbeat, option, parse, print_plain
+from ray_atr.common.runtime import STARTS_AGAIN, advising
 from ray_atr.common.settings import counted
 from ray_atr.workshop.importing.check import check_data_set, hours_of, lines_left_out, page
 from ray_atr.workshop.importing.import_options import Check, Import, Join, VectorImport
@@ -56,7 +57,7 @@ class VectorsCommand:
     def run(self) -> None:
         from ray_atr.workshop.importing.vector_import import import_vectors
 
-        with heartbeat("importing"):
+        with advising(STARTS_AGAIN), heartbeat("importing"):
             manifest = import_vectors(self.data, self.out)
         words = ["ray-atr", "train", "--recipe", "vectors", "--data.source", manifest.folder]
         print_plain(Console(), [*summary(manifest), f"train on it: {shlex.join(words)}"])

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from ray_atr.cli.experiment_options import ComparisonSweep, ExperimentOptions, SpaceOptions, SweepOptions
 from ray_atr.cli.live import shown_progress
 from ray_atr.common.override import flatten, override
@@ -25,7 +27,7 @@ from ray_atr.sweep import SEARCHES, SweepResult, sweep
 from ray_atr.sweep.describe import best_lines, check_plan, conditions_of, describe_plan, values_by_path
 from ray_atr.sweep.estimate import estimate
 from ray_atr.sweep.fixed import Varied, set_by_recipe, split_settings
-from ray_atr.sweep.recording import FirstEpoch
+from ray_atr.sweep.recording import FirstEpoch, FirstEstimate
 from ray_atr.sweep.schedulers import NONE, RACE, SCHEDULERS, check_scheduler
 from ray_atr.sweep.search import FixedPoints, Goal, Observation, SweepPlan
 from ray_atr.sweep.space import Point, Space, path_of, point_key
@@ -136,7 +138,9 @@ def _run(
     print(f"run folder: {run.path}")
     for condition in conditions_of(plan, experiment):
         print(condition)
-    listeners: list[SweepListener] = [FirstEpoch(echo)]
+    if how.ray == NEVER and experiment.scaling.gpus_per_worker and not torch.cuda.is_available():
+        print("trained on the CPU: scaling.gpus_per_worker asks for a GPU, and this machine has none")
+    listeners: list[SweepListener] = [FirstEpoch(echo), FirstEstimate(experiment, echo)]
     tracker = Tracker(run.path) if experiment.tracking.mlflow else None
     if tracker is not None:
         tracker.start_sweep()

@@ -207,7 +207,8 @@ def files_below(folder: Location) -> list[str]:
     """
     if isinstance(folder, Path):
         if not folder.is_dir():
-            raise ValueError(f"{folder}: no such folder")
+            is_file = "a file; allowed the folder that it is in" if folder.is_file() else "no such folder"
+            raise ValueError(f"{folder}: {is_file}")
         root, paths = str(folder), list[str]()
         for parent, folders, names in os.walk(root, followlinks=True):
             folders[:] = [name for name in folders if not _leads_back(os.path.join(parent, name), root)]

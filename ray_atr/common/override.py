@@ -109,7 +109,8 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> 
     done = path.split(".")[: -len(parts)]
     if name not in fields:
         where = ".".join(done) or "the experiment"
-        suggestion = nearest(name, fields) or _elsewhere(tree, name, done)
+        # A setting of exactly this name before one of a name like it.
+        suggestion = _elsewhere(tree, name, done, 1.0) or nearest(name, fields) or _elsewhere(tree, name, done)
         kind = getattr(tree, "name", None)
         of_kind = f" (which is {kind})" if isinstance(kind, str) and done else ""
         raise ValueError(f"{path}: no such setting; {where}{of_kind} has {', '.join(fields) or 'none'}{suggestion}")
@@ -134,11 +135,11 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> 
         raise ValueError(".".join([*done, refused]) + separator + after if is_field else str(error)) from None
 
 
-def _elsewhere(tree: Any, name: str, done: list[str]) -> str:
+def _elsewhere(tree: Any, name: str, done: list[str], least: float = 0.8) -> str:
     paths: dict[str, str] = {}
     for entry in describe(tree):
         paths.setdefault(entry.path.rsplit(".", 1)[-1], entry.path)
-    close = difflib.get_close_matches(name, paths, n=1, cutoff=0.8)
+    close = difflib.get_close_matches(name, paths, n=1, cutoff=least)
     return f" (did you mean {'.'.join([*done, paths[close[0]]])}?)" if close else ""
 
 

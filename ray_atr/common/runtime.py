@@ -162,6 +162,10 @@ def terminate_like_interrupt() -> None:
             signal.signal(signal.SIGHUP, interrupt)
 
 
+STARTS_AGAIN = "the same command starts again: what it makes appears once it is complete"
+"""The advice of commands that keep nothing of unfinished work."""
+
+
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
     """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one; a

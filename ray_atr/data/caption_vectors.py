@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ray_atr.common.digests import DamagedCacheError, check_file
 from ray_atr.common.positives import group_number
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, read_json
+from ray_atr.common.storage import DamagedFileError, is_local, locate, read_json
 from ray_atr.data.features import MANIFEST_FILE, discard
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import from_bytes, loaded
@@ -122,6 +122,16 @@ def require_vectors(source: str, path: str) -> None:
     """ValueError, naming the setting, unless the folder is such a data set."""
     if not has_vectors(source):
         raise refuse(path, "vectors", f"with a data set that `ray-atr prepare vectors` made; data.source is {source}")
+
+
+def check_kind(source: str, path: str, got: object, *, reads_vectors: bool) -> None:
+    """ValueError, naming the setting at `path`, if a model of vectors would read a data set of audio, or the other way round."""
+    if has_vectors(source) and not reads_vectors:
+        raise refuse(path, got, f"one of vectors (model.audio=vectors) for {source}, which holds vectors and no audio")
+    # Those that `prepare vectors` makes are on this machine.
+    if reads_vectors and is_local(locate(source)) and not has_vectors(source):
+        makes = "`ray-atr prepare vectors` makes data sets of vectors"
+        raise refuse(path, got, f"one that takes audio for {source}, which holds no vectors; {makes}")
 
 
 def clip_width(source: str) -> int:

@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ray_atr.common import sampling
 from ray_atr.common.positives import folded, positive_groups
+from ray_atr.common.settings import refuse, shortened
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise, assign_captions
 
@@ -120,7 +122,11 @@ def read_caption_file(path: Path) -> dict[str, str]:
     """Caption by clip id, from a Parquet or JSON-lines file with the columns clip_id and caption. ValueError for other files."""
     if not path.is_file():
         raise ValueError(f"objective.knowledge.captions: {path}: no such file")
-    table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)
+    try:
+        table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)
+    except pa.ArrowInvalid as error:
+        allowed = f"a Parquet file (.parquet) or JSON lines with clip_id and caption ({shortened(str(error))})"
+        raise refuse("objective.knowledge.captions", str(path), allowed) from None
     missing = {"clip_id", "caption"} - set(table.column_names)
     if missing:
         raise ValueError(f"objective.knowledge.captions: {path}: column {', '.join(sorted(missing))} is missing")

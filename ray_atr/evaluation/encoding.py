@@ -22,6 +22,7 @@ from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import home
 from ray_atr.common.storage import Location
 from ray_atr.data.audio import FrontEnd, clip_windows
+from ray_atr.data.caption_vectors import check_kind
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.feature_cache import find_features
 from ray_atr.data.features import open_features
@@ -31,6 +32,7 @@ from ray_atr.data.vector_clip import Buffer
 from ray_atr.evaluation.options import Encoding
 from ray_atr.models.late_interaction import late_interaction
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.weights import reads_vectors
 from ray_atr.training.encoding.encode import ClipBatch, as_clip_batch, clip_batches, embed_batches, rows_in_parts
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 
@@ -59,7 +61,10 @@ class EncodingSource:
 
     @classmethod
     def from_retriever(cls, retriever: Location, manifest: Manifest, split: str, encoding: Encoding) -> EncodingSource:
-        """The inputs of the encoders of an evaluation or an audit, and their device."""
+        """The inputs of the encoders of an evaluation or an audit, and their device. ValueError for a data set of vectors with a
+        retriever of audio, and the other way round.
+        """
+        check_kind(manifest.folder, "checkpoint", str(retriever), reads_vectors=reads_vectors(retriever))
         is_here = encoding.ray == "never"
         on_gpu = torch.cuda.is_available() if is_here else encoding.gpus_per_encoder > 0
         return cls(

@@ -50,27 +50,55 @@ def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compil
     if settings.is_frozen:
         tower.requires_grad_(False)
     elif settings.frozen_layers:
-        levels = parameter_levels(tower)
-        if settings.frozen_layers >= len(levels):
-            most = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
-            raise refuse(f"{path}.frozen_layers", settings.frozen_layers, most)
-        for parameter in itertools.chain(*levels[: settings.frozen_layers]):
+        for parameter in itertools.chain(*first_levels(tower, settings, path)):
             parameter.requires_grad_(False)
     if settings.activation_checkpointing:
         checkpoint_activations(tower, path)
     if settings.compile and compiles:
-        compile_layers(tower)
+        compile_layers(tower, path)
+
+
+def check_adaptation(tower: nn.Module, settings: Adaptation, path: str) -> None:
+    """The ValueErrors of `adapt`, without its work. The tower may be on torch's meta device; it is not used for anything else."""
+    if settings.lora_rank:
+        layers_of_lora(tower, settings, path)
+    if settings.frozen_layers and not settings.is_frozen:
+        first_levels(tower, settings, path)
+    if settings.activation_checkpointing:
+        checkpoint_activations(tower, path)
+    if settings.compile:
+        layers_to_compile(tower, path)
+
+
+def layers_of_lora(tower: nn.Module, settings: Adaptation, path: str) -> list[str]:
+    """The names of the linear layers that get a low-rank update. ValueError if there are none, or for an unknown ending."""
+    linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
+    endings, kind = settings.lora_targets, type(tower).__name__
+    targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
+    unknown = tuple(ending for ending in endings if not any(name.endswith(ending) for name in linear))
+    has = ", ".join(linear[:6]) or "it has none"
+    if unknown:
+        raise refuse(f"{path}.lora_targets", ",".join(unknown), f"endings of {kind}'s linear layers: {has}")
+    if not targets:
+        allowed = (
+            f"0, or lora_targets with endings of {kind}'s linear layers, of which none has 'att' in its name: {has}"
+        )
+        raise refuse(f"{path}.lora_rank", settings.lora_rank, allowed)
+    return targets
+
+
+def first_levels(tower: nn.Module, settings: Adaptation, path: str) -> list[list[nn.Parameter]]:
+    """The parameters of the levels that are not trained. ValueError if none is left to train."""
+    levels = parameter_levels(tower)
+    if settings.frozen_layers >= len(levels):
+        most = f"at most {len(levels) - 1} of {type(tower).__name__}'s {len(levels)} levels; is_frozen freezes all"
+        raise refuse(f"{path}.frozen_layers", settings.frozen_layers, most)
+    return levels[: settings.frozen_layers]
 
 
 def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> None:
     """Give the tower's attention (or the named layers) trainable low-rank updates, and freeze everything else."""
-    linear = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
-    endings = settings.lora_targets
-    targets = [name for name in linear if (name.endswith(endings) if endings else "att" in name)]
-    unknown = tuple(ending for ending in endings if not any(name.endswith(ending) for name in linear))
-    if unknown or not targets:
-        allowed = f"endings of {type(tower).__name__}'s linear layers: {', '.join(linear[:6]) or 'it has none'}"
-        raise refuse(f"{path}.lora_targets", ",".join(unknown), allowed)
+    targets = layers_of_lora(tower, settings, path)
     # Importing peft takes ten seconds, and only this function needs it.
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -78,13 +106,18 @@ def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> Non
     inject_adapter_in_model(config, tower)
 
 
-def compile_layers(tower: nn.Module, backend: str = "inductor") -> None:
+def compile_layers(tower: nn.Module, path: str = "adapt", *, backend: str = "inductor") -> None:
     """Compile each repeated layer, in place: one short compilation is used for all of them, at any length of a batch."""
+    for layer in layers_to_compile(tower, path):
+        layer.compile(dynamic=True, backend=backend)
+
+
+def layers_to_compile(tower: nn.Module, path: str) -> list[nn.Module]:
+    """The tower's repeated layers. ValueError if it has none."""
     layers = repeated_layers(tower)
     if not layers:
-        raise refuse("compile", True, f"false for {type(tower).__name__}, which has no repeated layers")
-    for layer in layers:
-        layer.compile(dynamic=True, backend=backend)
+        raise refuse(f"{path}.compile", True, f"false for {type(tower).__name__}, which has no repeated layers")
+    return layers
 
 
 def repeated_layers(tower: nn.Module) -> list[nn.Module]:
@@ -97,7 +130,8 @@ def checkpoint_activations(tower: nn.Module, path: str = "adapt") -> None:
     """Make the tower recompute its layers in the backward pass. ValueError for a tower that cannot."""
     for module in tower.modules():
         enable = getattr(module, "gradient_checkpointing_enable", None)
-        if callable(enable):
+        # A model of transformers says whether its layers can be recomputed; without that, the method raises an error.
+        if callable(enable) and getattr(module, "supports_gradient_checkpointing", True):
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             return
     if not isinstance(getattr(tower, "is_checkpointing", None), bool):

@@ -16,7 +16,7 @@ from ray_atr.models.sentence_transformers import SentenceTransformersAudio
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
 from ray_atr.models.transformers import Ast, Htsat, TransformersAudio
 from ray_atr.models.vectors import AudioVectors
-from ray_atr.models.weights import with_published
+from ray_atr.models.weights import WEIGHT_FILES, with_published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class SmallCnn(AudioSettings):
     """Three strided convolutions over time and frequency, then one over time; mean and maximum over the clip."""
 
     name: ClassVar[str] = "small_cnn"
+    checkpoint_files: ClassVar[tuple[str, ...]] = WEIGHT_FILES
     is_convolutional: ClassVar[bool] = True
     channels: int = setting(
         16, "channels after the first convolution; each later one doubles them", at_least=4, at_most=2**12

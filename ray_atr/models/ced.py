@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ray_atr.common.settings import setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, is_ragged, length_mask, masked_mean
-from ray_atr.models.weights import with_published
+from ray_atr.models.weights import WEIGHT_FILES, with_published
 
 SIZES = {"tiny": (192, 3), "mini": (256, 4), "small": (384, 6), "base": (768, 12)}
 """size -> (width, attention heads); all have 12 blocks"""
@@ -30,6 +30,7 @@ class Ced(AudioSettings):
     """CED of a published size, or of your own."""
 
     name: ClassVar[str] = "ced"
+    checkpoint_files: ClassVar[tuple[str, ...]] = WEIGHT_FILES
     size: str = setting("base", "published size", choices=tuple(SIZES))
     checkpoint: str | None = setting(
         None, "file, folder or hub id of the weights (mispeech/ced-base); none: random weights", path="if there"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ray_atr.common.settings import Settings, setting
+from ray_atr.common.settings import Settings, refuse, setting
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn
 from ray_atr.models.augment import SpecAugment
 from ray_atr.models.text import TEXT_TOWERS, SmallTransformer
@@ -58,6 +58,12 @@ class ModelSettings(Settings):
     initial_temperature: float | None = setting(
         None, "first value of a temperature that is learned (no other is changed); none: the pair loss's own", above=0
     )
+
+    def require_width(self, audio_width: int) -> None:
+        """ValueError if the audio tower's vectors, of this width, have no projection and are not of the shared space's width."""
+        if self.audio_projection == "none" and audio_width != self.embedding_width:
+            allowed = f"{audio_width}, the audio tower's width, with model.audio_projection=none"
+            raise refuse("model.embedding_width", self.embedding_width, allowed)
 
     @property
     def is_late(self) -> bool:

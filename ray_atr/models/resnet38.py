@@ -13,7 +13,7 @@ from ray_atr.data.audio import FrontEnd
 from ray_atr.models.batch_norm import BatchNorm2d
 from ray_atr.models.ced import Ced
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, clear, is_ragged, length_mask, masked_mean
-from ray_atr.models.weights import with_published
+from ray_atr.models.weights import WEIGHT_FILES, with_published
 
 STAGES = (3, 4, 6, 3)
 """basic blocks of the four stages of ResNet34"""
@@ -24,6 +24,7 @@ class ResNet38(AudioSettings):
     """PANNs ResNet38; `width_divisor` makes a narrow one for tests."""
 
     name: ClassVar[str] = "resnet38"
+    checkpoint_files: ClassVar[tuple[str, ...]] = WEIGHT_FILES
     is_convolutional: ClassVar[bool] = True
     blanks_after_norm: ClassVar[bool] = True
     checkpoint: str | None = setting(

@@ -88,10 +88,7 @@ class Retriever(nn.Module):
         self.ranking = ranking or RankingSettings()
         self.audio_tower, self.text_tower = audio_tower, text_tower
         D = settings.embedding_width
-        if settings.audio_projection == "none" and audio_tower.width != D:
-            raise refuse(
-                "model.embedding_width", D, f"{audio_tower.width}, the audio tower's width, without a projection"
-            )
+        settings.require_width(audio_tower.width)
         audio_kind = "none" if settings.audio_projection == "none" else settings.projection
         self.audio_projection = _projection(audio_tower.width, D, audio_kind)
         self.text_projection = _projection(text_tower.width, D, settings.projection)
@@ -648,6 +645,15 @@ def build_retriever(
         retriever = Retriever(*towers, settings, learned=learned, ranking=ranking)
         retriever.adapt()
     return retriever
+
+
+def require_same_names(path: str, folder: str, needed: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """ValueError, naming the setting, if a saved retriever's weights have other names or shapes; what an objective learns may."""
+    different = [name for name in sorted(needed.keys() | stored.keys()) if needed.get(name) != stored.get(name)]
+    different = [name for name in different if not name.startswith(("learned.", "window_query"))]
+    if different:
+        allowed = f"a retriever with the same towers; it differs in {', '.join(different[:3])}"
+        raise refuse(path, folder, allowed)
 
 
 def _with_temperature(learned: LearnedSettings, model: ModelSettings) -> LearnedSettings:

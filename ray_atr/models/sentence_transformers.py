@@ -105,6 +105,10 @@ class SentenceTransformersAudio(AudioSettings):
     def build(self) -> SentenceTransformersAudioTower:
         return SentenceTransformersAudioTower(open_model(self.checkpoint, AUDIO_CHECKPOINT, "audio"), self.front_end)
 
+    def outline(self) -> SentenceTransformersAudioTower:
+        # The library opens a model with its weights alone.
+        raise NotImplementedError
+
     def rebuild(self, folder: Path) -> SentenceTransformersAudioTower:
         saved = str(folder / MODEL_FOLDER)
         front_end = waveform_of(saved, "model folder", self.clip_seconds)

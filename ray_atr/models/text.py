@@ -19,7 +19,7 @@ from ray_atr.models.sentence_transformers import SentenceTransformersText
 from ray_atr.models.tower import Encoded, TextSettings, TextTower, masked_mean
 from ray_atr.models.transformers import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.vectors import TextVectors
-from ray_atr.models.weights import TEXT_CHECKPOINT, find_weights, load_weights, read_checkpoint
+from ray_atr.models.weights import TEXT_CHECKPOINT, WEIGHT_FILES, find_weights, load_weights, read_checkpoint
 
 PAD, START = "<pad>", "<s>"
 PAD_ID, START_ID = 0, 1
@@ -31,6 +31,7 @@ class SmallTransformer(TextSettings):
     """Token embeddings, a pre-norm transformer, mean over the tokens."""
 
     name: ClassVar[str] = "small_transformer"
+    checkpoint_files: ClassVar[tuple[str, ...]] = WEIGHT_FILES
     vocab_size: int = setting(
         4096,
         "subwords of the vocabulary trained on the training captions; a checkpoint brings its own",
@@ -69,6 +70,9 @@ class SmallTransformer(TextSettings):
             allowed = f"a tokeniser trained on the training captions; {self.name} has no other"
             raise refuse("model.text", tokenizer, allowed)
         return SmallTransformerTower(self, tokenizer)
+
+    def outline(self) -> SmallTransformerTower:
+        return SmallTransformerTower(self, Tokenizer(models.WordLevel({PAD: PAD_ID}, unk_token=PAD)))
 
     def rebuild(self, folder: Path) -> SmallTransformerTower:
         return SmallTransformerTower(self, read_tokenizer(folder / TOKENIZER_FILE))

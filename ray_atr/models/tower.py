@@ -101,6 +101,8 @@ class AudioSettings(Settings):
     """Base of every audio tower's settings: gives its front end without building the tower, and builds the tower."""
 
     name: ClassVar[str]
+    checkpoint_files: ClassVar[tuple[str, ...]] = ()
+    """Files of which a checkpoint's folder has one, or patterns of their names; empty: not known."""
     is_convolutional: ClassVar[bool] = False
     """Whether it is a convolutional net, which `train.learning_rate=auto` gives a higher rate than a transformer."""
     blanks_after_norm: ClassVar[bool] = False
@@ -117,10 +119,16 @@ class AudioSettings(Settings):
     def build(self) -> AudioTower:
         """The tower with its initial or published weights."""
 
-    def rebuild(self, folder: Path) -> AudioTower:
-        """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
+    def outline(self) -> AudioTower:
+        """The tower's architecture from its settings and its checkpoint's configuration, without the checkpoint's weights.
+        NotImplementedError for a tower whose architecture cannot be known without them.
+        """
         unread: dict[str, Any] = {} if checkpoint_of(self) is None else {"checkpoint": None}
         return replace(self, **unread).build()
+
+    def rebuild(self, folder: Path) -> AudioTower:
+        """The tower's architecture from what its `save` wrote; its weights are loaded afterwards."""
+        return self.outline()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +136,8 @@ class TextSettings(Settings):
     """Base of every text tower's settings."""
 
     name: ClassVar[str]
+    checkpoint_files: ClassVar[tuple[str, ...]] = ()
+    """As of `AudioSettings`."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
@@ -139,6 +149,10 @@ class TextSettings(Settings):
     @abstractmethod
     def build(self, tokenizer: object | None = None) -> TextTower:
         """The tower with its initial or published weights."""
+
+    def outline(self) -> TextTower:
+        """As `AudioSettings.outline`; the vocabulary may be another."""
+        raise NotImplementedError
 
     @abstractmethod
     def rebuild(self, folder: Path) -> TextTower:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 AUDIO_HEADS = ("classifier.", "projector.", "lm_head.", "quantizer.", "project_q.", "project_hid.", "masked_spec_embed")
 TEXT_HEADS = ("cls.", "lm_head.", "pooler.", "decoder.", "model.decoder.", "shared.", "embeddings.position_ids")
 """Prefixes of tensors that an encoder does not need."""
+CHECKPOINT_FILES = ("config.json", "*.pt")
+"""Of a model of transformers, or of LAION-CLAP and ML-CLAP."""
 GPU_TOKENS = 4096
 """Least tokens in a group of texts on a GPU: with fewer, starting a layer takes as long as computing it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
@@ -37,6 +39,7 @@ class TransformersAudio(AudioSettings):
     """An encoder from a local folder or the hub, with the front end that its preprocessor_config.json describes."""
 
     name: ClassVar[str] = "transformers"
+    checkpoint_files: ClassVar[tuple[str, ...]] = CHECKPOINT_FILES
     checkpoint: str = setting("", "folder or hub id of the encoder and its preprocessor_config.json", path="if there")
     pooling: str = setting(
         "model", "embedding of a clip: as the model pools its tokens, or their mean", choices=("model", "mean")
@@ -66,6 +69,16 @@ class TransformersAudio(AudioSettings):
             model = load(ClapModel, skip=("text_model.",), allowed=self.allow_mismatch).audio_model
         else:
             model = load(audio_encoder(config), skip=AUDIO_HEADS, allowed=self.allow_mismatch)
+        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
+
+    def outline(self) -> TransformersAudioTower:
+        config: Any = pretrained.read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
+        if config.model_type == "clap":
+            from transformers import ClapModel
+
+            model = ClapModel(config).audio_model
+        else:
+            model = audio_encoder(config)(config)
         return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersAudioTower:
@@ -198,6 +211,7 @@ class TransformersText(TextSettings):
     """An encoder from a local folder or the hub, with the tokeniser in its folder."""
 
     name: ClassVar[str] = "transformers"
+    checkpoint_files: ClassVar[tuple[str, ...]] = CHECKPOINT_FILES
     checkpoint: str = setting("", "folder or hub id of the encoder and its tokeniser", path="if there")
     pooling: str = setting(
         "mean",
@@ -231,6 +245,18 @@ class TransformersText(TextSettings):
         loading = {"path": TEXT_CHECKPOINT, "skip": TEXT_HEADS, "allowed": self.allow_mismatch, **arguments}
         model = pretrained.load_model(model_class, self.checkpoint, config, **loading)
         return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
+
+    def outline(self) -> TransformersTextTower:
+        config: Any = pretrained.read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
+        of_text = config
+        if config.model_type == "clap":
+            from transformers import ClapModel
+
+            model, of_text = ClapModel(config).text_model, config.text_config
+        else:
+            model_class, arguments = text_encoder(config, self.pooling)
+            model = model_class(config, **arguments)
+        return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT))
 
     def rebuild(self, folder: Path) -> TransformersTextTower:
         config = pretrained.read_model_config(folder, "model folder", self.dropout)

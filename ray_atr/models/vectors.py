@@ -72,6 +72,9 @@ class TextVectors(TextSettings):
             raise refuse("model.text.data", None, "the folder of a data set of vectors")
         return TextVectorsTower(self.data, open_caption_vectors(Path(self.data) / GIVEN, is_cache=False).width)
 
+    def outline(self) -> TextVectorsTower:
+        return self.build()
+
     def rebuild(self, folder: Path) -> TextVectorsTower:
         return TextVectorsTower(self.data, int(read_json(folder / WIDTH_FILE)["width"]))
 

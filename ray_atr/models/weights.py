@@ -8,7 +8,7 @@ import logging
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -28,7 +28,7 @@ from ray_atr.common.atomic import readable_as_its_folder
 from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.common.storage import disk_errors, read_json
+from ray_atr.common.storage import Location, disk_errors, file_exists, read_json
 from ray_atr.data.caption_sample import CaptionSample
 
 SETTINGS_FILE = "retriever.json"
@@ -131,9 +131,15 @@ def find_weights(checkpoint: str, path: str = AUDIO_CHECKPOINT) -> Path:
     raise refuse(path, checkpoint, "a hub repository that holds " + " or ".join(WEIGHT_FILES))
 
 
-def require_checkpoint(checkpoint: str, path: str) -> None:
-    """ValueError for a checkpoint that is neither an existing file or folder nor has the form of a hub id."""
+def require_checkpoint(checkpoint: str, path: str, holds: Sequence[str] = ()) -> None:
+    """ValueError for a checkpoint that is neither an existing file or folder nor has the form of a hub id, and for a local folder
+    without any of the files that `holds` names.
+    """
     local = local_of(checkpoint)
+    if not checkpoint:
+        raise refuse(path, checkpoint, "a folder, or a hub id owner/name")
+    if holds and local.is_dir() and not any(next(local.glob(name), None) for name in holds):
+        raise refuse(path, checkpoint, "a folder that holds " + " or ".join(holds))
     if checkpoint.startswith("shipped:") and not local.is_dir():
         shipped = sorted(f"shipped:{folder.name}" for folder in SHIPPED.iterdir() if folder.is_dir())
         raise refuse(path, checkpoint, " or ".join(shipped), nearest(checkpoint, shipped))
@@ -308,6 +314,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
+def shapes_of_weights(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a saved model's tensors by name, from the heads of its files. ValueError for a missing or broken file."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in (folder / WEIGHTS_FILE, *sorted(folder.glob(f"*/{FROZEN_FILE}"))):
+        with refusing("model folder", file, "a complete safetensors file"), safe_open(file, "pt") as opened:
+            shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+    return shapes
+
+
 def write_settings(folder: Path, content: Mapping[str, Any]) -> None:
     """Write the settings as JSON, with the layout's number."""
     text = json.dumps({"format": FORMATS["retriever"], **content}, indent=1, ensure_ascii=False)
@@ -332,6 +347,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise refuse("model folder", str(file), "a retriever's settings, as save_pretrained writes them")
     return require_format("retriever", content, file)
+
+
+def reads_vectors(folder: Location) -> bool:
+    """Whether a saved retriever's clips are vectors, by its settings; a published one's are audio."""
+    file = folder / SETTINGS_FILE
+    content = read_json(file) if file_exists(file) else {}
+    front_end = content.get("front_end") if isinstance(content, dict) else None
+    return isinstance(front_end, dict) and front_end.get("kind") == "vector"
 
 
 def trained_captions_of(settings: Mapping[str, Any], folder: object) -> CaptionSample:

@@ -88,6 +88,7 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
         lines += dict.fromkeys(untrained)
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
+    lines += dict.fromkeys(filter(None, map(roles_line, planned)))
     if all(map(leaves_gpu, planned)):
         lines.append("trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU")
     return lines
@@ -97,6 +98,17 @@ def leaves_gpu(experiment: Experiment) -> bool:
     """Whether a trial in this process computes on the CPU beside a GPU."""
     scaling = experiment.scaling
     return scaling.workers == 0 and not scaling.gpus_per_worker and torch.cuda.is_available()
+
+
+def roles_line(experiment: Experiment) -> str:
+    """A line about a split that has two of the roles of training, choosing the epoch and testing; else empty."""
+    data = experiment.data
+    if data.validation_split == data.train_split:
+        return f"data.validation_split={data.validation_split} is trained on: it says little about which epoch is best"
+    if data.test_split in (data.train_split, data.validation_split):
+        how = "are trained on" if data.test_split == data.train_split else "choose the epoch"
+        return f"data.test_split={data.test_split}: test numbers are of clips that {how}, and flatter"
+    return ""
 
 
 def noise_line(experiment: Experiment) -> str:

@@ -9,11 +9,16 @@ from typing import Any
 
 import psutil
 
+from ray_atr.common.override import override
 from ray_atr.common.progress import Echo
 from ray_atr.common.settings import counted
 from ray_atr.common.table import minutes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.metrics.metric import DIRECTIONS, TRAINED, Metric
+from ray_atr.training.checks import split_sizes
+from ray_atr.training.correspondence import estimated_first
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.languages import with_languages
 from ray_atr.training.listener import SweepListener
 from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
 
@@ -227,3 +232,20 @@ class FirstEpoch(SweepListener):
         parts = {**self.parts, "start of the trial": max(passed - epoch, 0.0), "epoch": min(epoch, passed)}
         named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
         self.echo(f"first epoch {sum(parts.values()):.1f} s after the command: {named}")
+
+
+@dataclass
+class FirstEstimate(SweepListener):
+    """Prints what is estimated before a trial's first epoch, which may take minutes; once for trials of the same estimate."""
+
+    experiment: Experiment
+    echo: Echo = print
+    said: set[str] = field(default_factory=set)
+
+    def trial_started(self, trial: TrialFolder) -> None:
+        experiment = with_languages(override(self.experiment, trial.describe()["overrides"]))
+        estimated = estimated_first(experiment, split_sizes(experiment).get(experiment.data.train_split, 0))
+        # A resumed trial with an epoch has its estimate.
+        if estimated and estimated not in self.said and not trial.epochs():
+            self.said.add(estimated)
+            self.echo(f"before the first epoch, {estimated}")

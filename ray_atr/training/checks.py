@@ -14,20 +14,25 @@ from numpy.typing import NDArray
 from ray_atr.common.sampling import IN_SHARDS, num_weighted
 from ray_atr.common.settings import nearest, refuse
 from ray_atr.data.caption_digests import caption_digests
+from ray_atr.data.caption_vectors import check_kind, clip_width, has_vectors
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import BLOCKS, Noise, read_index
-from ray_atr.data.shards import read_captions, read_manifest
+from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
 from ray_atr.data.stream import check_batch_size, check_parts
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
+from ray_atr.models.outline import check_shipped, check_start, check_towers
 from ray_atr.models.tower import checkpoint_of
-from ray_atr.models.weights import require_checkpoint
+from ray_atr.models.vectors import AudioVectors
+from ray_atr.models.weights import reads_vectors, require_checkpoint
 from ray_atr.objectives import Objective
+from ray_atr.objectives.correspondence import Teacher
 from ray_atr.objectives.correspondence.consensus import Consensus
+from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
@@ -43,13 +48,16 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads only the manifest (and captions, for a noise index, an audit or `consensus`), before anything is written or started.
+    Reads only the manifest (and captions, for a noise index, an audit or `consensus`; a checkpoint's configuration, for training
+    options of its tower), before anything is written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
     manifest = None if data.source == "soundscapes" else read_manifest(data.source)
     where = data.source if manifest is None else manifest.folder
     check_languages(experiment, manifest)
+    if manifest is not None:
+        check_inputs(experiment, manifest)
     check_selection(
         experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
     )
@@ -65,9 +73,13 @@ def check_experiment(experiment: Experiment) -> None:
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
         check_other_run(experiment.train.distance_to)
-    if experiment.train.start_from is not None:
-        saved_retriever(experiment.train.start_from, "train.start_from")
-    check_base(experiment.objective.knowledge, data.train_split)
+    if (start := experiment.train.start_from) is not None:
+        check_start(experiment.model, saved_retriever(start, "train.start_from"), "train.start_from", start)
+    check_base(
+        experiment.objective.knowledge,
+        data.train_split,
+        of_vectors=manifest is not None and has_vectors(manifest.folder),
+    )
     check_base_shards(experiment)
     experiment.objective.knowledge.check_pair(experiment.objective.pair)
     check_interaction(experiment)
@@ -93,7 +105,27 @@ def check_experiment(experiment: Experiment) -> None:
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
-            require_checkpoint(checkpoint, f"model.{kind}.checkpoint")
+            require_checkpoint(checkpoint, f"model.{kind}.checkpoint", tower.checkpoint_files)
+            check_shipped(tower)
+    check_towers(experiment.model)
+
+
+def check_inputs(experiment: Experiment, manifest: Manifest) -> None:
+    """ValueError if the audio tower, or a teacher, is of vectors and the data set of audio, or the other way round."""
+    audio, correspondence = experiment.model.audio, experiment.objective.correspondence
+    # A front end may be in a file of the checkpoint, and is read for a data set of vectors alone.
+    of_vectors = isinstance(audio, AudioVectors) or (has_vectors(manifest.folder) and audio.front_end.kind == "vector")
+    check_kind(manifest.folder, "model.audio", audio.name, reads_vectors=of_vectors)
+    if isinstance(audio, AudioVectors) and has_vectors(manifest.folder):
+        width = clip_width(manifest.folder)
+        if audio.width != width:
+            raise refuse(
+                "model.audio.width", audio.width, f"{width}, the numbers of a clip's vector in {manifest.folder}"
+            )
+    if isinstance(correspondence, Teacher):
+        for folder in correspondence.teachers:
+            teacher = saved_retriever(folder, TEACHERS)
+            check_kind(manifest.folder, TEACHERS, folder, reads_vectors=reads_vectors(teacher))
 
 
 def check_order(experiment: Experiment) -> None:
@@ -307,12 +339,15 @@ def check_interaction(experiment: Experiment) -> None:
             raise refuse(f"train.{name}", getattr(train, name), "0 with model.interaction=late")
 
 
-def check_base(knowledge: Knowledge, split: str) -> None:
-    """ValueError if the source of a base is no data set, has no clips in the split, or its caption file cannot be read."""
+def check_base(knowledge: Knowledge, split: str, *, of_vectors: bool) -> None:
+    """ValueError if the source of a base is no data set, or of another kind than the trained one, has no clips in the split, or
+    its caption file cannot be read.
+    """
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return
     if knowledge.source != "train":
         manifest = read_manifest(knowledge.source)
+        check_kind(manifest.folder, "objective.knowledge.source", knowledge.source, reads_vectors=of_vectors)
         if not manifest.num_rows_of(split):
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:

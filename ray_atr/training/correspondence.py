@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ray_atr.common import sampling
 from ray_atr.common.caches import cache_folder
 from ray_atr.common.positives import folded, numbered
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.captions import TrainingCaptions
@@ -86,6 +86,17 @@ def make_estimator(
         wrong_shares=wrong_shares(experiment.data.wrong_share, captions.languages, experiment.trained_languages),
     )
     return chosen.estimator(pairs)
+
+
+def estimated_first(experiment: Experiment, clips: int) -> str:
+    """What `read_first` estimates of a training split of so many clips, in words; empty if nothing."""
+    objective = experiment.objective
+    where = "in " + counted(len(experiment.trained_languages), "language")
+    if isinstance(objective.correspondence, LeaveOneOut):
+        return f"{objective.correspondence.name} estimates which captions of {counted(clips, 'clip')} {where} are right"
+    if objective.needs_clean_share and experiment.data.wrong_share == "auto":
+        return f"the share of right captions {where} is estimated by {counted(min(clips, SAMPLE), 'clip')}"
+    return ""
 
 
 class AuditedShare(NamedTuple):

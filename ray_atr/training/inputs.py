@@ -27,7 +27,7 @@ from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
 from ray_atr.models.model_settings import ModelSettings
-from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.retriever import Retriever, build_retriever, require_same_names
 from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -112,11 +112,8 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
     saved = Retriever.from_pretrained(str(saved_retriever(folder, "train.start_from")))
     mine, theirs = retriever.state_dict(), saved.state_dict()
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
-    different = [name for name in sorted(mine.keys() | theirs.keys()) if name not in both]
-    different = [name for name in different if not name.startswith(("learned.", "window_query"))]
-    if different:
-        allowed = f"a retriever with the same towers; it differs in {', '.join(different[:3])}"
-        raise refuse("train.start_from", folder, allowed)
+    shapes = [{name: tuple(value.shape) for name, value in state.items()} for state in (mine, theirs)]
+    require_same_names("train.start_from", folder, *shapes)
     for kind in encoded:
         for name in both:
             if name.startswith(f"{kind}_tower.") and not torch.equal(mine[name].cpu(), theirs[name]):

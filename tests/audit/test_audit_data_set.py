@@ -433,6 +433,9 @@ def test_decisions_that_do_not_fit_are_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         apply_decisions(audit, file, tmp_path / "cleaned")
     assert not (tmp_path / "cleaned").exists()
+    # The folder in the place of the file that its page saved.
+    with pytest.raises(ValueError, match="not a file of decisions"):
+        apply_decisions(audit, audit, tmp_path / "cleaned")
 
 
 def of_languages(**texts: str) -> dict[str, dict[int, str]]:

@@ -394,6 +394,23 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train.epochs": "0"}, r"train\.epochs: got 0"),
+        ({"data.languages": "jpn"}, r"data\.languages: got 'jpn'; allowed languages of .*pairs\.csv: eng"),
+    ],
+)
+def test_a_wrong_setting_is_told_before_the_captions_are_encoded(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
+) -> None:
+    monkeypatch.setattr("ray_atr.deploy.pack.making.encode_table", lambda *_: pytest.fail("it was encoded"))
+    options = PackOptions(onnx=False, method="audio")
+    given = str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "model"), tmp_path / "out"
+    with pytest.raises(ValueError, match=message):
+        make_pack(*given, options=options, settings=settings)
+
+
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

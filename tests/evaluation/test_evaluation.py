@@ -417,6 +417,20 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     monkeypatch.setattr("ray_atr.evaluation.run.write_page", _interrupt)
     assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130
     assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
+    assert "interrupted: the same command starts again" in capsys.readouterr().err
+
+
+def test_an_evaluation_whose_card_cannot_be_written_is_complete_and_says_so(
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("ray_atr.evaluation.card.write_text", full)
+    out = tmp_path / "out"
+    given = ["--checkpoint", str(world["loose"]), "--data", str(world["data"]), "--ray", "never", "--card"]
+    assert run_pipeline(monkeypatch, "evaluate", *given, "--no-mlflow", "--out", str(out)) == 74
+    told = f"the evaluation is complete in {out}; for --card run the command again with a new --out"
+    assert told in capsys.readouterr().err
+    assert (out / "evaluation.json").is_file()
 
 
 @pytest.mark.parametrize(

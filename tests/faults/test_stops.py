@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 
-from ray_atr.cli import running
+from ray_atr.cli import main, running
 from ray_atr.cli.parse import run_script
 from ray_atr.cli.train import TrainOptions
 from ray_atr.cli.tuned_methods import CorrespondenceSweep
@@ -263,3 +263,32 @@ def first_worker_of(driver: int) -> psutil.Process | None:
             if len(words) > 1 and words[1].endswith("default_worker.py"):
                 return process
     return None
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("workshop.audit.run.audit_data_set", ["audit", "data", "--out", "out"]),
+        ("cli.audit.run_on_audit", ["audit", "audits/one", "--keep", "0.1", "--out", "out"]),
+        ("evaluation.run.evaluate", ["evaluate", "--checkpoint", "runs/one"]),
+        ("deploy.export.exporting.export", ["export", "runs/one", "--to", "onnx"]),
+        (
+            "deploy.pack.making.make_pack",
+            ["pack", "--space", "a.npy", "--captions", "t.csv", "--text", "sonar:x", "--out", "out"],
+        ),
+        (
+            "workshop.importing.vector_import.import_vectors",
+            ["prepare", "vectors", "--audio", "a.npy", "--text", "t.npy", "--table", "t.csv", "--out", "out"],
+        ),
+    ],
+)
+def test_a_stop_of_a_command_that_keeps_nothing_says_that_it_starts_again(
+    function: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"ray_atr.{function}", stop)
+    with pytest.raises(SystemExit):
+        main(words[0], arguments=words[1:])
+    assert "interrupted: the same command starts again" in capsys.readouterr().err

@@ -16,8 +16,9 @@ from transformers import ClapConfig, ClapFeatureExtractor, ClapModel, PreTrained
 from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.models import weights
+from ray_atr.models.outline import outline_of
 from ray_atr.models.retriever import Retriever
-from ray_atr.models.transformers import Htsat
+from ray_atr.models.transformers import Htsat, TransformersText
 from ray_atr.models.weights import read_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
@@ -131,6 +132,15 @@ def test_it_embeds_as_transformers_clap_model(folders: Folders) -> None:
     assert float((expected.audio_embeds @ expected.audio_embeds.T).min()) < 1 - 1e-4
     other = Retriever.from_pretrained(folders.clap).encode_audio(waveforms, 8_000)
     torch.testing.assert_close(retriever.encode_audio(waveforms, 8_000), other, **exact)
+
+
+def test_the_layers_of_its_towers_are_known_without_its_weights(folders: Folders) -> None:
+    for settings in (Htsat(checkpoint=str(folders.laion)), TransformersText(checkpoint=str(folders.laion))):
+        tower = outline_of(settings)
+        assert tower is not None
+        shapes = {name: parameter.shape for name, parameter in settings.build().named_parameters()}
+        assert {name: parameter.shape for name, parameter in tower.named_parameters()} == shapes
+        assert all(parameter.is_meta for parameter in tower.parameters())
 
 
 def test_its_values_are_read_once(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.models.ced import Ced
 from ray_atr.models.ml_clap import sonar_config, sonar_model
+from ray_atr.models.outline import outline_of
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import masked_mean
 from ray_atr.models.transformers import Sonar, read_plain_words
@@ -189,6 +190,15 @@ def test_what_is_missing_is_named(made: Made, tmp_path: Path) -> None:
         torch.save({key: value for key, value in weights.items() if key != name}, file)
         with pytest.raises(ValueError, match=says):
             Retriever.from_pretrained(tmp_path)
+
+
+def test_the_layers_of_its_text_tower_are_known_without_its_weights(made: Made) -> None:
+    settings = Sonar(checkpoint=str(made.folder))
+    tower = outline_of(settings)
+    assert tower is not None
+    shapes = {name: parameter.shape for name, parameter in settings.build().named_parameters()}
+    assert {name: parameter.shape for name, parameter in tower.named_parameters()} == shapes
+    assert all(parameter.is_meta for parameter in tower.parameters())
 
 
 def test_plain_words_need_a_tokeniser_of_the_library(made: Made) -> None:

@@ -61,6 +61,14 @@ def test_a_tower_that_is_not_shipped_is_refused_before_anything_starts() -> None
         check_experiment(experiment)
 
 
+@pytest.mark.parametrize(("kind", "size"), [("text", "width"), ("audio", "channels")])
+def test_other_sizes_than_the_shipped_ones_are_refused_before_anything_starts(kind: str, size: str) -> None:
+    experiment = override(RECIPES["quickstart"](), {f"model.{kind}.{size}": 32})
+    with pytest.raises(ValueError, match=rf"model\.{kind}\.checkpoint: got 'shipped:.*shape of "):
+        check_experiment(experiment)
+    check_experiment(override(RECIPES["quickstart"](), {"model.text.max_tokens": 32, "model.audio.clip_seconds": 5}))
+
+
 def test_the_seed_changes_the_projections_and_not_the_shipped_weights() -> None:
     first, second = (build_retriever(ModelSettings(audio=AUDIO, text=TEXT), seed=seed) for seed in (0, 1))
     assert tower_fingerprint(first.audio_tower) == tower_fingerprint(second.audio_tower)

@@ -238,6 +238,15 @@ def test_a_checkpoint_that_is_missing_is_refused_before_anything_starts(home: Pa
         check_experiment(override(experiment, {"model.audio.checkpoint": published}))
     with pytest.raises(ValueError, match=r"model\.text\.checkpoint: got '/nowhere/bert'"):
         check_experiment(override(experiment, {"model.text.checkpoint": "/nowhere/bert"}))
+    # A folder of something else, and none at all.
+    for kind, folder, holds in (
+        ("audio", str(home / "tones"), "model.safetensors or"),
+        ("text", str(home / "tones"), "config.json or"),
+        ("text", "", ""),
+    ):
+        allowed = f"a folder that holds {holds}" if holds else "a folder, or a hub id owner/name"
+        with pytest.raises(ValueError, match=rf"model\.{kind}\.checkpoint: got '{folder}'; allowed {allowed}"):
+            check_experiment(override(experiment, {"model.audio.checkpoint": None, f"model.{kind}.checkpoint": folder}))
 
 
 def test_a_wrong_recipe_names_the_nearest() -> None:

@@ -12,7 +12,7 @@ import pytest
 from ray_atr.common.override import override
 from ray_atr.common.runtime import differences_of_code
 from ray_atr.sweep import Goal
-from ray_atr.sweep.describe import noise_line, unbeaten
+from ray_atr.sweep.describe import noise_line, roles_line, unbeaten
 from ray_atr.sweep.run_trials import record_data
 from ray_atr.sweep.search import Observation
 from ray_atr.training.experiment import Experiment
@@ -29,6 +29,16 @@ def test_noise_in_one_language_is_said_to_be_less_in_what_is_trained_on() -> Non
     assert "trained on (eng) is wrong" in noise_line(experiment)
     for path, value in {"data.noise.ratio": 0, "data.noise.kind": "pair", "data.languages": ["eng"]}.items():
         assert not noise_line(override(experiment, {path: value}))
+
+
+def test_a_split_that_has_two_roles_is_told() -> None:
+    def line(**splits: str) -> str:
+        return roles_line(override(Experiment(), {f"data.{name}_split": split for name, split in splits.items()}))
+
+    assert not line()
+    assert "data.validation_split=train is trained on" in line(validation="train")
+    assert line(test="train") == "data.test_split=train: test numbers are of clips that are trained on, and flatter"
+    assert line(test="val") == "data.test_split=val: test numbers are of clips that choose the epoch, and flatter"
 
 
 def test_what_no_point_beats_in_every_goal() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from ray_atr.cli import running
 from ray_atr.cli.comparisons import KnowledgeSweep, NoiseSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import ComparisonSweep, SpaceOptions
 from ray_atr.cli.running import plan_points, plan_search, resumed_settings, values_of, varied_by, varied_in
 from ray_atr.cli.sweep import COMPARISONS
+from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
 from ray_atr.sweep import FixedPoints, SweepPlan
 from ray_atr.sweep.describe import check_plan, conditions_of, describe_plan
@@ -109,6 +111,23 @@ def test_a_gpu_that_is_not_used_is_told(
     lines = conditions_of(SweepPlan(FixedPoints([{"seed": 0}, {"seed": 1}])), experiment)
     told = "trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU"
     assert lines == ([told] if (workers, gpus, has_gpu) == (0, 0, True) else [])
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_gpu_that_is_not_there_is_told(
+    has_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(running, "sweep", stop)
+    options = TrainOptions(out=str(tmp_path / "run"), ray="never")
+    settings = {"scaling.gpus_per_worker": "1", "tracking.mlflow": "false"}
+    with pytest.raises(KeyboardInterrupt):
+        running.run_plan("train", options, settings, lambda *_: SweepPlan(FixedPoints([{}])), {}, echo=print)
+    told = "trained on the CPU: scaling.gpus_per_worker asks for a GPU, and this machine has none"
+    assert (told in capsys.readouterr().out) == (not has_gpu)
 
 
 def test_languages_that_nothing_trains_on_are_named() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,14 @@ from rich.console import Console
 from ray_atr.cli import audit, evaluate, parse
 from ray_atr.cli.live import LiveTable, shown_progress
 from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
-from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch
+from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, FirstEstimate
+from tests.support.tiny import make_data, tiny
 
 
-def trial(name: str) -> Any:
+def trial(name: str, overrides: Mapping[str, Any] | None = None, epochs: Callable[[], list[Any]] = list) -> Any:
     result = {"best_epoch": 1, "out_of_patience": False}
-    return SimpleNamespace(trial_id=name, describe=lambda: {"name": name}, epochs=list, result=lambda: result)
+    described = {"name": name, "overrides": overrides or {}}
+    return SimpleNamespace(trial_id=name, describe=lambda: described, epochs=epochs, result=lambda: result)
 
 
 @pytest.fixture
@@ -184,6 +187,34 @@ def test_the_epochs_of_before_of_a_resumed_trial_are_none(now: list[float]) -> N
 
 def test_imports_are_counted_from_the_start_of_the_process() -> None:
     assert 0 < FirstEpoch().parts["imports"] < 24 * 3600
+
+
+def test_what_is_estimated_before_the_first_epoch_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    data = make_data(tmp_path / "tones")
+    first = FirstEstimate(tiny(data), said.append)
+
+    def start(**overrides: Any) -> None:
+        values = {path.replace("__", "."): value for path, value in overrides.items()}
+        first.trial_started(trial("a", overrides=values))
+
+    method = {"objective": "kcl", "objective__correspondence": "leave_one_out"}
+    start(objective="kcl")
+    assert not said
+    start(**method, seed=0)
+    start(**method, seed=1)
+    english = "before the first epoch, leave_one_out estimates which captions of 24 clips in 1 language are right"
+    assert said == [english.replace("1 language", "2 languages")]
+    start(**{**method, "objective": "contrastive"})
+    assert said[1:] == [english]
+    estimated = {"objective": "m_ltm_pot", "objective__pair__transport_mass": "auto"}
+    start(**estimated, data__wrong_share=0.2)
+    assert len(said) == 2
+    start(**estimated)
+    assert said[2:] == ["before the first epoch, the share of right captions in 1 language is estimated by 24 clips"]
+    first.said.clear()
+    first.trial_started(trial("a", overrides={"objective.correspondence": "leave_one_out"}, epochs=lambda: [1]))
+    assert len(said) == 3
 
 
 def shown(table: LiveTable) -> list[str]:

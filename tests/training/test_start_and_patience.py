@@ -65,11 +65,23 @@ def test_training_starts_from_the_saved_weights(home: Path, tmp_path: Path, obje
         ({"model__text__num_layers": 2}, r"it differs in text_tower\.blocks\.1"),
     ],
 )
-def test_a_retriever_with_other_towers_is_refused(
-    home: Path, tmp_path: Path, changes: dict[str, Any], message: str
+def test_a_retriever_with_other_towers_is_refused_before_anything_is_prepared(
+    home: Path, changes: dict[str, Any], message: str
 ) -> None:
-    experiment = tiny(home / "tones", train__start_from=str(home / "first" / BEST), train__epochs=1, **changes)
+    start = str(home / "first" / BEST)
     with pytest.raises(ValueError, match=message):
+        check_experiment(tiny(home / "tones", train__start_from=start, **changes))
+    check_experiment(tiny(home / "tones", train__start_from=start, objective="m_ltm"))
+
+
+def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_training(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it were in a store, where its weights are not looked at before.
+    monkeypatch.setattr("ray_atr.training.checks.check_start", lambda *_: None)
+    changes: dict[str, Any] = {"train__start_from": str(home / "first" / BEST), "train__epochs": 1}
+    experiment = tiny(home / "tones", model__embedding_width=8, **changes)
+    with pytest.raises(ValueError, match=r"train\.start_from: got .*a retriever with the same towers"):
         run(experiment, home, tmp_path)
 
 

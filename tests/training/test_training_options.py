@@ -119,7 +119,7 @@ def test_recomputing_activations_takes_another_forward_and_changes_nothing(
 
 def test_compiling_is_asked_for_by_its_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    monkeypatch.setattr(adaptation, "compile_layers", lambda tower: compiled.append(type(tower)))
+    monkeypatch.setattr(adaptation, "compile_layers", lambda tower, path: compiled.append(type(tower)))
     one_step(home, tmp_path, model__text__adapt__compile=True)
     # Twice by this test, which builds the retriever too; a retriever that is read back is not compiled.
     assert compiled == [SmallTransformerTower] * 2
@@ -203,6 +203,14 @@ def test_dropout_and_bands_act_in_training_alone(
                 f"adapt.{name}: got {value}; allowed .* with trains_batch_norms",
             )
             for name, value in (("is_frozen", True), ("frozen_layers", 2), ("lora_rank", 3))
+        ),
+        (
+            {"model.text.adapt.frozen_layers": 12},
+            "model.text.adapt.frozen_layers: got 12; allowed at most . of SmallTransformerTower's . levels",
+        ),
+        (
+            {"model.audio_projection": "none", "model.embedding_width": 9},
+            "model.embedding_width: got 9; allowed .*, the audio tower's width",
         ),
         ({"model.text.num_heads": 5}, "num_heads: got 5; allowed a divisor of the width, 16"),
     ],

@@ -25,6 +25,7 @@ from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import counted, refuse, require_known
 from ray_atr.common.storage import Location, atomic_folder, require_new
+from ray_atr.data.caption_vectors import check_kind
 from ray_atr.data.decoding import IMPORTED, Waveform, first_samples, open_sound, resampled_blocks
 from ray_atr.data.shards import Manifest, read_manifest, read_shard
 from ray_atr.deploy.export import clap, mlflow, onnx, sentence_transformers
@@ -226,6 +227,8 @@ def _name(folder: Location) -> str:
 def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
     """The first clips of a split, cut to a window, and their captions in every language."""
     manifest = read_manifest(data_folder(options.data, checkpoint, print))
+    of_vectors = retriever.audio_tower.front_end.kind == "vector"
+    check_kind(manifest.folder, "checkpoint", str(checkpoint.folder), reads_vectors=of_vectors)
     split = options.split or own_split(manifest, checkpoint)
     asked = read_eval_split(manifest, split, options.languages)
     waveforms = list(itertools.islice(_waveforms(manifest, split, retriever), options.most_clips))

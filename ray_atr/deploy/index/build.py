@@ -26,6 +26,7 @@ from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
+from ray_atr.data.caption_vectors import check_kind
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import (
@@ -33,6 +34,7 @@ from ray_atr.deploy.index.archive import (
     Archive,
     ArchivedSound,
     AudioFolder,
+    DataSetArchive,
     PartOfArchive,
     ReadyVectors,
     open_archive,
@@ -280,6 +282,9 @@ def _encode(
     if retriever.audio_tower.front_end.kind == "vector" and isinstance(source, AudioFolder):
         # Each of its files would be read and left out.
         raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
+    if isinstance(source, DataSetArchive):
+        is_vector = retriever.audio_tower.front_end.kind == "vector"
+        check_kind(source.place, "--checkpoint", checkpoint, reads_vectors=is_vector)
     yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
 
 

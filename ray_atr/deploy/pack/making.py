@@ -114,6 +114,7 @@ def make_pack(
             raise ValueError(f"{error}; --no-onnx makes the pack without projection.onnx") from None
     foreign = read_space(space, captions, space_text, language=options.language, seed=options.seed)
     _check(foreign, options.method, split)
+    _check_settings(foreign, options, of_training, captions)
     echo("encoding the captions")
     side = encode_table(text, foreign.pairs, of_text)
     started = time.monotonic()
@@ -163,6 +164,14 @@ def _check(space: ForeignSpace, method: str, split: str) -> None:
     if method != "audio" and not any(_is_own_text(pair) for pair in space.pairs):
         allowed = "with --space-text: the space's own vectors of English captions of split train; or --method audio"
         raise refuse("--method", method, allowed)
+
+
+def _check_settings(space: ForeignSpace, options: PackOptions, settings: Mapping[str, str], captions: str) -> None:
+    """ValueError for a wrong value of a setting, or a language without captions, before the captions are encoded."""
+    asked = override(override(Experiment(), METHODS[options.method]), settings).data.languages
+    if unknown := [language for language in asked if language not in space.languages]:
+        allowed = f"languages of {captions}: {', '.join(space.languages)}"
+        raise refuse("data.languages", ", ".join(unknown), allowed)
 
 
 def _is_own_text(pair: PairedCaption) -> bool:

@@ -71,7 +71,8 @@ def read_vectors(place: str, path: str) -> NDArray[np.float32]:
     """Vectors [N, W] of a file. ValueError names the file, and the row of a vector that is not finite."""
     file, _, part = place.partition("::")
     if not Path(file).is_file():
-        raise refuse(path, file, "a file of vectors; this one is not there")
+        why = "this is a folder" if Path(file).is_dir() else "this one is not there"
+        raise refuse(path, file, f"a file of vectors (.npy, .safetensors, .parquet::COLUMN); {why}")
     try:
         array = np.asarray(_load(file, part, path))
     except (ValueError, TypeError, OSError, SafetensorError) as error:

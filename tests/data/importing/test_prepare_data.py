@@ -305,6 +305,9 @@ def test_the_script_says_what_it_did_and_what_was_wrong(
     assert "fit for use" in capsys.readouterr().out
     assert run("folder", "--source", str(tmp_path / "nowhere"), "--out", str(tmp_path / "two")) == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
+    table = str(next((tmp_path / "in").glob("*.flac")))
+    assert run("folder", "--source", table, "--out", str(tmp_path / "two")) == 2
+    assert capsys.readouterr().err == f"error: {table}: a file; allowed the folder that it is in\n"
     (tmp_path / "in" / "000.flac").write_bytes(b"no audio")
     assert run("folder", "--source", source, "--out", str(tmp_path / "two")) == 2
     assert "1 of 6 clips cannot be read" in capsys.readouterr().err

@@ -19,11 +19,15 @@ from ray_atr.common.digests import DamagedFileError
 from ray_atr.common.override import override
 from ray_atr.data.caption_vectors import GIVEN, open_caption_vectors, read_given
 from ray_atr.data.features import MANIFEST_FILE
-from ray_atr.data.shards import read_captions
+from ray_atr.data.shards import read_captions, read_manifest
+from ray_atr.deploy.index.build import build_index
+from ray_atr.evaluation.encoding import EncodingSource
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.run import evaluate
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.models.text import train_tokenizer
 from ray_atr.models.vectors import AudioVectors, TextVectors
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.languages import with_languages
@@ -32,6 +36,7 @@ from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.check import check_data_set, page
 from ray_atr.workshop.importing.import_options import Check, VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors, read_vectors
+from tests.support.tiny import make_data, tiny
 
 CLIPS, CAPTIONS = 48, 96
 
@@ -182,6 +187,29 @@ def test_a_head_on_vectors_learns_is_saved_and_takes_vectors(files: dict[str, st
     torch.testing.assert_close(clips, torch.nn.functional.normalize(by_hand.detach(), dim=1), rtol=1e-4, atol=1e-5)
 
 
+def test_vectors_and_audio_are_not_taken_for_each_other(files: dict[str, str], tmp_path: Path) -> None:
+    vectors, tones = tmp_path / "data", make_data(tmp_path / "tones")
+    import_vectors(VectorImport(**files), vectors)
+    build_retriever(on_vectors(vectors).model, seed=0).save_pretrained(tmp_path / "head")
+    of_audio = tiny(tones)
+    words = train_tokenizer(["a tone"], 300)
+    build_retriever(of_audio.model, tokenizer=words, seed=0).save_pretrained(tmp_path / "hears")
+    holds_vectors, holds_audio = "which holds vectors and no audio", "which holds no vectors"
+    with pytest.raises(ValueError, match=rf"model\.audio: got 'small_cnn'; allowed one of vectors .*{holds_vectors}"):
+        check_experiment(tiny(vectors, data__languages="eng", train__batch_size=8))
+    for folder, data, why in (("head", tones, holds_audio), ("hears", vectors, holds_vectors)):
+        with pytest.raises(ValueError, match=f"checkpoint: got '.*{folder}'; allowed .*{why}"):
+            EncodingSource.from_retriever(tmp_path / folder, read_manifest(str(data)), "test", Encoding(ray="never"))
+        with pytest.raises(ValueError, match=f"--checkpoint: got '.*{folder}'; allowed .*{why}"):
+            build_index(str(tmp_path / folder), str(data), str(tmp_path / "index"))
+    taught = {"objective__correspondence": "teacher", "objective__correspondence__teachers": str(tmp_path / "head")}
+    with pytest.raises(ValueError, match=f"correspondence.teachers: got .*{holds_audio}"):
+        check_experiment(tiny(tones, **taught))
+    with pytest.raises(ValueError, match=f"objective.knowledge.source: got .*{holds_vectors}"):
+        check_experiment(tiny(tones, objective="ask", objective__knowledge__source=str(vectors)))
+    check_experiment(tiny(tones, **{**taught, "objective__correspondence__teachers": str(tmp_path / "hears")}))
+
+
 @pytest.mark.usefixtures("own_home")
 def test_an_evaluation_of_a_head_has_a_page_with_what_queries_find(files: dict[str, str], tmp_path: Path) -> None:
     import_vectors(VectorImport(**files), tmp_path / "data")
@@ -245,12 +273,10 @@ def test_what_is_no_vector_of_the_width_is_refused(files: dict[str, str], tmp_pa
     with pytest.raises(ValueError, match="caption in eng: got 'a stranger'; allowed captions of"):
         retriever.encode_text(["a stranger"])
     wide = on_vectors(tmp_path / "data", model__audio__width=13)
-    with pytest.raises(
-        ValueError, match=r"clip 0: got .*shape \[12\]'; allowed a vector of 13 numbers \(model.audio.width\)"
-    ):
+    with pytest.raises(ValueError, match=r"model\.audio\.width: got 13; allowed 12, the numbers of a clip's vector in"):
         prepare(wide, tmp_path / "home", use_ray=False, echo=lambda message: None)
     heard = override(on_vectors(tmp_path / "data"), {"model.audio": "small_cnn"})
-    with pytest.raises(ValueError, match="clip 0: got 'a vector'"):
+    with pytest.raises(ValueError, match=r"model\.audio: got 'small_cnn'; allowed one of vectors"):
         prepare(heard, tmp_path / "home", use_ray=False, echo=lambda message: None)
 
 

@@ -1,0 +1,86 @@
+"""Checks of settings that depend on a tower's layers or width, before its weights are read."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ray_atr.common.storage import Location
+from ray_atr.models.adaptation import Adaptation, check_adaptation
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.retriever import Retriever, require_same_names
+from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
+from ray_atr.models.weights import SETTINGS_FILE, identity_of_checkpoint, shapes_of_weights
+
+logger = logging.getLogger(__name__)
+
+
+def check_towers(model: ModelSettings) -> None:
+    """ValueError, naming the setting, for training options that a tower cannot do, and for vectors that do not fit without a
+    projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds, without weights.
+    """
+    towers: tuple[tuple[str, AudioSettings | TextSettings], ...] = (("audio", model.audio), ("text", model.text))
+    for kind, settings in towers:
+        adapt = settings.adapt
+        asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
+        asks_width = kind == "audio" and model.audio_projection == "none"
+        if not (asks_layers or asks_width) or (tower := outline_of(settings)) is None:
+            continue
+        check_adaptation(tower, adapt, f"model.{kind}.adapt")
+        if asks_width:
+            model.require_width(tower.width)
+
+
+def check_shipped(settings: AudioSettings | TextSettings) -> None:
+    """ValueError if the sizes of a tower that comes with the package are set to others than its weights have."""
+    checkpoint = checkpoint_of(settings) or ""
+    usual: dict[str, Any] = {"checkpoint": checkpoint, "adapt": settings.adapt}
+    # These small files are read only where a setting differs: most trainings leave the sizes as they are.
+    if checkpoint.startswith("shipped:") and settings != type(settings)(**usual):
+        with torch.random.fork_rng(devices=[]):
+            settings.build()
+
+
+def outline_of(settings: AudioSettings | TextSettings) -> AudioTower | TextTower | None:
+    """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell."""
+    checkpoint = checkpoint_of(settings)
+    identity = () if not checkpoint else tuple(identity_of_checkpoint(checkpoint) or ())
+    # A sweep of training options has one tower.
+    return _outlined(replace(settings, adapt=Adaptation(is_frozen=settings.adapt.is_frozen)), identity)
+
+
+@lru_cache(maxsize=8)
+def _outlined(settings: AudioSettings | TextSettings, identity: tuple[Any, ...]) -> AudioTower | TextTower | None:
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return settings.outline()
+    except ValueError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a tower of one's own may do anything with its weights)
+        logger.debug("%s was not built without its weights: %s", settings.name, error)
+        return None
+
+
+def check_start(model: ModelSettings, folder: Location, path: str, given: str) -> None:
+    """ValueError, naming the setting at `path`, if the weights of a saved retriever do not fit towers and projections of these
+    settings. Names and shapes are compared: no weights are read. A published retriever, one in a store and low-rank updates
+    are left to the training.
+    """
+    if not isinstance(folder, Path) or not (folder / SETTINGS_FILE).is_file():
+        return
+    stored = shapes_of_weights(folder)
+    has_lora = model.audio.adapt.lora_rank or model.text.adapt.lora_rank or any("lora_" in name for name in stored)
+    audio, text = outline_of(model.audio), outline_of(model.text)
+    if has_lora or not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
+        return
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        needed = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    if model.text.trained_vocabulary:
+        # The vocabulary is the saved one's.
+        needed |= {name: stored.get(name, needed[name]) for name in needed if name == "text_tower.embedding.weight"}
+    require_same_names(path, given, needed, stored)

@@ -1,0 +1,128 @@
+"""A tower's layers are known before its weights are read, and what it cannot do is refused by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ray_atr.common.override import override
+from ray_atr.models import outline
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn, SmallCnnTower
+from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.outline import check_towers, outline_of
+from ray_atr.models.text import TEXT_TOWERS, train_tokenizer
+from tests.support import tiny_checkpoints as tiny
+
+
+def clap_with_words(folder: Path) -> Path:
+    tiny.clap(folder)
+    tiny.roberta_words(folder)
+    return folder
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "small_cnn": {},
+    "ced": {"size": "tiny", "num_blocks": 2},
+    "resnet38": {"width_divisor": 16},
+    "vectors": {"width": 6},
+}
+CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+    "htsat": tiny.clap,
+    "ast": tiny.ast,
+    "transformers": tiny.wav2vec2,
+}
+OF_TEXT: dict[str, Callable[[Path], Path]] = {
+    "sonar": tiny.sonar,
+    "labse": tiny.bert,
+    "bert": tiny.bert,
+    "xlm_roberta": tiny.xlm_roberta,
+    "transformers": clap_with_words,
+}
+
+
+@pytest.mark.parametrize("name", [*SMALL, *CHECKPOINTS])
+def test_an_outline_has_the_layers_of_the_audio_tower(name: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = SMALL[name] if name in SMALL else {"checkpoint": str(CHECKPOINTS[name](tmp_path / "model"))}
+    same_layers(AUDIO_TOWERS[name](**how))
+
+
+@pytest.mark.parametrize("name", ["small_transformer", *OF_TEXT])
+def test_an_outline_has_the_layers_of_the_text_tower(name: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"checkpoint": str(OF_TEXT[name](tmp_path / "model"))} if name in OF_TEXT else {}
+    same_layers(TEXT_TOWERS[name](**how), *([] if how else [train_tokenizer(tiny.TEXTS, 300)]))
+
+
+def same_layers(settings: Any, *tokenizer: object) -> None:
+    state = torch.get_rng_state()
+    tower = outline_of(settings)
+    assert torch.equal(state, torch.get_rng_state())
+    assert tower is not None
+    complete = settings.build(*tokenizer)
+    assert tower.width == complete.width
+    # wav2vec 2.0 makes its mask's vector without asking for a device.
+    assert {name for name, p in tower.named_parameters() if not p.is_meta} <= {"model.masked_spec_embed"}
+    shapes = {name: parameter.shape for name, parameter in complete.named_parameters()}
+    # The vocabulary of a tower that trains one is not known yet.
+    shapes.pop("embedding.weight", None)
+    assert {name: p.shape for name, p in tower.named_parameters() if name != "embedding.weight"} == shapes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"audio": "ced", "audio.adapt.lora_rank": 2, "audio.adapt.lora_targets": "qkw"},
+            "audio.adapt.lora_targets: .*'qkw'; .*blocks.0.attn.qkv",
+        ),
+        (
+            {"audio.adapt.lora_rank": 2},
+            "audio.adapt.lora_rank: got 2; allowed 0, or lora_targets .* SmallCnnTower.*: out",
+        ),
+        (
+            {"text.adapt.frozen_layers": 4},
+            "text.adapt.frozen_layers: got 4; allowed at most 3 of SmallTransformerTower's 4",
+        ),
+        ({"audio.adapt.activation_checkpointing": True}, "audio.adapt.activation_checkpointing: .*SmallCnnTower"),
+        ({"audio.adapt.compile": True}, "audio.adapt.compile: got True; allowed false for SmallCnnTower"),
+        ({"audio_projection": "none"}, "model.embedding_width: got 128; allowed 192, the audio tower's width"),
+    ],
+)
+def test_what_a_tower_cannot_do_is_refused_by_its_outline(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_towers(override(ModelSettings(), changes))
+
+
+def test_a_tower_is_outlined_only_for_settings_that_need_it_and_once_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[SmallCnn] = []
+
+    def build(settings: SmallCnn) -> SmallCnnTower:
+        built.append(settings)
+        return SmallCnnTower(settings)
+
+    monkeypatch.setattr(SmallCnn, "build", build)
+    outline._outlined.cache_clear()
+    check_towers(ModelSettings())
+    assert not built
+    for scale in (1.0, 0.5):
+        for levels in (1, 2):
+            adapt = Adaptation(frozen_layers=levels, learning_rate_scale=scale)
+            check_towers(ModelSettings(audio=SmallCnn(adapt=adapt)))
+    assert len(built) == 1
+
+
+def test_a_tower_that_cannot_be_built_without_its_weights_is_left_to_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build(settings: SmallCnn) -> Any:
+        return torch.zeros(3).tolist()
+
+    monkeypatch.setattr(SmallCnn, "build", build)
+    assert outline_of(SmallCnn(width=16)) is None
+    check_towers(ModelSettings(audio=SmallCnn(width=16, adapt=Adaptation(lora_rank=2))))
