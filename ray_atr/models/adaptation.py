@@ -37,8 +37,9 @@ class Adaptation(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.is_frozen and self.lora_rank:
-            raise refuse("lora_rank", self.lora_rank, "0 if is_frozen is true: a frozen tower is not trained")
+        for name in ("lora_rank", "frozen_layers"):
+            if self.is_frozen and getattr(self, name):
+                raise refuse(name, getattr(self, name), "0 if is_frozen is true: a frozen tower is not trained")
 
 
 def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compiles: bool = True) -> None:
@@ -62,7 +63,7 @@ def check_adaptation(tower: nn.Module, settings: Adaptation, path: str) -> None:
     """The ValueErrors of `adapt`, without its work. The tower may be on torch's meta device; it is not used for anything else."""
     if settings.lora_rank:
         layers_of_lora(tower, settings, path)
-    if settings.frozen_layers and not settings.is_frozen:
+    if settings.frozen_layers:
         first_levels(tower, settings, path)
     if settings.activation_checkpointing:
         checkpoint_activations(tower, path)

@@ -204,6 +204,13 @@ def test_dropout_and_bands_act_in_training_alone(
             )
             for name, value in (("is_frozen", True), ("frozen_layers", 2), ("lora_rank", 3))
         ),
+        *(
+            (
+                {"model.audio.adapt.is_frozen": True, f"model.audio.adapt.{name}": 1},
+                rf"model\.audio\.adapt\.{name}: got 1; allowed 0 if is_frozen is true",
+            )
+            for name in ("lora_rank", "frozen_layers")
+        ),
         (
             {"model.text.adapt.frozen_layers": 12},
             "model.text.adapt.frozen_layers: got 12; allowed at most . of SmallTransformerTower's . levels",

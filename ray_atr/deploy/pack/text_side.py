@@ -87,6 +87,5 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
         if not checkpoint_of(chosen_tower):
             raise refuse("--text", place, f"weights that were trained: {name}:FOLDER")
         tower = chosen_tower.build()
-    return replace(
-        chosen_tower, adapt=replace(chosen_tower.adapt, is_frozen=True, lora_rank=0)
-    ), tower.eval().requires_grad_(False)
+    adapt = replace(chosen_tower.adapt, is_frozen=True, lora_rank=0, frozen_layers=0)
+    return replace(chosen_tower, adapt=adapt), tower.eval().requires_grad_(False)
