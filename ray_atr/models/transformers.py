@@ -72,19 +72,21 @@ class TransformersAudio(AudioSettings):
         return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
 
     def outline(self) -> TransformersAudioTower:
-        config: Any = pretrained.read_model_config(self.checkpoint, AUDIO_CHECKPOINT, self.dropout)
+        return self._without_weights(self.checkpoint, AUDIO_CHECKPOINT)
+
+    def rebuild(self, folder: Path) -> TransformersAudioTower:
+        return self._without_weights(folder, "model folder")
+
+    def _without_weights(self, place: str | Path, path: str) -> TransformersAudioTower:
+        """The tower that the files at a place describe; errors name them as `path`."""
+        config: Any = pretrained.read_model_config(place, path, self.dropout)
         if config.model_type == "clap":
             from transformers import ClapModel
 
             model = ClapModel(config).audio_model
         else:
             model = audio_encoder(config)(config)
-        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(self.checkpoint, AUDIO_CHECKPOINT))
-
-    def rebuild(self, folder: Path) -> TransformersAudioTower:
-        config = pretrained.read_model_config(folder, "model folder", self.dropout)
-        model = audio_encoder(config)(config)
-        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(folder, "model folder"))
+        return TransformersAudioTower(self, model, pretrained.read_feature_extractor(place, path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +249,14 @@ class TransformersText(TextSettings):
         return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, config, TEXT_CHECKPOINT))
 
     def outline(self) -> TransformersTextTower:
-        config: Any = pretrained.read_model_config(self.checkpoint, TEXT_CHECKPOINT, self.dropout)
+        return self._without_weights(self.checkpoint, TEXT_CHECKPOINT)
+
+    def rebuild(self, folder: Path) -> TransformersTextTower:
+        return self._without_weights(folder, "model folder")
+
+    def _without_weights(self, place: str | Path, path: str) -> TransformersTextTower:
+        """The tower that the files at a place describe; errors name them as `path`."""
+        config: Any = pretrained.read_model_config(place, path, self.dropout)
         of_text = config
         if config.model_type == "clap":
             from transformers import ClapModel
@@ -256,13 +265,7 @@ class TransformersText(TextSettings):
         else:
             model_class, arguments = text_encoder(config, self.pooling)
             model = model_class(config, **arguments)
-        return TransformersTextTower(self, model, pretrained.load_tokenizer(self.checkpoint, of_text, TEXT_CHECKPOINT))
-
-    def rebuild(self, folder: Path) -> TransformersTextTower:
-        config = pretrained.read_model_config(folder, "model folder", self.dropout)
-        model_class, arguments = text_encoder(config, self.pooling)
-        model = model_class(config, **arguments)
-        return TransformersTextTower(self, model, pretrained.load_tokenizer(folder, config, "model folder"))
+        return TransformersTextTower(self, model, pretrained.load_tokenizer(place, of_text, path))
 
 
 @dataclass(frozen=True, kw_only=True)
