@@ -244,7 +244,8 @@ class FirstEstimate(SweepListener):
 
     def trial_started(self, trial: TrialFolder) -> None:
         experiment = with_languages(override(self.experiment, trial.describe()["overrides"]))
-        estimated = estimated_first(experiment, split_sizes(experiment).get(experiment.data.train_split, 0))
+        split = experiment.data.train_split
+        estimated = estimated_first(experiment, lambda: split_sizes(experiment).get(split, 0))
         # A resumed trial with an epoch has its estimate.
         if estimated and estimated not in self.said and not trial.epochs():
             self.said.add(estimated)

@@ -88,14 +88,16 @@ def make_estimator(
     return chosen.estimator(pairs)
 
 
-def estimated_first(experiment: Experiment, clips: int) -> str:
-    """What `read_first` estimates of a training split of so many clips, in words; empty if nothing."""
+def estimated_first(experiment: Experiment, num_clips: Callable[[], int]) -> str:
+    """What `read_first` estimates of the training split, in words; empty if nothing. `num_clips` gives the split's size, and is
+    called only for an estimate: it reads the manifest.
+    """
     objective = experiment.objective
     where = "in " + counted(len(experiment.trained_languages), "language")
     if isinstance(objective.correspondence, LeaveOneOut):
-        return f"{objective.correspondence.name} estimates which captions of {counted(clips, 'clip')} {where} are right"
+        return f"{objective.correspondence.name} estimates which captions of {counted(num_clips(), 'clip')} {where} are right"
     if objective.needs_clean_share and experiment.data.wrong_share == "auto":
-        return f"the share of right captions {where} is estimated by {counted(min(clips, SAMPLE), 'clip')}"
+        return f"the share of right captions {where} is estimated by {counted(min(num_clips(), SAMPLE), 'clip')}"
     return ""
 
 

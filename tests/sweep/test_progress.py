@@ -189,6 +189,11 @@ def test_imports_are_counted_from_the_start_of_the_process() -> None:
     assert 0 < FirstEpoch().parts["imports"] < 24 * 3600
 
 
+def test_a_trial_without_an_estimate_starts_without_a_look_at_its_data() -> None:
+    elsewhere = tiny(Path("no/such/set"), data__languages=("eng",))
+    FirstEstimate(elsewhere).trial_started(trial("a", overrides={"objective": "kcl"}))
+
+
 def test_what_is_estimated_before_the_first_epoch_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
     data = make_data(tmp_path / "tones")
