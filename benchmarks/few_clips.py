@@ -21,7 +21,7 @@ from ray_atr.objectives.correspondence.left_out import leave_out
 
 def measured(clips: PairSet, ratio: float, seed: int) -> NDArray[np.float64]:
     """The area, the mean clean probability of right and of wrong pairs, and the mean negative log-likelihood, [4]."""
-    pairs, is_wrong = paired(clips, owners("pair", ratio, clips.captions, 1, seed)[:, :1])
+    pairs, is_wrong = paired(clips, owners("pair", ratio, clips.captions, 1, seed))
     _, key = np.unique(pairs.key, return_inverse=True)
     share = float(1 - is_wrong.mean())
     clean = leave_out(pairs.audio, pairs.text, pairs.clip, key, share=share, seed=seed).clean_probability
@@ -45,12 +45,7 @@ def main() -> None:
             draws = []
             for draw in range(given.draws):
                 chosen = np.sort(np.random.default_rng(draw).permutation(len(clips.audio))[:count])
-                some = clips._replace(
-                    audio=clips.audio[chosen],
-                    text_row=clips.text_row[chosen],
-                    tables=[clips.tables[one] for one in chosen],
-                )
-                draws.append(measured(some, ratio, draw))
+                draws.append(measured(clips.subset(chosen), ratio, draw))
             area, right, wrong, loss = np.mean(draws, axis=0)
             print(f"| {count} | {ratio:g} | {area:.3f} | {right:.2f} | {wrong:.2f} | {loss:.3f} |", flush=True)
 

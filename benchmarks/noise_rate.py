@@ -94,11 +94,7 @@ def main() -> None:
             for number in range(options.sets):
                 random = np.random.default_rng((options.seed, number))
                 chosen = np.sort(random.choice(len(clips.audio), options.clips, replace=False))
-                some = clips._replace(
-                    audio=clips.audio[chosen],
-                    text_row=clips.text_row[chosen],
-                    tables=[clips.tables[row] for row in chosen],
-                )
+                some = clips.subset(chosen)
                 seed = options.seed + number
                 pairs, is_wrong = paired(some, owners(kind, ratio, some.captions, len(some.languages), seed))
                 p_value = audit_pairs(pairs, CrossFit(seed=seed)).posteriors.p_value

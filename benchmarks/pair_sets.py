@@ -34,6 +34,11 @@ class PairSet(NamedTuple):
         """Each clip's in the first language."""
         return [rows[0]["caption"] for rows in self.tables]
 
+    def subset(self, chosen: NDArray[np.int64]) -> PairSet:
+        """The clips at these places, in their order; the captions' vectors stay."""
+        tables = [self.tables[one] for one in chosen]
+        return self._replace(audio=self.audio[chosen], text_row=self.text_row[chosen], tables=tables)
+
 
 def read_set(folder: Path) -> PairSet:
     """The set of audio.npy, text.npy and pairs.csv, in which the captions of a clip follow each other."""
