@@ -8,8 +8,8 @@ A replay draws from one cell of a run folder (points on the same data) some of i
 many validation clips as there are, with replacement; the race is told of one seed after the other. The winner of all draws'
 trials is the point with the highest mean over the seeds. Nothing is trained.
 
-A replay of tunings draws an order of each method's trials and ends them as `--tune-scheduler asha` does when they run one after
-the other. A method's score is that of its best trial on validation, as the mean over the folders.
+A replay of tunings draws an order of each method's trials and ends them as ASHA does when they run one after the other; no
+command does so (docs/results.md says why). A method's score is its best trial's on validation, as the mean over the folders.
 
 In a simulated sweep the best points are known. A clip is found if its difficulty, how the point finds it, the seed's shift and
 luck sum to more than the point's threshold. Seeds deviate more or less than a race assumes before they have shown it.
