@@ -279,11 +279,11 @@ def _encode(
         for sound in new_sounds():
             yield _ready(sound, retriever.distance)
         return
-    if retriever.audio_tower.front_end.kind == "vector" and isinstance(source, AudioFolder):
+    is_vector = retriever.audio_tower.front_end.kind == "vector"
+    if is_vector and isinstance(source, AudioFolder):
         # Each of its files would be read and left out.
         raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
     if isinstance(source, DataSetArchive):
-        is_vector = retriever.audio_tower.front_end.kind == "vector"
         check_kind(source.place, "--checkpoint", checkpoint, reads_vectors=is_vector)
     yield from encode_archive(retriever, archive, new_sounds(), checkpoint, encoding)
 
