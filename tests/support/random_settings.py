@@ -20,8 +20,6 @@ LEFT_AS_THEY_ARE = re.compile(
     r"data\.(source|soundscapes|noise\.index|noise\.parts|weights|\w+_split)|tracking\.|scaling\.(?!share_losses|shard_towers|loss_memory)"
     r"|.*\.(checkpoint|allow_mismatch|lora_targets|data|teachers|source|captions|compile|is_frozen|width_divisor)$"
     r"|train\.(epochs|precision|distance_to|start_from|keep_trajectory)|objective$|model\.(audio|text)$"
-    # What fits is known when the towers are built.
-    r"|.*\.(lora_rank|frozen_layers|activation_checkpointing|audio_projection)$"
     # Each worker draws its own numbers.
     r"|.*dropout$"
 )
