@@ -114,7 +114,8 @@ class TrainState:
     def published_weights(self) -> Future[dict[str, Tensor]] | None:
         """A copy of the trained weights on the first worker, for a knowledge base; None on others. All workers must call it.
 
-        The copy is made in a thread, and `before_update` waits for it. The weights of sharded towers are gathered at once.
+        The copy is made in a thread, and `before_update` waits for it. Copied at once: the weights of sharded towers, and
+        buffers, as batch norms change theirs in the next forward pass.
         """
         if self.retriever.calls is not None:
             weights: Future[dict[str, Tensor]] = Future()
@@ -122,7 +123,10 @@ class TrainState:
             return weights if self.is_first else None
         if not self.is_first:
             return None
-        self._copy = self._copier.submit(copied, self.retriever.trained_state())
+        trained = self.retriever.trained_state()
+        names = {name for name, _ in self.retriever.named_buffers(remove_duplicate=False)}
+        buffers = {name: trained.pop(name) for name in names & trained.keys()}
+        self._copy = self._copier.submit(lambda now: {**copied(trained), **now}, copied(buffers))
         return self._copy
 
     def before_update(self) -> None:
