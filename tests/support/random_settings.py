@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from ray_atr.common.override import Setting, describe, override
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
+from tests.support import tiny_checkpoints
 from tests.support.tiny import MEASURED, prepared_for, tiny
 
 LEFT_AS_THEY_ARE = re.compile(
@@ -27,6 +28,10 @@ TEACHER = "teacher"
 BASE: dict[str, Any] = {**MEASURED, "data__noise__ratio": 0.4, "train__checkpoint_every_steps": 1}
 KINDS_CHANGED, OTHERS_CHANGED = 0.6, 14
 """The chance that a part is of another kind, and how many of the other settings are changed at most."""
+TRANSFORMERS: dict[str, Callable[[Path], Path]] = {
+    "sonar": tiny_checkpoints.sonar, "bert": tiny_checkpoints.bert, "xlm_roberta": tiny_checkpoints.xlm_roberta,
+    "htsat": tiny_checkpoints.clap, "ast": tiny_checkpoints.ast,
+}  # fmt: skip
 
 
 def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
@@ -36,7 +41,7 @@ def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
     """
     generator, data = np.random.default_rng(seed), home / "tones"
     while True:
-        changes: dict[str, Any] = {**BASE}
+        changes: dict[str, Any] = {**BASE, **_towers(home / "towers", generator)}
         for setting in list(_open(tiny(data))):
             if setting.type == "name" and generator.random() < KINDS_CHANGED:
                 _change(data, changes, setting, generator)
@@ -50,6 +55,23 @@ def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             prepared_for(tiny(data, **changes), home)
             yield changes
+
+
+def _towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
+    """Other towers than those of `tiny`, or not."""
+    changes: dict[str, Any] = {}
+    for kind, names in (("audio", ("", "resnet38", "htsat", "ast")), ("text", ("", "sonar", "bert", "xlm_roberta"))):
+        if not (name := str(generator.choice(names))):
+            continue
+        changes[f"model.{kind}"] = name
+        if name == "resnet38":
+            changes[f"model.{kind}.width_divisor"] = 16
+            continue
+        if not (checkpoint := folder / name).is_dir():
+            checkpoint.mkdir(parents=True)
+            TRANSFORMERS[name](checkpoint)
+        changes |= {f"model.{kind}.checkpoint": str(checkpoint), f"model.{kind}.dropout": 0.0}
+    return changes
 
 
 def _open(experiment: Experiment) -> Iterator[Setting]:

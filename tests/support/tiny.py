@@ -29,6 +29,7 @@ SAMPLE_RATE = 16_000
 NOTES = ("a low", "a middle", "a high", "a very high")
 SMALL_AUDIO = {"model.audio.channels": 4, "model.audio.width": 16}
 """Of its own size the default audio tower has a quarter of a million weights, a fifth of what such a training computes."""
+SMALL_TEXT = {"model.text.width": 16, "model.text.num_layers": 1, "model.text.vocab_size": 300}
 MEASURED: dict[str, Any] = {"data__test_split": "test", "evaluation__every_epochs": 1}
 """Each epoch is validated, and the best one is tested: a third of what such a training computes, for tests of either."""
 SHARE = 0.6
@@ -107,12 +108,10 @@ def tiny(data: Path, **changes: Any) -> Experiment:
         Experiment(),
         {
             **({} if "model.audio" in changed else SMALL_AUDIO),
+            **({} if "model.text" in changed else SMALL_TEXT),
             "data.source": str(data),
             "data.languages": "eng,fra",
             "model.embedding_width": 16,
-            "model.text.width": 16,
-            "model.text.num_layers": 1,
-            "model.text.vocab_size": 300,
             "train.epochs": 2,
             "train.batch_size": 8,
             "train.learning_rate": 0.003,
@@ -182,8 +181,7 @@ def new_run(home: Path, name: str, info: Mapping[str, Any] | None = None, **chan
 def typed_settings(data: Path, cpus: str) -> list[str]:
     """A small training in two languages as options of a command; `cpus` are those of a worker."""
     settings = {
-        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "model.text.width": 16,
-        "model.text.num_layers": 1, "model.text.vocab_size": 300, "train.epochs": 2, "train.batch_size": 8,
-        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false", **SMALL_AUDIO,
+        "data.source": data, "data.languages": "eng,fra", "model.embedding_width": 16, "train.epochs": 2, "train.batch_size": 8,
+        "scaling.cpus_per_worker": cpus, "tracking.mlflow": "false", **SMALL_AUDIO, **SMALL_TEXT,
     }  # fmt: skip
     return [f"--{path}={value}" for path, value in settings.items()]
