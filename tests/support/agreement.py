@@ -121,6 +121,8 @@ def train(experiment: Experiment, home: Path, folder: Path, group: WorkerGroup) 
 
 def refresher(knowledge: KnowledgeBaseObjective, encode: Any, folder: Path, group: WorkerGroup) -> InProcessRefresher:
     """The first worker builds the versions of a base; the others find them in the same folder."""
+    # As in a training: the thread of the base must not draw its weights from the generator that training uses.
+    _ = encode.retriever
     return InProcessRefresher(encode, knowledge.snapshot_settings(0), folder)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ LEFT_AS_THEY_ARE = re.compile(
     r"data\.(source|soundscapes|noise\.index|noise\.parts|weights|\w+_split)|tracking\.|scaling\.(?!share_losses|shard_towers|loss_memory)"
     r"|.*\.(checkpoint|allow_mismatch|lora_targets|data|teachers|source|captions|compile|is_frozen|width_divisor)$"
     r"|train\.(epochs|precision|distance_to|start_from|keep_trajectory)|objective$|model\.(audio|text)$"
-    # Each worker draws its own numbers.
-    r"|.*dropout$"
 )
 TEACHER = "teacher"
 BASE: dict[str, Any] = {**MEASURED, "data__noise__ratio": 0.4, "train__checkpoint_every_steps": 1}
@@ -70,8 +68,17 @@ def _towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
         if not (checkpoint := folder / name).is_dir():
             checkpoint.mkdir(parents=True)
             TRANSFORMERS[name](checkpoint)
-        changes |= {f"model.{kind}.checkpoint": str(checkpoint), f"model.{kind}.dropout": 0.0}
+        # Of its own each drops out a tenth.
+        changes |= {
+            f"model.{kind}.checkpoint": str(checkpoint),
+            f"model.{kind}.dropout": float(generator.choice([0, 0.1])),
+        }
     return changes
+
+
+def drops_out(changes: Mapping[str, Any]) -> bool:
+    """Whether the towers of such an experiment drop something out: each worker draws numbers of its own."""
+    return any(value for path, value in changes.items() if path.endswith("dropout"))
 
 
 def _open(experiment: Experiment) -> Iterator[Setting]:
