@@ -289,6 +289,9 @@ def check_sharding(experiment: Experiment) -> None:
     if not scaling.shard_towers:
         return
     set_ = "with scaling.shard_towers"
+    if all(experiment.model.encodes_once(kind) for kind in ("audio", "text")):
+        allowed = "false with two frozen towers: they are read as vectors, and no weights are left to shard"
+        raise refuse("scaling.shard_towers", "true", allowed)
     if isinstance(experiment.objective.knowledge, Moco):
         names = ", ".join(name for name in KNOWLEDGE if name != "moco")
         raise refuse(

@@ -499,6 +499,16 @@ def test_what_needs_whole_towers_is_refused_before_the_start(
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
 
 
+def test_two_frozen_towers_leave_nothing_to_shard(home: Path) -> None:
+    """Their checkpoints would have a folder without files, which no run can read again."""
+    frozen = {f"model__{kind}__adapt__is_frozen": True for kind in ("audio", "text")}
+    with pytest.raises(ValueError, match=r"scaling\.shard_towers: got 'true'; allowed false with two frozen towers"):
+        check_experiment(tiny(home / "tones", **frozen, scaling__shard_towers=True))
+    # In late interaction a frozen tower is computed in each batch.
+    check_experiment(tiny(home / "tones", **frozen, scaling__shard_towers=True, model__interaction="late"))
+    check_experiment(tiny(home / "tones", **frozen))
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_two_then_one_then_three_workers_on_ray_give_the_losses_of_a_run_that_was_never_stopped(
