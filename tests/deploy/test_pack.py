@@ -301,7 +301,8 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
         settings={"train.epochs": "3", "evaluation.every_epochs": "3"},
         echo=said.append,
     )
-    assert said[:2] == ["encoding the captions", "estimating which pairs are right, then training"]
+    estimated = "before the first epoch, leave_one_out estimates which captions of 24 clips in 2 languages are right"
+    assert said[:2] == ["encoding the captions", estimated]
     # An epoch that is not validated has its line too; lines are seconds apart.
     assert said[2] == "epoch 1 of 3"
     assert said[-1].startswith("epoch 3 of 3: text_to_audio/mean/recall_at_1 ")
