@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location
 from ray_atr.models.adaptation import Adaptation, check_adaptation
 from ray_atr.models.model_settings import ModelSettings
@@ -21,12 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 def check_towers(model: ModelSettings) -> None:
-    """ValueError, naming the setting, for training options that a tower cannot do, and for vectors that do not fit without a
-    projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds, without weights.
+    """ValueError, naming the setting, for training options that a tower cannot do or that have no effect, and for vectors that do
+    not fit without a projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds,
+    without weights.
     """
     towers: tuple[tuple[str, AudioSettings | TextSettings], ...] = (("audio", model.audio), ("text", model.text))
     for kind, settings in towers:
         adapt = settings.adapt
+        if adapt.lora_targets and not adapt.lora_rank:
+            allowed = "empty with lora_rank=0, which trains the weights of all layers"
+            raise refuse(f"model.{kind}.adapt.lora_targets", ",".join(adapt.lora_targets), allowed)
         asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
         asks_width = kind == "audio" and model.audio_projection == "none"
         if not (asks_layers or asks_width) or (tower := outline_of(settings)) is None:

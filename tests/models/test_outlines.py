@@ -87,6 +87,7 @@ def same_layers(settings: Any, *tokenizer: object) -> None:
             {"text.adapt.frozen_layers": 4},
             "text.adapt.frozen_layers: got 4; allowed at most 3 of SmallTransformerTower's 4",
         ),
+        ({"text.adapt.lora_targets": "out"}, "text.adapt.lora_targets: got 'out'; allowed empty with lora_rank=0"),
         ({"audio.adapt.activation_checkpointing": True}, "audio.adapt.activation_checkpointing: .*SmallCnnTower"),
         ({"audio.adapt.compile": True}, "audio.adapt.compile: got True; allowed false for SmallCnnTower"),
         ({"audio_projection": "none"}, "model.embedding_width: got 128; allowed 192, the audio tower's width"),
