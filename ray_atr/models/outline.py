@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location
-from ray_atr.models.adaptation import Adaptation, check_adaptation
+from ray_atr.common.storage import Location, file_exists
+from ray_atr.models.adaptation import Adaptation, check_adaptation, layers_of_lora
 from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
 from ray_atr.models.weights import SETTINGS_FILE, identity_of_checkpoint, shapes_of_weights
@@ -72,20 +74,47 @@ def _outlined(settings: AudioSettings | TextSettings, identity: tuple[Any, ...])
 
 
 def check_start(model: ModelSettings, folder: Location, path: str, given: str) -> None:
-    """ValueError, naming the setting at `path`, if the weights of a saved retriever do not fit towers and projections of these
-    settings. Names and shapes are compared: no weights are read. A published retriever, one in a store and low-rank updates
-    are left to the training.
+    """ValueError, naming the setting at `path`, if the weights of a saved or published retriever do not fit towers and
+    projections of these settings. Names and shapes are compared: no weights are read.
     """
-    if not isinstance(folder, Path) or not (folder / SETTINGS_FILE).is_file():
+    needed = _shapes(model)
+    if needed is None:
         return
-    stored = shapes_of_weights(folder)
-    has_lora = model.audio.adapt.lora_rank or model.text.adapt.lora_rank or any("lora_" in name for name in stored)
-    audio, text = outline_of(model.audio), outline_of(model.text)
-    if has_lora or not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
-        return
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        needed = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    if file_exists(folder / SETTINGS_FILE):
+        stored = shapes_of_weights(folder)
+    else:
+        assert isinstance(folder, Path), "a published retriever is on this machine"
+        try:
+            stored = _shapes(override(ModelSettings(), published_settings(folder))) or {}
+        except ValueError as error:
+            # It names settings of its towers, which nobody gave.
+            raise ValueError(f"{path}: {error}") from None
     if model.text.trained_vocabulary:
         # The vocabulary is the saved one's.
         needed |= {name: stored.get(name, needed[name]) for name in needed if name == "text_tower.embedding.weight"}
     require_same_names(path, given, needed, stored)
+
+
+def _shapes(model: ModelSettings) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of a retriever's weights by name; None if a tower cannot be built without its weights."""
+    audio, text = outline_of(model.audio), outline_of(model.text)
+    if not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
+        return None
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        shapes = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    for kind, tower, adapt in (("audio", audio, model.audio.adapt), ("text", text, model.text.adapt)):
+        if adapt.lora_rank:
+            for layer in layers_of_lora(tower, adapt, f"model.{kind}.adapt"):
+                _name_as_peft(shapes, f"{kind}_tower.{layer}", adapt.lora_rank)
+    return shapes
+
+
+def _name_as_peft(shapes: dict[str, tuple[int, ...]], layer: str, rank: int) -> None:
+    """Give a linear layer the names that its weights have with a low-rank update, and those of the update. The import of peft
+    takes ten seconds.
+    """
+    rows, columns = shapes[f"{layer}.weight"]
+    for part in ("weight", "bias"):
+        if f"{layer}.{part}" in shapes:
+            shapes[f"{layer}.base_layer.{part}"] = shapes.pop(f"{layer}.{part}")
+    shapes |= {f"{layer}.lora_A.default.weight": (rank, columns), f"{layer}.lora_B.default.weight": (rows, rank)}

@@ -28,7 +28,7 @@ from ray_atr.common.atomic import readable_as_its_folder
 from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.common.storage import Location, disk_errors, file_exists, read_json
+from ray_atr.common.storage import Location, disk_errors, file_exists, read_json, read_ranges
 from ray_atr.data.caption_sample import CaptionSample
 
 SETTINGS_FILE = "retriever.json"
@@ -314,12 +314,22 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def shapes_of_weights(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a saved model's tensors by name, from the heads of its files. ValueError for a missing or broken file."""
+def shapes_of_weights(folder: Location) -> dict[str, tuple[int, ...]]:
+    """The shapes of a saved model's tensors by name, from the heads of its files, also in a store. ValueError for a missing or
+    broken file.
+    """
+    frozen = [file for kind in ("audio", "text") if file_exists(file := folder / kind / FROZEN_FILE)]
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in (folder / WEIGHTS_FILE, *sorted(folder.glob(f"*/{FROZEN_FILE}"))):
-        with refusing("model folder", file, "a complete safetensors file"), safe_open(file, "pt") as opened:
-            shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+    for file in (folder / WEIGHTS_FILE, *frozen):
+        with refusing("model folder", file, "a complete safetensors file"):
+            if isinstance(file, Path):
+                with safe_open(file, "pt") as opened:
+                    shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+            else:
+                # The first eight bytes are the length of the JSON that follows.
+                (length,) = read_ranges([file], [0], [8])
+                (head,) = read_ranges([file], [8], [8 + int.from_bytes(length, "little")])
+                shapes |= {name: tuple(about["shape"]) for name, about in json.loads(head).items() if "shape" in about}
     return shapes
 
 
