@@ -18,7 +18,7 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
-from ray_atr.models.weights import SETTINGS_FILE, identity_of_checkpoint, shapes_of_weights
+from ray_atr.models.weights import SETTINGS_FILE, WEIGHT_FILES, identity_of_checkpoint, local_of, shapes_of_weights
 
 logger = logging.getLogger(__name__)
 
@@ -43,33 +43,41 @@ def check_towers(model: ModelSettings) -> None:
             model.require_width(tower.width)
 
 
-def check_shipped(settings: AudioSettings | TextSettings) -> None:
-    """ValueError if the sizes of a tower that comes with the package are set to others than its weights have."""
+def check_weights(settings: AudioSettings | TextSettings) -> None:
+    """ValueError if a file of weights on this machine is none of this tower: names and shapes are compared, and no values are
+    read. A checkpoint on the hub, and one in the layout of transformers, are left to the training.
+    """
     checkpoint = checkpoint_of(settings) or ""
     usual: dict[str, Any] = {"checkpoint": checkpoint, "adapt": settings.adapt}
-    # These small files are read only where a setting differs: most trainings leave the sizes as they are.
-    if checkpoint.startswith("shipped:") and settings != type(settings)(**usual):
-        with torch.random.fork_rng(devices=[]):
-            settings.build()
+    # Most trainings leave a shipped tower's sizes as they are.
+    is_known = checkpoint.startswith("shipped:") and settings == type(settings)(**usual)
+    if settings.checkpoint_files == WEIGHT_FILES and local_of(checkpoint).exists() and not is_known:
+        _on_meta_device(settings, has_weights=True)
 
 
 def outline_of(settings: AudioSettings | TextSettings) -> AudioTower | TextTower | None:
     """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell."""
+    return _on_meta_device(settings, has_weights=False)
+
+
+def _on_meta_device(settings: AudioSettings | TextSettings, *, has_weights: bool) -> AudioTower | TextTower | None:
     checkpoint = checkpoint_of(settings)
     identity = () if not checkpoint else tuple(identity_of_checkpoint(checkpoint) or ())
     # A sweep of training options has one tower.
-    return _outlined(replace(settings, adapt=Adaptation(is_frozen=settings.adapt.is_frozen)), identity)
+    return _built(replace(settings, adapt=Adaptation(is_frozen=settings.adapt.is_frozen)), identity, has_weights)
 
 
 @lru_cache(maxsize=8)
-def _outlined(settings: AudioSettings | TextSettings, identity: tuple[Any, ...]) -> AudioTower | TextTower | None:
+def _built(
+    settings: AudioSettings | TextSettings, identity: tuple[Any, ...], has_weights: bool
+) -> AudioTower | TextTower | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return settings.outline()
+            return settings.build() if has_weights else settings.outline()
     except ValueError:
         raise
     except Exception as error:  # noqa: BLE001 (a tower of one's own may do anything with its weights)
-        logger.debug("%s was not built without its weights: %s", settings.name, error)
+        logger.debug("%s was not built on the meta device: %s", settings.name, error)
         return None
 
 

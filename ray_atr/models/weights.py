@@ -164,11 +164,11 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
 def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT, *, is_mapped: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
 
-    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. With `is_mapped` a PyTorch checkpoint's values
-    stay on disk, unchecked, for callers that need only shapes. ValueError for a file that is cut off, is no checkpoint, or would
-    run code.
+    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. With `is_mapped`, or within
+    `torch.device("meta")`, a PyTorch checkpoint's values stay on disk, unchecked, for callers that need only shapes.
+    ValueError for a file that is cut off, is no checkpoint, or would run code.
     """
-    content = _read(file, path, is_mapped=is_mapped)
+    content = _read(file, path, is_mapped=is_mapped or torch.get_default_device().type == "meta")
     for key in ("model", "state_dict"):
         if isinstance(content.get(key), Mapping):
             content = content[key]
@@ -189,7 +189,8 @@ def load_weights(
     allowed: Iterable[str] = (),
     path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
-    """Copy the tensors into the module by name; names that start with one of `skip` are ignored.
+    """Copy the tensors into the module by name; names that start with one of `skip` are ignored. A module on the meta device is
+    only compared.
 
     Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
     """
@@ -211,7 +212,8 @@ def load_weights(
         skipped=tuple(name for name in tensors if name not in offered),
     )
     require_match(report, allowed, path)
-    module.load_state_dict(fitting, strict=False)
+    if not any(value.is_meta for value in wanted.values()):
+        module.load_state_dict(fitting, strict=False)
     return report
 
 

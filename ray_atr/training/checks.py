@@ -25,7 +25,7 @@ from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
-from ray_atr.models.outline import check_shipped, check_start, check_towers
+from ray_atr.models.outline import check_start, check_towers, check_weights
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.vectors import AudioVectors
 from ray_atr.models.weights import reads_vectors, require_checkpoint
@@ -106,7 +106,7 @@ def check_experiment(experiment: Experiment) -> None:
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint", tower.checkpoint_files)
-            check_shipped(tower)
+            check_weights(tower)
     check_towers(experiment.model)
 
 
