@@ -118,7 +118,7 @@ def make_pack(
     _check(foreign, options.method, split)
     _check_settings(foreign, options, of_training, captions)
     echo("encoding the captions")
-    side = encode_table(text, foreign.pairs, of_text)
+    side = encode_table(text, foreign.pairs, of_text, echo=echo)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
         home = Path(scratch)
