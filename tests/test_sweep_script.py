@@ -203,6 +203,26 @@ def test_the_readmes_searches_are_plans(home: Path, arguments: list[str], out: l
     assert plan.num_points == options.trials
 
 
+@pytest.mark.parametrize(
+    ("space", "search", "trials", "got"),
+    [
+        (("model.text.width=grid(32,36)", "model.text.num_heads=grid(4,8)"), "grid", None, "8; .*the width, 36"),
+        # Both ends can be divided by the four heads.
+        (("model.text.width=randint(8,40)",), "random", 3, "4; .*the width, "),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_before_the_first_trial(
+    home: Path, space: tuple[str, ...], search: str, trials: int | None, got: str
+) -> None:
+    experiment = RECIPES["from_scratch"]()
+    plan = plan_search(SpaceOptions(space=space, search=search, trials=trials, seeds=(0,)), experiment)
+    with pytest.raises(ValueError, match=f"model.text.num_heads: got {got}"):
+        check_plan(plan, experiment)
+    if search == "random":
+        # What an adaptive search will propose is not known.
+        check_plan(plan_search(SpaceOptions(space=space, search="optuna", trials=3), experiment), experiment)
+
+
 def test_the_readme_has_searches() -> None:
     assert len(README_SEARCHES) >= 3
 

@@ -10,7 +10,7 @@ import torch
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
-from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan
+from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, first_points
 from ray_atr.sweep.space import Point
 from ray_atr.sweep.trial_queue import recorded_trials
 from ray_atr.training.checks import check_experiment
@@ -54,10 +54,13 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
     """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
-    or if no point has one of the `explicit` fixed settings.
+    or if no point has one of the `explicit` fixed settings. Points that an adaptive search will propose are not known yet.
     """
-    points = points_to_check(plan)
+    points, search = points_to_check(plan), plan.search
     check_fixed(experiment, points, plan.fixed, explicit)
+    if isinstance(search, SpaceSearch) and not search.is_adaptive and (plan.num_points or search.is_finite):
+        # Values that are right one by one may not be together, nor those between two right ends.
+        points += first_points(search, plan.num_points)
     for point in points:
         check_experiment(plan.experiment(experiment, point))
 
