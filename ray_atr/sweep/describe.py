@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from ray_atr.data.noise import Noise
 from ray_atr.metrics.measures import pareto_front
+from ray_atr.objectives.correspondence import LeaveOneOut
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
 from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, first_points
@@ -80,7 +82,7 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     """Lines about settings that some points lack, about noise in one language, about languages that no point trains on, about a
-    scheduler with nothing to rank, and about a GPU that is not used.
+    scheduler with nothing to rank, about settings that no point uses, and about a GPU that is not used.
     """
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
@@ -92,6 +94,8 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
     lines += dict.fromkeys(filter(None, map(roles_line, planned)))
+    if all(idle := [idle_line(trial_experiment) for trial_experiment in planned]):
+        lines += dict.fromkeys(idle)
     if all(map(leaves_gpu, planned)):
         lines.append("trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU")
     return lines
@@ -111,6 +115,18 @@ def roles_line(experiment: Experiment) -> str:
     if data.test_split in (data.train_split, data.validation_split):
         how = "are trained on" if data.test_split == data.train_split else "choose the epoch"
         return f"data.test_split={data.test_split}: test numbers are of clips that {how}, and flatter"
+    return ""
+
+
+def idle_line(experiment: Experiment) -> str:
+    """A line about a kind of noise without any noise, or a share of wrong pairs that nothing reads; else empty."""
+    data, objective = experiment.data, experiment.objective
+    if data.noise != Noise() and not data.noise.is_injected:
+        return "data.noise: no caption is made wrong, since data.noise.ratio is 0"
+    is_read = objective.needs_clean_share or isinstance(objective.correspondence, LeaveOneOut)
+    if data.wrong_share != "auto" and not is_read:
+        names = f"objective.correspondence={objective.correspondence.name} and objective.pair={objective.pair.name}"
+        return f"data.wrong_share is not read: {names}, as they are set, need no share of wrong pairs"
     return ""
 
 

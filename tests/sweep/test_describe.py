@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ray_atr.common.override import override
 from ray_atr.common.runtime import differences_of_code
 from ray_atr.sweep import Goal
-from ray_atr.sweep.describe import noise_line, roles_line, unbeaten
+from ray_atr.sweep.describe import idle_line, noise_line, roles_line, unbeaten
 from ray_atr.sweep.run_trials import record_data
 from ray_atr.sweep.search import Observation
 from ray_atr.training.experiment import Experiment
@@ -29,6 +30,20 @@ def test_noise_in_one_language_is_said_to_be_less_in_what_is_trained_on() -> Non
     assert "trained on (eng) is wrong" in noise_line(experiment)
     for path, value in {"data.noise.ratio": 0, "data.noise.kind": "pair", "data.languages": ["eng"]}.items():
         assert not noise_line(override(experiment, {path: value}))
+
+
+def test_settings_that_nothing_uses_are_told() -> None:
+    def line(**settings: Any) -> str:
+        return idle_line(override(Experiment(), {path.replace("__", "."): value for path, value in settings.items()}))
+
+    assert not line()
+    near = {"data__noise__kind": "near"}
+    assert line(**near) == "data.noise: no caption is made wrong, since data.noise.ratio is 0"
+    assert not line(**near, data__noise__ratio=0.2)
+    assert line(data__wrong_share=0.3).startswith("data.wrong_share is not read: objective.correspondence=none")
+    assert line(data__wrong_share=0.3, objective__correspondence="small_loss")
+    assert not line(data__wrong_share=0.3, objective__correspondence="leave_one_out")
+    assert not line(data__wrong_share=0.3, objective="m_ltm_pot", objective__pair__transport_mass="auto")
 
 
 def test_a_split_that_has_two_roles_is_told() -> None:
