@@ -15,7 +15,7 @@ from ray_atr.sweep.schedulers import NONE, compared
 from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, first_points
 from ray_atr.sweep.space import Point
 from ray_atr.sweep.trial_queue import recorded_trials
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, split_sizes
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import FINISHED, RunFolder, trial_name
@@ -108,8 +108,12 @@ def leaves_gpu(experiment: Experiment) -> bool:
 
 
 def roles_line(experiment: Experiment) -> str:
-    """A line about a split that has two of the roles of training, choosing the epoch and testing; else empty."""
+    """A line about a split that has two of the roles of training, choosing the epoch and testing, or about a test split that is
+    not there; else empty.
+    """
     data = experiment.data
+    if data.test_split != "none" and data.test_split not in (splits := split_sizes(experiment)):
+        return f"data.test_split={data.test_split}: no test numbers, since {data.source} has {', '.join(splits)}"
     if data.validation_split == data.train_split:
         return f"data.validation_split={data.validation_split} is trained on: it says little about which epoch is best"
     if data.test_split in (data.train_split, data.validation_split):
