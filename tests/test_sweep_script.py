@@ -65,7 +65,8 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         ),
         (["--objectivs", "m_ltm"], "--objectivs: no such option here; allowed --recipe, --config, "),
         (["--objectivs", "m_ltm"], "(did you mean --objectives?)"),
-        (["--epochs", "3"], "epochs: no such setting"),
+        (["--epochs", "3"], "--epochs: no such option here; allowed --recipe, --config, "),
+        (["--ratios", "0", "40"], "(did you mean --data.noise.ratio?)"),
         (["--hours", "nan"], "--hours: got nan; allowed a number above 0"),
         (["--hours", "x"], "--hours: got 'x'; allowed a number"),
         (["--seeds", "a"], "--seeds: got 'a'; allowed whole numbers"),
@@ -77,8 +78,8 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         ),
         (["--resume", "nowhere", "--out", "./nowhere"], "nowhere: not a run folder"),
         (["--out", "memory://box/run"], "--out: got 'memory://box/run'; allowed a folder or a store: this one is gone"),
-        (["--epoch", "3"], "(did you mean train.epochs?)"),
-        (["--ratio", "0.3"], "(did you mean data.noise.ratio?)"),
+        (["--epoch", "3"], "(did you mean --train.epochs?)"),
+        (["--ratio", "0.3"], "(did you mean --data.noise.ratio?)"),
         (["--hours", "-1"], "--hours: got -1.0; allowed a number above 0"),
         (
             ["--train.batch_size", "5000"],
@@ -200,6 +201,26 @@ def test_the_readmes_searches_are_plans(home: Path, arguments: list[str], out: l
     plan = plan_search(options, experiment)
     check_plan(plan, experiment)
     assert plan.num_points == options.trials
+
+
+@pytest.mark.parametrize(
+    ("space", "search", "trials", "got"),
+    [
+        (("model.text.width=grid(32,36)", "model.text.num_heads=grid(4,8)"), "grid", None, "8; .*the width, 36"),
+        # Both ends can be divided by the four heads.
+        (("model.text.width=randint(8,40)",), "random", 3, "4; .*the width, "),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_before_the_first_trial(
+    home: Path, space: tuple[str, ...], search: str, trials: int | None, got: str
+) -> None:
+    experiment = RECIPES["from_scratch"]()
+    plan = plan_search(SpaceOptions(space=space, search=search, trials=trials, seeds=(0,)), experiment)
+    with pytest.raises(ValueError, match=f"model.text.num_heads: got {got}"):
+        check_plan(plan, experiment)
+    if search == "random":
+        # What an adaptive search will propose is not known.
+        check_plan(plan_search(SpaceOptions(space=space, search="optuna", trials=3), experiment), experiment)
 
 
 def test_the_readme_has_searches() -> None:

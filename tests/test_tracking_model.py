@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import soundfile
+from starlette.testclient import TestClient
 
 from ray_atr.cli.report import ReportCommand, report_script
 from ray_atr.models.model_settings import ModelSettings
@@ -57,7 +58,7 @@ def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch
 
 def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     import mlflow
-    from mlflow.pyfunc.scoring_server import infer_and_parse_data
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data, init
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -94,8 +95,11 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     served = loaded.predict(infer_and_parse_data(request, loaded.metadata.get_input_schema()))
     np.testing.assert_array_equal(served, found)
     assert uri.startswith("models:/")
-    with pytest.raises(ValueError, match="row 0"):
-        loaded.unwrap_python_model().predict(None, pd.DataFrame({"text": [None]}))
+    with TestClient(init(loaded)) as server:
+        refused = server.post("/invocations", json={"dataframe_records": [{"text": TEXTS[0]}, {"text": None}]})
+    assert refused.status_code == 400
+    assert "stack_trace" not in refused.json()
+    assert "row 1: got 'neither text nor audio'; allowed one of them" in refused.json()["message"]
     client = store_of(run).connect()
     version = client.get_model_version("retriever-of-tests", "1")
     assert client.get_run(version.run_id).info.run_name == "m_ltm"

@@ -100,11 +100,16 @@ def run(arguments: Sequence[str], program: str) -> None:
                 echo=echo,
             )
         extras = " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name))
-        with advising(f"the evaluation is complete in {evaluated.folder}" + rest_of(extras)):
+        advice = f"the evaluation is complete in {evaluated.folder}" + rest_of(extras)
+        with advising(advice):
             print_evaluation(evaluated, console)
             if command.evaluation.trec:
                 print_plain(console, [f"TREC:    {evaluated.folder}/run-<language>.trec, qrels-<language>.trec"])
-            make_extras(command, evaluated, tasks, console)
+            try:
+                make_extras(command, evaluated, tasks, console)
+            except ValueError as error:
+                # A task's data set that is not in reach, or too few clips for a calibration.
+                raise ValueError(f"{error}; {advice}") from None
 
 
 def rest_of(extras: str) -> str:

@@ -34,7 +34,7 @@ from tyro import constructors
 
 import ray_atr
 from ray_atr.common.digests import unsealed
-from ray_atr.common.override import as_typed, describe
+from ray_atr.common.override import as_typed, describe, nearest_path
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
@@ -199,15 +199,15 @@ def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, 
     if not top_level or path in top_level:
         return
     elsewhere, unknown = others.get(path), [part for part in path.split(".") if part not in names]
-    if not unknown and not elsewhere:
+    if not unknown and not elsewhere and "." in path:
         return
     if "." in path:
         raise ValueError(f"{path}: no such setting; {HELP_SETTINGS} lists them{nearest(unknown[0], names)}")
     hint = nearest(path, [*options_here, *top_level], 0.85 if elsewhere else 0.65).replace("mean ", "mean --")
     hint = hint or (f" (it is an option of {elsewhere})" if elsewhere else "")
     if not hint and nearest(path, names, 0.8):
-        # A setting that is misspelt: the experiment, which is not read yet, has its path.
-        return
+        # The name of a setting without its path. Only this mistake needs the experiment, whose import takes seconds.
+        hint = nearest_path(RECIPES["quickstart"](), path).replace("mean ", "mean --")
     allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
     raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 

@@ -10,7 +10,7 @@ import tyro
 from ray_atr.cli.parse import option, parse
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import Location, entries_in, file_exists, locate
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,9 @@ class ReportCommand:
     runs: tyro.conf.Positional[tuple[str, ...]] = option(
         (), "run folders or URLs (s3://...); read together", "FOLDER ...", "what --experiment names"
     )
-    out: str | None = option(None, "folder to write", "FOLDER", "report/ in the first run folder")
+    out: str | None = option(
+        None, "folder to write, new or with an earlier report", "FOLDER", "report/ in the first run folder"
+    )
     figures: bool = option(True, "draw the figures")
     upload: bool = option(False, "also send MLflow the results that it lacks")
     experiment: str | None = option(
@@ -45,6 +47,11 @@ def report_script(options: ReportCommand) -> None:
     if options.register is not None and (not options.register.strip() or set(options.register) & set("/:")):
         # MLflow would refuse the name only after a minute.
         raise refuse("--register", options.register, "a name without / and :")
+    if options.out is not None and options.experiment is None:
+        place = locate(options.out)
+        # Files of the same names would be lost. Beside --experiment the folder has the runs that are fetched.
+        if entries_in(place) and not file_exists(place / "report.html"):
+            raise refuse("--out", options.out, "a new or empty folder, or one with an earlier report")
     try:
         folders = _folders(options)
         report = write_report(*folders, out=options.out, figures=options.figures)

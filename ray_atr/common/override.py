@@ -109,8 +109,9 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> 
     done = path.split(".")[: -len(parts)]
     if name not in fields:
         where = ".".join(done) or "the experiment"
-        # A setting of exactly this name before one of a name like it.
-        suggestion = _elsewhere(tree, name, done, 1.0) or nearest(name, fields) or _elsewhere(tree, name, done)
+        # A setting of exactly this name before one of a name like it, and a like name anywhere before one that is less alike.
+        suggestion = nearest_path(tree, name, done, 1.0) or nearest(name, fields, 0.8)
+        suggestion = suggestion or nearest_path(tree, name, done) or nearest(name, fields)
         kind = getattr(tree, "name", None)
         of_kind = f" (which is {kind})" if isinstance(kind, str) and done else ""
         raise ValueError(f"{path}: no such setting; {where}{of_kind} has {', '.join(fields) or 'none'}{suggestion}")
@@ -135,7 +136,8 @@ def _replace(tree: Any, parts: list[str], value: Any, path: str, whole: Any) -> 
         raise ValueError(".".join([*done, refused]) + separator + after if is_field else str(error)) from None
 
 
-def _elsewhere(tree: Any, name: str, done: list[str], least: float = 0.8) -> str:
+def nearest_path(tree: Any, name: str, done: Sequence[str] = (), least: float = 0.8) -> str:
+    """As `nearest`, for the last part of a setting's path, with the whole path: `done` are the parts above the tree."""
     paths: dict[str, str] = {}
     for entry in describe(tree):
         paths.setdefault(entry.path.rsplit(".", 1)[-1], entry.path)

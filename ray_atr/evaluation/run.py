@@ -223,6 +223,10 @@ def _embed(
     knows, asked_of = retriever.text_tower.knows, eval_split.class_sentences.items()
     prompts = {language: texts for language, texts in asked_of if knows(texts, language)}
     is_late = retriever.settings.is_late and options.ranking == "own"
+    for name in ("plan_epsilon", "plan_sweeps"):
+        # By other rankings than late interaction, the plan is reported too.
+        if is_late and (value := getattr(options, name)) is not None:
+            raise refuse(name, value, "none with late interaction, which reports no ranking by plan; or ranking plan")
     # Freed: the encoders have their own copies.
     del retriever, knows
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
@@ -45,12 +46,21 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Vectors [N, r] float32, in the order of the rows. ValueError for a row with both or neither of text and audio."""
+        """Vectors [N, r] float32, in the order of the rows. MlflowException with the message of the ValueError for an input that
+        is refused, such as a row with both or neither of text and audio: of other exceptions a server answers a traceback.
+        """
+        try:
+            return self._vectors(model_input)
+        except ValueError as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from None
+
+    def _vectors(self, model_input: pd.DataFrame) -> np.ndarray:
         texts, clips = _column(model_input, "text"), _column(model_input, "audio")
         languages = [language or "eng" for language in _column(model_input, "language")]
         for row, (text, clip) in enumerate(zip(texts, clips, strict=True)):
             if (text is None) == (clip is None):
-                raise refuse(f"row {row}", "text and audio, or neither", "either a text or the bytes of an audio file")
+                got = "neither text nor audio" if text is None else "text and audio"
+                raise refuse(f"row {row}", got, "one of them: a text, or the bytes of an audio file (base64 in JSON)")
         result = np.zeros((len(model_input), self.retriever.vector_width), dtype=np.float32)
         of_text = [row for row, text in enumerate(texts) if text is not None]
         of_audio = [row for row, clip in enumerate(clips) if clip is not None]

@@ -10,23 +10,30 @@ from typing import Any
 
 import torch
 
-from ray_atr.common.storage import Location
-from ray_atr.models.adaptation import Adaptation, check_adaptation
+from ray_atr.common.override import override
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import Location, file_exists
+from ray_atr.models.adaptation import Adaptation, check_adaptation, layers_of_lora
 from ray_atr.models.model_settings import ModelSettings
+from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
-from ray_atr.models.weights import SETTINGS_FILE, identity_of_checkpoint, shapes_of_weights
+from ray_atr.models.weights import SETTINGS_FILE, WEIGHT_FILES, identity_of_checkpoint, local_of, shapes_of_weights
 
 logger = logging.getLogger(__name__)
 
 
 def check_towers(model: ModelSettings) -> None:
-    """ValueError, naming the setting, for training options that a tower cannot do, and for vectors that do not fit without a
-    projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds, without weights.
+    """ValueError, naming the setting, for training options that a tower cannot do or that have no effect, and for vectors that do
+    not fit without a projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds,
+    without weights.
     """
     towers: tuple[tuple[str, AudioSettings | TextSettings], ...] = (("audio", model.audio), ("text", model.text))
     for kind, settings in towers:
         adapt = settings.adapt
+        if adapt.lora_targets and not adapt.lora_rank:
+            allowed = "empty with lora_rank=0, which trains the weights of all layers"
+            raise refuse(f"model.{kind}.adapt.lora_targets", ",".join(adapt.lora_targets), allowed)
         asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
         asks_width = kind == "audio" and model.audio_projection == "none"
         if not (asks_layers or asks_width) or (tower := outline_of(settings)) is None:
@@ -36,51 +43,86 @@ def check_towers(model: ModelSettings) -> None:
             model.require_width(tower.width)
 
 
-def check_shipped(settings: AudioSettings | TextSettings) -> None:
-    """ValueError if the sizes of a tower that comes with the package are set to others than its weights have."""
+def check_weights(settings: AudioSettings | TextSettings) -> None:
+    """ValueError if a file of weights on this machine is none of this tower: names and shapes are compared, and no values are
+    read. A checkpoint on the hub, and one in the layout of transformers, are left to the training.
+    """
     checkpoint = checkpoint_of(settings) or ""
     usual: dict[str, Any] = {"checkpoint": checkpoint, "adapt": settings.adapt}
-    # These small files are read only where a setting differs: most trainings leave the sizes as they are.
-    if checkpoint.startswith("shipped:") and settings != type(settings)(**usual):
-        with torch.random.fork_rng(devices=[]):
-            settings.build()
+    # Most trainings leave a shipped tower's sizes as they are.
+    is_known = checkpoint.startswith("shipped:") and settings == type(settings)(**usual)
+    if settings.checkpoint_files == WEIGHT_FILES and local_of(checkpoint).exists() and not is_known:
+        _on_meta_device(settings, has_weights=True)
 
 
 def outline_of(settings: AudioSettings | TextSettings) -> AudioTower | TextTower | None:
     """A tower's layers on torch's meta device; None if it cannot be built there, so that training alone can tell."""
+    return _on_meta_device(settings, has_weights=False)
+
+
+def _on_meta_device(settings: AudioSettings | TextSettings, *, has_weights: bool) -> AudioTower | TextTower | None:
     checkpoint = checkpoint_of(settings)
     identity = () if not checkpoint else tuple(identity_of_checkpoint(checkpoint) or ())
     # A sweep of training options has one tower.
-    return _outlined(replace(settings, adapt=Adaptation(is_frozen=settings.adapt.is_frozen)), identity)
+    return _built(replace(settings, adapt=Adaptation(is_frozen=settings.adapt.is_frozen)), identity, has_weights)
 
 
 @lru_cache(maxsize=8)
-def _outlined(settings: AudioSettings | TextSettings, identity: tuple[Any, ...]) -> AudioTower | TextTower | None:
+def _built(
+    settings: AudioSettings | TextSettings, identity: tuple[Any, ...], has_weights: bool
+) -> AudioTower | TextTower | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return settings.outline()
+            return settings.build() if has_weights else settings.outline()
     except ValueError:
         raise
     except Exception as error:  # noqa: BLE001 (a tower of one's own may do anything with its weights)
-        logger.debug("%s was not built without its weights: %s", settings.name, error)
+        logger.debug("%s was not built on the meta device: %s", settings.name, error)
         return None
 
 
 def check_start(model: ModelSettings, folder: Location, path: str, given: str) -> None:
-    """ValueError, naming the setting at `path`, if the weights of a saved retriever do not fit towers and projections of these
-    settings. Names and shapes are compared: no weights are read. A published retriever, one in a store and low-rank updates
-    are left to the training.
+    """ValueError, naming the setting at `path`, if the weights of a saved or published retriever do not fit towers and
+    projections of these settings. Names and shapes are compared: no weights are read.
     """
-    if not isinstance(folder, Path) or not (folder / SETTINGS_FILE).is_file():
+    needed = _shapes(model)
+    if needed is None:
         return
-    stored = shapes_of_weights(folder)
-    has_lora = model.audio.adapt.lora_rank or model.text.adapt.lora_rank or any("lora_" in name for name in stored)
-    audio, text = outline_of(model.audio), outline_of(model.text)
-    if has_lora or not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
-        return
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        needed = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    if file_exists(folder / SETTINGS_FILE):
+        stored = shapes_of_weights(folder)
+    else:
+        assert isinstance(folder, Path), "a published retriever is on this machine"
+        try:
+            stored = _shapes(override(ModelSettings(), published_settings(folder))) or {}
+        except ValueError as error:
+            # It names settings of its towers, which nobody gave.
+            raise ValueError(f"{path}: {error}") from None
     if model.text.trained_vocabulary:
         # The vocabulary is the saved one's.
         needed |= {name: stored.get(name, needed[name]) for name in needed if name == "text_tower.embedding.weight"}
     require_same_names(path, given, needed, stored)
+
+
+def _shapes(model: ModelSettings) -> dict[str, tuple[int, ...]] | None:
+    """The shapes of a retriever's weights by name; None if a tower cannot be built without its weights."""
+    audio, text = outline_of(model.audio), outline_of(model.text)
+    if not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
+        return None
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        shapes = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
+    for kind, tower, adapt in (("audio", audio, model.audio.adapt), ("text", text, model.text.adapt)):
+        if adapt.lora_rank:
+            for layer in layers_of_lora(tower, adapt, f"model.{kind}.adapt"):
+                _name_as_peft(shapes, f"{kind}_tower.{layer}", adapt.lora_rank)
+    return shapes
+
+
+def _name_as_peft(shapes: dict[str, tuple[int, ...]], layer: str, rank: int) -> None:
+    """Give a linear layer the names that its weights have with a low-rank update, and those of the update. The import of peft
+    takes ten seconds.
+    """
+    rows, columns = shapes[f"{layer}.weight"]
+    for part in ("weight", "bias"):
+        if f"{layer}.{part}" in shapes:
+            shapes[f"{layer}.base_layer.{part}"] = shapes.pop(f"{layer}.{part}")
+    shapes |= {f"{layer}.lora_A.default.weight": (rank, columns), f"{layer}.lora_B.default.weight": (rows, rank)}

@@ -43,6 +43,24 @@ def read_published(folder: Path) -> Published:
     return _read_clap(folder) if file is None else _read_ml_clap(file)
 
 
+def published_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the retriever in a folder by their paths, without the weights. ValueError as of `read_published`."""
+    path = "model folder"
+    if (file := ml_clap_file(folder)) is not None:
+        return ml_clap_settings(file, path)
+    config: Any = read_model_config(folder, path)
+    return {
+        "audio": "htsat",
+        "audio.checkpoint": str(folder),
+        "text": "transformers",
+        "text.checkpoint": str(folder),
+        "text.pooling": "pooler",
+        "text.max_tokens": MAX_TOKENS,
+        "embedding_width": int(config.projection_dim),
+        "projection": "mlp",
+    }
+
+
 def _read_ml_clap(file: Path) -> Published:
     path = "model folder"
     settings = ml_clap_settings(file, path)
@@ -77,17 +95,8 @@ def _read_clap(folder: Path) -> Published:
         for layer, place in (("linear1", 0), ("linear2", 2))
         for what in ("weight", "bias")
     }
-    settings = {
-        "audio": "htsat",
-        "audio.checkpoint": str(folder),
-        "text": "transformers",
-        "text.checkpoint": str(folder),
-        "text.pooling": "pooler",
-        "text.max_tokens": MAX_TOKENS,
-        "embedding_width": int(config.projection_dim),
-        "projection": "mlp",
-        "initial_temperature": float((-model.logit_scale_t).exp().item()),
-    }
+    temperature = float((-model.logit_scale_t).exp().item())
+    settings = {**published_settings(folder), "initial_temperature": temperature}
     towers = (
         TransformersAudioTower(audio, model.audio_model, extractor),
         TransformersTextTower(text, model.text_model, tokenizer),

@@ -28,7 +28,7 @@ from ray_atr.common.atomic import readable_as_its_folder
 from ray_atr.common.digests import check_folder, digests_of
 from ray_atr.common.formats import FORMATS, require_format
 from ray_atr.common.settings import nearest, refuse
-from ray_atr.common.storage import Location, disk_errors, file_exists, read_json
+from ray_atr.common.storage import Location, disk_errors, file_exists, read_json, read_ranges
 from ray_atr.data.caption_sample import CaptionSample
 
 SETTINGS_FILE = "retriever.json"
@@ -164,11 +164,11 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
 def read_checkpoint(file: Path, path: str = AUDIO_CHECKPOINT, *, is_mapped: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file or a PyTorch checkpoint, by name, on the CPU. Never runs code from the file.
 
-    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. With `is_mapped` a PyTorch checkpoint's values
-    stay on disk, unchecked, for callers that need only shapes. ValueError for a file that is cut off, is no checkpoint, or would
-    run code.
+    Unwraps `{"model": ...}` and `{"state_dict": ...}` and the prefix `module.`. With `is_mapped`, or within
+    `torch.device("meta")`, a PyTorch checkpoint's values stay on disk, unchecked, for callers that need only shapes.
+    ValueError for a file that is cut off, is no checkpoint, or would run code.
     """
-    content = _read(file, path, is_mapped=is_mapped)
+    content = _read(file, path, is_mapped=is_mapped or torch.get_default_device().type == "meta")
     for key in ("model", "state_dict"):
         if isinstance(content.get(key), Mapping):
             content = content[key]
@@ -189,7 +189,8 @@ def load_weights(
     allowed: Iterable[str] = (),
     path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
-    """Copy the tensors into the module by name; names that start with one of `skip` are ignored.
+    """Copy the tensors into the module by name; names that start with one of `skip` are ignored. A module on the meta device is
+    only compared.
 
     Raises ValueError, before anything is copied, for mismatches that no pattern in `allowed` covers.
     """
@@ -211,7 +212,8 @@ def load_weights(
         skipped=tuple(name for name in tensors if name not in offered),
     )
     require_match(report, allowed, path)
-    module.load_state_dict(fitting, strict=False)
+    if not any(value.is_meta for value in wanted.values()):
+        module.load_state_dict(fitting, strict=False)
     return report
 
 
@@ -314,12 +316,22 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def shapes_of_weights(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a saved model's tensors by name, from the heads of its files. ValueError for a missing or broken file."""
+def shapes_of_weights(folder: Location) -> dict[str, tuple[int, ...]]:
+    """The shapes of a saved model's tensors by name, from the heads of its files, also in a store. ValueError for a missing or
+    broken file.
+    """
+    frozen = [file for kind in ("audio", "text") if file_exists(file := folder / kind / FROZEN_FILE)]
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in (folder / WEIGHTS_FILE, *sorted(folder.glob(f"*/{FROZEN_FILE}"))):
-        with refusing("model folder", file, "a complete safetensors file"), safe_open(file, "pt") as opened:
-            shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+    for file in (folder / WEIGHTS_FILE, *frozen):
+        with refusing("model folder", file, "a complete safetensors file"):
+            if isinstance(file, Path):
+                with safe_open(file, "pt") as opened:
+                    shapes |= {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+            else:
+                # The first eight bytes are the length of the JSON that follows.
+                (length,) = read_ranges([file], [0], [8])
+                (head,) = read_ranges([file], [8], [8 + int.from_bytes(length, "little")])
+                shapes |= {name: tuple(about["shape"]) for name, about in json.loads(head).items() if "shape" in about}
     return shapes
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from ray_atr.data.noise import Noise
 from ray_atr.metrics.measures import pareto_front
+from ray_atr.objectives.correspondence import LeaveOneOut
 from ray_atr.sweep.fixed import check_fixed, lines_of_fixed
 from ray_atr.sweep.schedulers import NONE, compared
-from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan
+from ray_atr.sweep.search import Goal, Observation, SpaceSearch, SweepPlan, first_points
 from ray_atr.sweep.space import Point
 from ray_atr.sweep.trial_queue import recorded_trials
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, split_sizes
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.run_folder import FINISHED, RunFolder, trial_name
@@ -54,10 +56,13 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
     """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
-    or if no point has one of the `explicit` fixed settings.
+    or if no point has one of the `explicit` fixed settings. Points that an adaptive search will propose are not known yet.
     """
-    points = points_to_check(plan)
+    points, search = points_to_check(plan), plan.search
     check_fixed(experiment, points, plan.fixed, explicit)
+    if isinstance(search, SpaceSearch) and not search.is_adaptive and (plan.num_points or search.is_finite):
+        # Values that are right one by one may not be together, nor those between two right ends.
+        points += first_points(search, plan.num_points)
     for point in points:
         check_experiment(plan.experiment(experiment, point))
 
@@ -77,7 +82,7 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     """Lines about settings that some points lack, about noise in one language, about languages that no point trains on, about a
-    scheduler with nothing to rank, and about a GPU that is not used.
+    scheduler with nothing to rank, about settings that no point uses, and about a GPU that is not used.
     """
     of_space = plan.space.conditions if plan.space is not None else []
     points = points_to_check(plan)
@@ -89,6 +94,8 @@ def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
     if plan.scheduler != NONE and plan.space is not None and not compared(plan.space):
         lines.append(f"--scheduler {plan.scheduler} ends no trial: trials on different data are not ranked")
     lines += dict.fromkeys(filter(None, map(roles_line, planned)))
+    if all(idle := [idle_line(trial_experiment) for trial_experiment in planned]):
+        lines += dict.fromkeys(idle)
     if all(map(leaves_gpu, planned)):
         lines.append("trained on the CPU, though this machine has a GPU: --scaling.gpus_per_worker 1 trains on the GPU")
     return lines
@@ -101,13 +108,29 @@ def leaves_gpu(experiment: Experiment) -> bool:
 
 
 def roles_line(experiment: Experiment) -> str:
-    """A line about a split that has two of the roles of training, choosing the epoch and testing; else empty."""
+    """A line about a split that has two of the roles of training, choosing the epoch and testing, or about a test split that is
+    not there; else empty.
+    """
     data = experiment.data
+    if data.test_split != "none" and data.test_split not in (splits := split_sizes(experiment)):
+        return f"data.test_split={data.test_split}: no test numbers, since {data.source} has {', '.join(splits)}"
     if data.validation_split == data.train_split:
         return f"data.validation_split={data.validation_split} is trained on: it says little about which epoch is best"
     if data.test_split in (data.train_split, data.validation_split):
         how = "are trained on" if data.test_split == data.train_split else "choose the epoch"
         return f"data.test_split={data.test_split}: test numbers are of clips that {how}, and flatter"
+    return ""
+
+
+def idle_line(experiment: Experiment) -> str:
+    """A line about a kind of noise without any noise, or a share of wrong pairs that nothing reads; else empty."""
+    data, objective = experiment.data, experiment.objective
+    if data.noise != Noise() and not data.noise.is_injected:
+        return "data.noise: no caption is made wrong, since data.noise.ratio is 0"
+    is_read = objective.needs_clean_share or isinstance(objective.correspondence, LeaveOneOut)
+    if data.wrong_share != "auto" and not is_read:
+        names = f"objective.correspondence={objective.correspondence.name} and objective.pair={objective.pair.name}"
+        return f"data.wrong_share is not read: {names}, as they are set, need no share of wrong pairs"
     return ""
 
 

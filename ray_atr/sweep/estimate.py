@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import statistics
@@ -18,12 +17,12 @@ from ray_atr.common.override import flatten, override
 from ray_atr.common.settings import counted
 from ray_atr.common.storage import Location, is_local
 from ray_atr.sweep.run_trials import prepare_all
-from ray_atr.sweep.search import History, Observation, SweepPlan
+from ray_atr.sweep.search import SweepPlan, first_points
 from ray_atr.sweep.space import Point
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Echo
 from ray_atr.training.objective_label import objective_label
-from ray_atr.training.run_folder import RUNNING, trial_name
+from ray_atr.training.run_folder import trial_name
 from ray_atr.training.step import NonFiniteError
 from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
 
@@ -152,13 +151,12 @@ def kind_of(experiment: Experiment) -> str:
 
 def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
     """(the points of a plan, or the first that its search draws; the number of trials, None if it is open)."""
-    search, seeds, history = plan.search, max(len(plan.seeds), 1), History()
+    search, seeds = plan.search, max(len(plan.seeds), 1)
     is_listed = search.is_finite and not search.is_adaptive
     most = plan.num_points if is_listed else min(plan.num_points or MOST_DRAWN, MOST_DRAWN)
-    for point in itertools.islice(search.proposals(history), most):
-        history.add(Observation(point, RUNNING))
-    number = len(history) if is_listed else plan.num_points
-    return [dict(observation.point) for observation in history.observations], None if number is None else number * seeds
+    points = first_points(search, most)
+    number = len(points) if is_listed else plan.num_points
+    return points, None if number is None else number * seeds
 
 
 def _cost_of(experiment: Experiment, costs: Mapping[str, TrialCost]) -> TrialCost:

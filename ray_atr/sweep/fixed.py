@@ -34,7 +34,9 @@ def split_settings(settings: Mapping[str, Any], varied: Varied) -> tuple[dict[st
             values = list(dict.fromkeys(map(str, varied[path])))
             if str(value) not in values or not any(_is_below(other, [path]) for other in settings):
                 values_in_words = f" ({', '.join(values)})" if values else ""
-                raise refuse(path, value, f"nothing here: this sweep varies it{values_in_words}")
+                raise refuse(
+                    path, value, f"nothing here: this sweep varies it{values_in_words}, by an option of its own"
+                )
         elif _is_below(path, varied):
             fixed[path] = value
         else:

@@ -249,4 +249,4 @@ class FirstEstimate(SweepListener):
         # A resumed trial with an epoch has its estimate.
         if estimated and estimated not in self.said and not trial.epochs():
             self.said.add(estimated)
-            self.echo(f"before the first epoch, {estimated}")
+            self.echo(estimated)

@@ -6,6 +6,7 @@ the same as one that was never stopped.
 
 from __future__ import annotations
 
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from ray_atr.metrics.metric import MEAN, UNSEEN
 from ray_atr.sweep.fixed import overrides_of
 from ray_atr.sweep.space import Point, Space, point_key
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.run_folder import TrialFolder
+from ray_atr.training.run_folder import RUNNING, TrialFolder
 
 ATTEMPTS = 100  # draws of earlier points after which a space counts as exhausted
 
@@ -145,6 +146,14 @@ class RandomSearch(SpaceSearch):
             if point not in history:
                 return point
         return None
+
+
+def first_points(search: FixedPoints | SpaceSearch, most: int | None) -> list[Point]:
+    """The first points that a search proposes without any result; None: all of them."""
+    history = History()
+    for point in itertools.islice(search.proposals(history), most):
+        history.add(Observation(point, RUNNING))
+    return [dict(observation.point) for observation in history.observations]
 
 
 def _new(points: Iterable[Mapping[str, Any]], history: History) -> Iterator[Point]:

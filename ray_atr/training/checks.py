@@ -18,14 +18,15 @@ from ray_atr.data.caption_vectors import check_kind, clip_width, has_vectors
 from ray_atr.data.captions import read_caption_file
 from ray_atr.data.feature_cache import has_long_clips
 from ray_atr.data.noise import BLOCKS, Noise, read_index
+from ray_atr.data.row_groups import row_group_sizes
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.soundscapes import SPLITS, SoundscapesSettings, described
-from ray_atr.data.stream import check_batch_size, check_parts
+from ray_atr.data.stream import check_batch_size, check_parts, steps_in_shards
 from ray_atr.metrics import evaluate_languages
 from ray_atr.metrics.measures import measure
 from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
-from ray_atr.models.outline import check_shipped, check_start, check_towers
+from ray_atr.models.outline import check_start, check_towers, check_weights
 from ray_atr.models.tower import checkpoint_of
 from ray_atr.models.vectors import AudioVectors
 from ray_atr.models.weights import reads_vectors, require_checkpoint
@@ -102,11 +103,13 @@ def check_experiment(experiment: Experiment) -> None:
     check_order(experiment)
     check_sharding(experiment)
     check_parts_named(experiment)
+    if data.order == IN_SHARDS and manifest is not None:
+        check_row_groups(experiment, manifest)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         checkpoint = checkpoint_of(tower)
         if checkpoint is not None:
             require_checkpoint(checkpoint, f"model.{kind}.checkpoint", tower.checkpoint_files)
-            check_shipped(tower)
+            check_weights(tower)
     check_towers(experiment.model)
 
 
@@ -144,6 +147,21 @@ def check_order(experiment: Experiment) -> None:
     if scaling.is_elastic:
         raise refuse("data.order", data.order, "exact with a range of scaling.workers")
     check_parts(experiment.train.batch_size, data.order_parts, scaling.most_workers)
+
+
+def check_row_groups(experiment: Experiment, manifest: Manifest) -> None:
+    """ValueError for a data set with too few row groups for `data.order=shards`. Files are opened only if shards, which are no
+    smaller than their row groups, are too few as well.
+    """
+    data, shards = experiment.data, manifest.shards_of(experiment.data.train_split)
+
+    def require_steps(sizes: Sequence[int]) -> None:
+        steps_in_shards(np.repeat(np.arange(len(sizes)), sizes), experiment.train.batch_size, data.order_parts)
+
+    try:
+        require_steps([shard.num_rows for shard in shards])
+    except ValueError:
+        require_steps([size for shard in shards for size in row_group_sizes(manifest, shard)])
 
 
 def check_parts_named(experiment: Experiment) -> None:

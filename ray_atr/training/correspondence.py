@@ -89,15 +89,17 @@ def make_estimator(
 
 
 def estimated_first(experiment: Experiment, num_clips: Callable[[], int]) -> str:
-    """What `read_first` estimates of the training split, in words; empty if nothing. `num_clips` gives the split's size, and is
-    called only for an estimate: it reads the manifest.
+    """A line that says what `read_first` estimates of the training split; empty if nothing. `num_clips` gives the split's size,
+    and is called only for an estimate: it reads the manifest.
     """
     objective = experiment.objective
-    where = "in " + counted(len(experiment.trained_languages), "language")
+    where, name = "in " + counted(len(experiment.trained_languages), "language"), objective.correspondence.name
     if isinstance(objective.correspondence, LeaveOneOut):
-        return f"{objective.correspondence.name} estimates which captions of {counted(num_clips(), 'clip')} {where} are right"
+        clips = counted(num_clips(), "clip")
+        return f"before the first epoch, {name} estimates which captions of {clips} {where} are right"
     if objective.needs_clean_share and experiment.data.wrong_share == "auto":
-        return f"the share of right captions {where} is estimated by {counted(min(num_clips(), SAMPLE), 'clip')}"
+        clips = counted(min(num_clips(), SAMPLE), "clip")
+        return f"before the first epoch, the share of right captions {where} is estimated by {clips}"
     return ""
 
 

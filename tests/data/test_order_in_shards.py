@@ -206,10 +206,21 @@ def test_what_does_not_go_together_is_refused(data: Path, changes: dict[str, Any
         check_experiment(tiny(data, **{**IN_SHARDS, **changes}))
 
 
-def test_a_set_with_too_few_row_groups_is_refused_before_the_run(data: Path, tmp_path: Path) -> None:
-    experiment = tiny(data, **{**IN_SHARDS, "train__batch_size": 48, "data__order_parts": 12})
+def test_a_set_with_too_few_row_groups_is_refused_before_anything_is_prepared(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValueError, match="50 samples in 13 row groups of up to 4 may leave a part without its 4"):
-        prepared_for(experiment, tmp_path)
+        check_experiment(tiny(data, **{**IN_SHARDS, "train__batch_size": 48, "data__order_parts": 12}))
+    # Where the number of shards is enough, their files are not opened.
+    monkeypatch.setattr("ray_atr.training.checks.row_group_sizes", None)
+    check_experiment(tiny(data, **IN_SHARDS))
+
+
+def test_row_groups_suffice_where_the_shards_alone_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray_atr.data.shards.ROW_GROUP_CLIPS", 2)
+    clips = [tone_clip(split, n, {"eng": [f"tone {n}"]}) for split in ("train", "val", "test") for n in range(16)]
+    write_clips(tmp_path / "one", clips, name="tones", licence="none", clips_per_shard=16)
+    check_experiment(tiny(tmp_path / "one", **IN_SHARDS, data__languages="eng"))
 
 
 def test_an_epochs_size_is_said(data: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from ray_atr.deploy.pack.fitting import AUDIO_PART, fit_projection, most_words, 
 from ray_atr.deploy.pack.making import Pack, make_pack, training_rows
 from ray_atr.deploy.pack.pack_options import PackOptions
 from ray_atr.deploy.pack.space import ForeignSpace, read_space
+from ray_atr.deploy.pack.text_side import encode_table
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.metrics.calibration import Calibration
 from ray_atr.models.card import CARD_FILE
@@ -279,6 +280,18 @@ def test_a_pack_made_of_vectors_says_that_it_reads_no_text(inputs: Path, tmp_pat
             index.search("a low tone", language)
 
 
+def test_captions_have_the_same_vectors_in_parts_and_the_parts_are_said(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv")).pairs
+    whole, said = encode_table(str(inputs / "model"), pairs).vectors, list[str]()
+    monkeypatch.setattr("ray_atr.deploy.pack.text_side.TOGETHER", 7)
+    monkeypatch.setattr("ray_atr.common.progress.SPACE", 0.0)
+    parts = encode_table(str(inputs / "model"), pairs, echo=said.append).vectors
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+    assert said == [f"{min(7 * n, 80)} of 80 captions encoded" for n in range(1, 13)]
+
+
 def test_a_pack_hears_nothing_and_says_so_before_it_reads_a_sound(inputs: Path, pack: Pack, tmp_path: Path) -> None:
     make_tones(tmp_path / "audio", 1)
     with pytest.raises(ValueError, match=r"--audio: got '.*audio'; allowed a \.npy file or a data set of vectors"):
@@ -301,9 +314,10 @@ def test_a_pack_for_an_index_answers_for_it_alone(inputs: Path, pack: Pack, tmp_
         settings={"train.epochs": "3", "evaluation.every_epochs": "3"},
         echo=said.append,
     )
-    assert said[:2] == ["encoding the captions", "estimating which pairs are right, then training"]
+    estimated = "before the first epoch, leave_one_out estimates which captions of 24 clips in 2 languages are right"
+    assert said[:3] == ["encoding the captions", "80 of 80 captions encoded", estimated]
     # An epoch that is not validated has its line too; lines are seconds apart.
-    assert said[2] == "epoch 1 of 3"
+    assert said[3] == "epoch 1 of 3"
     assert said[-1].startswith("epoch 3 of 3: text_to_audio/mean/recall_at_1 ")
     assert not torch.equal(
         Retriever.from_pretrained(made.folder).encode_text(["a low tone"]), own.encode_text(["a low tone"])

@@ -431,6 +431,11 @@ def test_an_evaluation_whose_card_cannot_be_written_is_complete_and_says_so(
     told = f"the evaluation is complete in {out}; for --card run the command again with a new --out"
     assert told in capsys.readouterr().err
     assert (out / "evaluation.json").is_file()
+    # What is refused after the evaluation, as a task of MTEB whose data set is not in reach.
+    monkeypatch.setattr("ray_atr.cli.evaluate.make_extras", Mock(side_effect=ValueError("--mteb: got 'Clotho'")))
+    assert run_pipeline(monkeypatch, "evaluate", *given, "--no-mlflow", "--out", str(tmp_path / "again")) == 2
+    told = f"error: --mteb: got 'Clotho'; the evaluation is complete in {tmp_path}/again; for --card run the command"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ray_atr.common.override import override
 from ray_atr.models import outline
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn, SmallCnnTower
 from ray_atr.models.model_settings import ModelSettings
-from ray_atr.models.outline import check_towers, outline_of
+from ray_atr.models.outline import check_towers, check_weights, outline_of
 from ray_atr.models.text import TEXT_TOWERS, train_tokenizer
 from tests.support import tiny_checkpoints as tiny
 
@@ -87,6 +88,7 @@ def same_layers(settings: Any, *tokenizer: object) -> None:
             {"text.adapt.frozen_layers": 4},
             "text.adapt.frozen_layers: got 4; allowed at most 3 of SmallTransformerTower's 4",
         ),
+        ({"text.adapt.lora_targets": "out"}, "text.adapt.lora_targets: got 'out'; allowed empty with lora_rank=0"),
         ({"audio.adapt.activation_checkpointing": True}, "audio.adapt.activation_checkpointing: .*SmallCnnTower"),
         ({"audio.adapt.compile": True}, "audio.adapt.compile: got True; allowed false for SmallCnnTower"),
         ({"audio_projection": "none"}, "model.embedding_width: got 128; allowed 192, the audio tower's width"),
@@ -95,6 +97,27 @@ def same_layers(settings: Any, *tokenizer: object) -> None:
 def test_what_a_tower_cannot_do_is_refused_by_its_outline(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_towers(override(ModelSettings(), changes))
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "ced", "resnet38"])
+@pytest.mark.parametrize("file", ["weights.safetensors", "weights.pt"])
+def test_a_file_of_weights_is_compared_with_its_tower_without_its_values(name: str, file: str, tmp_path: Path) -> None:
+    state = AUDIO_TOWERS[name](**SMALL[name]).build().state_dict()
+    how = {**SMALL[name], "checkpoint": str(tmp_path / file)}
+    settings = AUDIO_TOWERS[name](**how)
+
+    def write(tensors: dict[str, Any]) -> None:
+        save_file(tensors, tmp_path / file) if file.endswith("safetensors") else torch.save(tensors, tmp_path / file)
+
+    write(state)
+    check_weights(settings)
+    first, *others = state
+    write({key: state[key] for key in others})
+    with pytest.raises(ValueError, match=rf"model\.audio\.checkpoint: .*a checkpoint of this tower.*missing {first}"):
+        check_weights(settings)
+    (tmp_path / file).write_text("no weights")
+    with pytest.raises(ValueError, match=r"model\.audio\.checkpoint: got .*weights\..*; allowed a complete "):
+        check_weights(settings)
 
 
 def test_a_tower_is_outlined_only_for_settings_that_need_it_and_once_for_all_of_them(
@@ -107,7 +130,7 @@ def test_a_tower_is_outlined_only_for_settings_that_need_it_and_once_for_all_of_
         return SmallCnnTower(settings)
 
     monkeypatch.setattr(SmallCnn, "build", build)
-    outline._outlined.cache_clear()
+    outline._built.cache_clear()
     check_towers(ModelSettings())
     assert not built
     for scale in (1.0, 0.5):

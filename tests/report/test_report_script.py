@@ -48,3 +48,19 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_written(tmp_path)
     with pytest.raises(ValueError, match="not a run folder"):
         report_script(ReportCommand((str(tmp_path / "none"),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_other_files_is_refused_and_one_with_a_report_gets_a_new_one(tmp_path):
+    run, out = write_run(tmp_path / "run", {"objective": ["m_ltm"]}), tmp_path / "out"
+    out.mkdir()
+    (out / "table.csv").write_text("mine")
+    options = ReportCommand((str(run),), out=str(out), figures=False)
+    with pytest.raises(
+        ValueError, match=r"--out: got '.*out'; allowed a new or empty folder, or one with an earlier report"
+    ):
+        report_script(options)
+    assert (out / "table.csv").read_text() == "mine"
+    (out / "table.csv").unlink()
+    for _ in range(2):
+        report_script(options)
+    assert (out / "table.csv").read_text() != "mine"

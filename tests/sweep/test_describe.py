@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ray_atr.common.override import override
 from ray_atr.common.runtime import differences_of_code
 from ray_atr.sweep import Goal
-from ray_atr.sweep.describe import noise_line, roles_line, unbeaten
+from ray_atr.sweep.describe import idle_line, noise_line, roles_line, unbeaten
 from ray_atr.sweep.run_trials import record_data
 from ray_atr.sweep.search import Observation
 from ray_atr.training.experiment import Experiment
@@ -31,6 +32,20 @@ def test_noise_in_one_language_is_said_to_be_less_in_what_is_trained_on() -> Non
         assert not noise_line(override(experiment, {path: value}))
 
 
+def test_settings_that_nothing_uses_are_told() -> None:
+    def line(**settings: Any) -> str:
+        return idle_line(override(Experiment(), {path.replace("__", "."): value for path, value in settings.items()}))
+
+    assert not line()
+    near = {"data__noise__kind": "near"}
+    assert line(**near) == "data.noise: no caption is made wrong, since data.noise.ratio is 0"
+    assert not line(**near, data__noise__ratio=0.2)
+    assert line(data__wrong_share=0.3).startswith("data.wrong_share is not read: objective.correspondence=none")
+    assert line(data__wrong_share=0.3, objective__correspondence="small_loss")
+    assert not line(data__wrong_share=0.3, objective__correspondence="leave_one_out")
+    assert not line(data__wrong_share=0.3, objective="m_ltm_pot", objective__pair__transport_mass="auto")
+
+
 def test_a_split_that_has_two_roles_is_told() -> None:
     def line(**splits: str) -> str:
         return roles_line(override(Experiment(), {f"data.{name}_split": split for name, split in splits.items()}))
@@ -38,6 +53,8 @@ def test_a_split_that_has_two_roles_is_told() -> None:
     assert not line()
     assert "data.validation_split=train is trained on" in line(validation="train")
     assert line(test="train") == "data.test_split=train: test numbers are of clips that are trained on, and flatter"
+    assert line(test="tset") == "data.test_split=tset: no test numbers, since soundscapes has train, val, test"
+    assert not line(test="none")
     assert line(test="val") == "data.test_split=val: test numbers are of clips that choose the epoch, and flatter"
 
 

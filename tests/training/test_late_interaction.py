@@ -198,3 +198,6 @@ def test_an_evaluation_ranks_as_training_does(tmp_path: Path) -> None:
     best = found.queries[0].found[0]
     assert best.is_relevant == (found.queries[0].rank == 1)
     assert any("Ranks are by late interaction" in note for note in found.notes)
+    for unread in (replace(asked, plan_epsilon=0.2), replace(asked, plan_sweeps=3)):
+        with pytest.raises(ValueError, match=r"plan_\w+: got .*; allowed none with late interaction"):
+            evaluate([trial], unread, out=tmp_path / "plan", **quiet)

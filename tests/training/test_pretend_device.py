@@ -25,6 +25,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import pretend_device
+from tests.support.stopped import killed_after
 from tests.support.tiny import any_towers_will_do, make_data, prepared_for, require_weighed, tiny
 from tests.support.whole_product import IS_WHOLE
 
@@ -111,13 +112,7 @@ def in_float64() -> Iterator[None]:
         yield
 
 
-class StoppedError(Exception):
-    """The run is killed here."""
-
-
-def trained(
-    home: Path, folder: Path, device: torch.device, case: Case | None = None, stop_after: int = 0, **changes: Any
-) -> list[float]:
+def trained(home: Path, folder: Path, device: torch.device, case: Case | None = None, **changes: Any) -> list[float]:
     """The loss of each epoch, nearly always of one step, with half of the captions wrong.
 
     Plain descent: Adam would make of a gradient's last digit a step as long as any other.
@@ -140,13 +135,8 @@ def trained(
     rows: list[Any] = []
     prepared = prepared_for(experiment, home)
 
-    def report(row: Any) -> None:
-        rows.append(row)
-        if len(rows) == stop_after:
-            raise StoppedError
-
     with any_towers_will_do():
-        train_trial(experiment, prepared, folder, report, WorkerGroup(device=device), use_ray_data=False)
+        train_trial(experiment, prepared, folder, rows.append, WorkerGroup(device=device), use_ray_data=False)
     if case is not None and case.correspondence != "none":
         require_weighed(folder)
     return [row["train/loss"] for row in rows if "train/loss" in row]
@@ -174,12 +164,13 @@ def test_a_checkpoint_of_one_device_is_resumed_on_the_other(first: torch.device,
     expected = trained(tones, tmp_path / "whole", CPU, case)
     stopped: list[float] = []
 
-    def train(device: torch.device, **changes: Any) -> None:
+    def train(device: torch.device) -> None:
         with pretend_device() if device == GPU else nullcontext():
-            stopped[:] = trained(tones, tmp_path / "run", device, case, **changes)
+            stopped[:] = trained(tones, tmp_path / "run", device, case)
 
-    with pytest.raises(StoppedError):
-        train(first, stop_after=1)
+    # An epoch has one step.
+    with killed_after(1):
+        train(first)
     train(GPU if first == CPU else CPU)
     assert stopped == near(expected)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,7 +21,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
-from tests.support.tiny_checkpoints import clap
+from tests.support.tiny_checkpoints import clap, roberta_words
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -74,10 +76,47 @@ def test_a_retriever_with_other_towers_is_refused_before_anything_is_prepared(
     check_experiment(tiny(home / "tones", train__start_from=start, objective="m_ltm"))
 
 
-def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_training(
+def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_heads_of_its_files(home: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(home / "first" / BEST), "/start-in-a-store", recursive=True)
+    try:
+        start: dict[str, Any] = {"train__start_from": "memory://start-in-a-store"}
+        with pytest.raises(ValueError, match=r"train\.start_from: got 'memory:.*a retriever with the same towers"):
+            check_experiment(tiny(home / "tones", model__embedding_width=8, **start))
+        check_experiment(tiny(home / "tones", **start))
+    finally:
+        store.rm("/start-in-a-store", recursive=True)
+
+
+def test_low_rank_updates_of_another_rank_are_refused_before_anything_is_prepared(home: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model__text__adapt__lora_rank": 2, "model__text__adapt__lora_targets": "attention_in"}
+    experiment = tiny(home / "tones", **changes)
+    prepared_for(experiment, home).first_retriever(experiment).save_pretrained(tmp_path / "start")
+    changes["train__start_from"] = str(tmp_path / "start")
+    check_experiment(tiny(home / "tones", **changes))
+    for name, value in (("lora_rank", 3), ("lora_targets", "attention_out")):
+        with pytest.raises(
+            ValueError, match=r"train\.start_from: .*same towers; it differs in text_tower\.blocks\.0\."
+        ):
+            check_experiment(tiny(home / "tones", **{**changes, f"model__text__adapt__{name}": value}))
+    with pytest.raises(ValueError, match=r"train\.start_from: .*same towers; it differs in text_tower\..*base_layer"):
+        check_experiment(tiny(home / "tones", **{**changes, "train__start_from": str(home / "first" / BEST)}))
+
+
+def test_a_published_retriever_with_other_towers_is_refused_before_anything_is_prepared(
+    home: Path, tmp_path: Path
+) -> None:
+    folder = clap(tmp_path / "clap")
+    with pytest.raises(ValueError, match=r"train\.start_from: model\.text\.checkpoint: .*a folder with its tokeniser"):
+        check_experiment(tiny(home / "tones", train__start_from=str(folder)))
+    roberta_words(folder)
+    with pytest.raises(ValueError, match=r"train\.start_from: .*a retriever with the same towers"):
+        check_experiment(tiny(home / "tones", train__start_from=str(folder)))
+
+
+def test_a_retriever_that_cannot_be_outlined_is_refused_by_the_training(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As if it were in a store, where its weights are not looked at before.
     monkeypatch.setattr("ray_atr.training.checks.check_start", lambda *_: None)
     changes: dict[str, Any] = {"train__start_from": str(home / "first" / BEST), "train__epochs": 1}
     experiment = tiny(home / "tones", model__embedding_width=8, **changes)
@@ -85,10 +124,11 @@ def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_training(
         run(experiment, home, tmp_path)
 
 
-def test_a_published_retriever_without_the_towers_tokeniser_is_refused(home: Path, tmp_path: Path) -> None:
-    experiment = tiny(home / "tones", train__start_from=str(clap(tmp_path / "clap")))
+def test_a_retriever_whose_tokeniser_is_gone_is_refused(home: Path, tmp_path: Path) -> None:
+    start = Path(shutil.copytree(home / "first" / BEST, tmp_path / "start"))
+    (start / "text" / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"train\.start_from: got .*it has no tokeniser of small_transformer"):
-        prepared_for(experiment, home)
+        prepared_for(tiny(home / "tones", train__start_from=str(start)), home)
 
 
 def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Path) -> None:

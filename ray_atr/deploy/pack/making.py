@@ -47,9 +47,11 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.tower import TextSettings, TextTower
 from ray_atr.models.vectors import AudioVectors, AudioVectorsTower
 from ray_atr.models.words import WithWords, frequent_words, vector_and_words
-from ray_atr.objectives.correspondence import LeaveOneOut
+from ray_atr.training.checks import split_sizes
+from ray_atr.training.correspondence import estimated_first
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
+from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -116,7 +118,7 @@ def make_pack(
     _check(foreign, options.method, split)
     _check_settings(foreign, options, of_training, captions)
     echo("encoding the captions")
-    side = encode_table(text, foreign.pairs, of_text)
+    side = encode_table(text, foreign.pairs, of_text, echo=echo)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ray_atr-pack-") as scratch:
         home = Path(scratch)
@@ -248,9 +250,9 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
             score = f": {chosen_by} {100 * row[chosen_by]:.1f}" if chosen_by in row else ""
             say(f"epoch {row['epoch']} of {epochs}{score}", row["epoch"], epochs)
 
+    experiment = with_languages(experiment)
     # Of 75,000 captions in five languages the estimate takes three times as long as two epochs.
-    is_read = isinstance(experiment.objective.correspondence, LeaveOneOut)
-    echo("estimating which pairs are right, then training" if is_read else "training")
+    echo(estimated_first(experiment, lambda: split_sizes(experiment)[experiment.data.train_split]) or "training")
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)
     trained = Retriever.from_pretrained(home / "trial" / BEST)

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.override import override
+from ray_atr.common.progress import Echo, silent, spaced
 from ray_atr.common.settings import nearest, refuse
+from ray_atr.data.caption_vectors import Caption
 from ray_atr.deploy.pack.space import PairedCaption
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever
@@ -22,6 +24,8 @@ from ray_atr.training.run_folder import saved_retriever
 from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
+TOGETHER = 2048
+"""Captions that are encoded before the number of encoded ones is said; those of similar length among them are padded together."""
 SUFFIXES = (".npy", ".safetensors", ".parquet")
 
 
@@ -34,11 +38,13 @@ class TextSide:
     vectors: Vectors
 
 
-def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[str, str] | None = None) -> TextSide:
+def encode_table(
+    place: str, pairs: Sequence[PairedCaption], settings: Mapping[str, str] | None = None, *, echo: Echo = silent
+) -> TextSide:
     """The captions' vectors by the text encoder at a place: NAME, NAME:CHECKPOINT, a saved retriever, or a file of vectors.
 
     `settings` are those of the tower by their paths (`model.text.num_layers`). A file of vectors has one per row of the table, in
-    order; such a pack takes vectors instead of texts.
+    order; such a pack takes vectors instead of texts. `echo` gets the number of encoded captions.
     """
     file = place.partition("::")[0]
     if Path(file).suffix in SUFFIXES:
@@ -48,7 +54,12 @@ def encode_table(place: str, pairs: Sequence[PairedCaption], settings: Mapping[s
         return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
     tower_settings, tower = _tower(place, settings or {})
     captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
-    vector_of = dict(zip(captions, encode_captions(tower, captions).numpy(), strict=True))
+    vector_of: dict[Caption, Vectors] = {}
+    say = spaced(echo)
+    for start in range(0, len(captions), TOGETHER):
+        part = captions[start : start + TOGETHER]
+        vector_of |= zip(part, encode_captions(tower, part).numpy(), strict=True)
+        say(f"{len(vector_of):,} of {len(captions):,} captions encoded", len(vector_of), len(captions))
     return TextSide(tower_settings, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
 
 
