@@ -181,10 +181,9 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     assert sorted(child.info.status for child in children.values()) == ["FINISHED", "KILLED"]
 
 
-def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, monkeypatch, caplog, capsys):
-    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
+def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog, capsys):
     folder = write_run(tmp_path / "a run", OBJECTIVES)
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None, retry_seconds=0)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
     assert not end_tracking(tracker, is_complete=True)
@@ -257,10 +256,9 @@ def test_a_full_disk_is_told_in_a_line_without_sql_and_tracebacks(tmp_path, stor
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
-    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
+def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None, retry_seconds=0)
     trial = next((folder / "trials").iterdir()).name
     assert not tracker.update_trial(trial)
     tracker.store = store

@@ -31,10 +31,11 @@ from tests.support.tiny import tone
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from ray_atr.deploy.serve import app, connections
+from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
+from tests.support.commands import replace_work
 
 TOKEN = "a secret of the tests"
 HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
@@ -227,7 +228,7 @@ def test_any_address_of_this_machine_is_a_name_of_the_server(index: Index, monke
         given.append(hosts)
         raise ValueError("nothing is served")
 
-    monkeypatch.setattr(app, "create_app", refused)
+    replace_work(monkeypatch, {"deploy.serve.app.create_app": refused})
     for host, name in (("127.0.0.2", "127.0.0.2"), ("0::1", "[0::1]")):
         with pytest.raises(SystemExit):
             main("serve", arguments=[str(index.folder), "--host", host])

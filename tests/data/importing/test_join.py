@@ -516,10 +516,8 @@ def test_silence_is_like_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_fast", [False, True])
-def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, is_fast: bool) -> None:
+def test_pairs_are_those_of_a_plain_comparison(is_fast: bool) -> None:
     """Of whole and of short clips, in blocks, the last one of a single clip; agreement of exactly `SAME` counts."""
-    monkeypatch.setattr(recordings, "eight_bits_are_fast", lambda: is_fast)
-    monkeypatch.setattr(recordings, "ROWS", 16)
     random = np.random.default_rng(0)
     prints = random.choice(np.array([-1, 1], np.int8), (49, 800))
     for number in range(20, 40):
@@ -535,7 +533,7 @@ def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, 
 
     expected = [(i, j) for i in range(49) for j in range(i + 1, 49) if agrees(prints[i], prints[j])]
     assert 4 < len(expected) < 40
-    assert sorted(same_sound(prints)) == expected
+    assert sorted(same_sound(prints, block=16, by_eight_bits=is_fast)) == expected
 
 
 def test_a_manifest_is_read_once(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
