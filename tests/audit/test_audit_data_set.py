@@ -46,6 +46,8 @@ from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.browser import CHROMIUM, opened
 from tests.support.caption_reads import counted_reads
+from tests.support.denied import deny
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 JUDGES = CrossFit()
@@ -679,8 +681,7 @@ def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Pa
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root, as in a container, could write it all the same.
-    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    deny(monkeypatch)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         audit_data_set(str(tmp_path / "none"), None, tmp_path / "audit")
 
@@ -718,13 +719,7 @@ def test_an_audit_has_the_rate_the_lists_and_the_draws_that_are_set(
     vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[int] = []
-    write = run._write_page
-
-    def page(place: Path, facts: Any, rows: Any, player: Any) -> None:
-        shown.append(len(rows))
-        write(place, facts, rows, player)
-
-    monkeypatch.setattr(run, "_write_page", page)
+    spied(monkeypatch, run, "_write_page", lambda _, place, facts, rows, player: shown.append(len(rows)))
 
     def made(name: str, **cross_fit: int) -> tuple[dict[str, Any], str]:
         chosen = AuditOptions(rate=0.3, listen=11, worst=3)

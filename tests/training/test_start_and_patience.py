@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-import ray_atr.training.epoch_validation as epoch_validation
-import ray_atr.training.loop as loop
+from ray_atr.common.storage import locate
+from ray_atr.common.transfer import put_folder
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.checkpoint import Progress, load_checkpoint
 from ray_atr.training.checks import check_experiment
@@ -20,6 +21,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
 from tests.support.tiny_checkpoints import clap
+from tests.support.validations import measure_by
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -74,12 +76,11 @@ def test_a_retriever_with_other_towers_is_refused_before_anything_is_prepared(
     check_experiment(tiny(home / "tones", train__start_from=start, objective="m_ltm"))
 
 
-def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_training(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As if it were in a store, where its weights are not looked at before.
-    monkeypatch.setattr("ray_atr.training.checks.check_start", lambda *_: None)
-    changes: dict[str, Any] = {"train__start_from": str(home / "first" / BEST), "train__epochs": 1}
+def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_training(home: Path, tmp_path: Path) -> None:
+    """Its weights are not looked at before."""
+    place = locate(f"memory://{uuid.uuid4().hex}/{BEST}")
+    put_folder(home / "first" / BEST, place)
+    changes: dict[str, Any] = {"train__start_from": str(place), "train__epochs": 1}
     experiment = tiny(home / "tones", model__embedding_width=8, **changes)
     with pytest.raises(ValueError, match=r"train\.start_from: got .*a retriever with the same towers"):
         run(experiment, home, tmp_path)
@@ -145,8 +146,7 @@ def test_a_run_ends_when_nothing_gets_better(
         calls.append("")
         return {experiment.evaluation.select_by: values[min(len(calls), 6) - 1]}
 
-    for module in (loop, epoch_validation):
-        monkeypatch.setattr(module, "evaluate_split", validate)
+    measure_by(monkeypatch, validate)
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, epochs + 1), epochs]
     assert reports[-1]["best_epoch"] == 1 + values.index(max(values[:epochs]))
@@ -160,10 +160,9 @@ def test_a_run_ends_when_nothing_gets_better(
 def test_patience_waits_for_the_next_validation(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a validation in every third epoch, those between bring no better one and are not held against the run."""
     experiment = tiny(home / "tones", train__epochs=12, train__patience=2, evaluation__every_epochs=3)
-    values = iter([0.1, 0.5, 0.4, 0.5])
-    monkeypatch.setattr(
-        epoch_validation, "evaluate_split", lambda *_, **__: {experiment.evaluation.select_by: next(values)}
-    )
+    # The last is the test's.
+    values = iter([0.1, 0.5, 0.4, 0.5, 0.5])
+    measure_by(monkeypatch, lambda *_, **__: {experiment.evaluation.select_by: next(values)})
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, 10), 9]
     assert (reports[-1]["best_epoch"], reports[-1]["out_of_patience"]) == (6, True)
