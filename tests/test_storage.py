@@ -293,15 +293,18 @@ def test_a_failing_disk_is_told_by_the_final_name(
         names = names if len(names) < 2 else [names[0], None, names[1]]  # type: ignore[list-item]
         raise OSError(errno.EIO, os.strerror(errno.EIO), *names)
 
+    def break_disk() -> None:
+        monkeypatch.setattr(f"os.{call}", refuse_disk)
+
     def write() -> None:
         if kind == "file":
             with atomic_file(target, is_synced=True) as output:
                 output.write(b"new")
-                monkeypatch.setattr(f"os.{call}", refuse_disk)
+                break_disk()
         else:
             with new_folder(target, is_synced=True) as aside:
                 (aside / "b").write_text("new")
-                monkeypatch.setattr(f"os.{call}", refuse_disk)
+                break_disk()
 
     with pytest.raises(OSError, match="Input/output error") as error:
         write()

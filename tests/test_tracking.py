@@ -29,6 +29,7 @@ from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, trial_name
 from tests.support import fake_runs
 from tests.support.crash_points import in_fork
+from tests.support.spies import spied
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 OBJECTIVES = {"objective": SPACE["objective"]}
@@ -268,13 +269,8 @@ def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
 
 
 def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, store, monkeypatch):
-    sizes, log_batch = [], MlflowClient.log_batch
-
-    def counted(client, run_id, metrics, **rest):
-        sizes.append(len(metrics))
-        log_batch(client, run_id, metrics, **rest)
-
-    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    sizes: list[int] = []
+    spied(monkeypatch, MlflowClient, "log_batch", lambda _, client, run_id, metrics, **of: sizes.append(len(metrics)))
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]}, running=[0])
     trial = next((folder / "trials").iterdir())
     many = {"epoch": 2, "time": 1.7e9, **{f"many/metric_{index}": float(index) for index in range(1900)}}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import ray_atr.evaluation.run as evaluation_run
 from ray_atr.common.override import override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.storage import StorageError, write_json
@@ -39,8 +40,10 @@ from ray_atr.training.run_folder import RunFolder
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
 from tests.support.caption_reads import counted_reads
+from tests.support.commands import replace_work
 from tests.support.denied import deny
 from tests.support.scripts import run_pipeline
+from tests.support.spies import spied
 from tests.support.stores import watched_store
 from tests.support.tiny import make_data, tiny, tone, tone_clip
 
@@ -416,7 +419,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     assert run("--checkpoint", seed0, "--out", out) == 2
     assert "allowed a new or empty folder; this one holds a finished evaluation" in capsys.readouterr().err
     # A run that was interrupted leaves no folder that looks like a result.
-    monkeypatch.setattr("ray_atr.evaluation.run.write_page", _interrupt)
+    replace_work(monkeypatch, {"evaluation.run.write_page": Mock(side_effect=KeyboardInterrupt)})
     assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130
     assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
     assert "interrupted: the same command starts again" in capsys.readouterr().err
@@ -450,10 +453,6 @@ def test_what_cannot_be_written_is_told_before_anything_is_encoded(
     given = ["--checkpoint", str(world["loose"]), "--data", str(world["data"]), "--ray", "never", *written]
     assert run_pipeline(monkeypatch, "evaluate", *given) == 2
     assert capsys.readouterr().err == f"error: {is_denied}: cannot be written\n"
-
-
-def _interrupt(*arguments: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
@@ -717,12 +716,8 @@ def test_a_page_is_made_as_its_options_say(
         given.update(options)
         raise ComposedError
 
-    def read(*arguments: Any, **options: Any) -> Any:
-        given.update(options)
-        return read_eval_split(*arguments, **options)
-
-    monkeypatch.setattr("ray_atr.evaluation.run.compose_page", compose)
-    monkeypatch.setattr("ray_atr.evaluation.run.read_eval_split", read)
+    replace_work(monkeypatch, {"evaluation.run.compose_page": compose})
+    spied(monkeypatch, evaluation_run, "read_eval_split", lambda _, *of, **options: given.update(options))
     chosen: dict[str, Any] = {"draws": 70, "level": 0.8, "seed": 5, "max_captions": 3, "relevance": "clip"}
     named = ("test-003", "test-001")
     with pytest.raises(ComposedError):

@@ -191,10 +191,7 @@ def test_a_ray_that_starts_slowly_is_tried_again_then_told_in_a_line(
         if len(tries) <= failures:
             raise Exception("The current node timed out during startup. " + 400 * "This ")
 
-    import ray
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
     if failures == 1:
         runtime._start_local(address="local")
     else:

@@ -25,6 +25,7 @@ from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.training import correspondence
 from ray_atr.training.group import WorkerGroup
+from tests.support.spies import spied
 
 CLASSES, WIDTH = 12, 24
 
@@ -104,12 +105,7 @@ def test_the_regression_takes_the_share_that_trainings_are_told_and_a_known_one_
     estimator, outputs, _ = estimator_of(wrong=0.4)
     estimator.pairs = replace(estimator.pairs, wrong_shares=None if share is None else [1 - share, 0.0])
     taken: list[float] = []
-
-    def spied(*of: Any, share: float, seed: int) -> Any:
-        taken.append(share)
-        return leave_out(*of, share=share, seed=seed)
-
-    monkeypatch.setattr(leave_one_out, "leave_out", spied)
+    spied(monkeypatch, leave_one_out, "leave_out", lambda _, *of, share, seed: taken.append(share))
     tables = estimator.estimate_from(outputs)
     shares = CleanShares(2)
     shares.estimate([outputs], estimator.pairs.seed)

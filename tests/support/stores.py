@@ -22,7 +22,7 @@ def nobody(request: str, path: str) -> None:
     """Told of requests that no test asks for."""
 
 
-class WatchedStore(MemoryFileSystem):  # type: ignore[misc]
+class WatchedStore(MemoryFileSystem):
     """A store in memory, apart from that of `memory://`. Requests are `info`, `read` and `write`, of a file's path."""
 
     protocol = PROTOCOL
@@ -35,11 +35,11 @@ class WatchedStore(MemoryFileSystem):  # type: ignore[misc]
         return str(super()._strip_protocol(str(path).removeprefix(f"{PROTOCOL}://")))
 
     def info(self, path: str, **options: Any) -> Any:
-        self.told("info", path)
+        WatchedStore.told("info", path)
         return super().info(path, **options)
 
     def _open(self, path: str, mode: str = "rb", *arguments: Any, **options: Any) -> Any:
-        self.told("read" if mode == "rb" else "write", path)
+        WatchedStore.told("read" if mode == "rb" else "write", path)
         return super()._open(path, mode, *arguments, **options)
 
 

@@ -7,7 +7,6 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,12 +31,13 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.workshop.audit.decisions import apply_decisions
-from ray_atr.workshop.importing import recordings
+from ray_atr.workshop.importing import join, recordings
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.import_options import Join, Translation
 from ray_atr.workshop.importing.join import groups_of, join_data_sets, left_out_by_lists, read_sets
 from ray_atr.workshop.importing.recordings import SAME, RecordingKey, fingerprint, recording_key, same_sound
 from ray_atr.workshop.importing.translation import fill_languages
+from tests.support.spies import spied
 from tests.support.tiny import prepared_for, tiny
 
 RATE = 16_000
@@ -185,11 +185,7 @@ def test_reading_and_comparing_show_progress_and_a_clip_is_decoded_in_one_thread
 ) -> None:
     threads, seen = set[int](), defaultdict[str, list[tuple[int, int]]](list)
 
-    def key_of(*arguments: Any, **options: Any) -> RecordingKey:
-        threads.add(torch.get_num_threads())
-        return recording_key(*arguments, **options)
-
-    monkeypatch.setattr("ray_atr.workshop.importing.join.recording_key", key_of)
+    spied(monkeypatch, join, "recording_key", lambda *_, **__: threads.add(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -541,13 +537,7 @@ def test_pairs_are_those_of_a_plain_comparison(is_fast: bool) -> None:
 def test_a_manifest_is_read_once(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of 400,000 clips has 3,000 shards, and its manifest takes 17 ms."""
     opened = Counter[str]()
-    read_bytes = storage.read_bytes
-
-    def counted(file: Path) -> bytes:
-        opened[str(file)] += 1
-        return read_bytes(file)
-
-    monkeypatch.setattr(storage, "read_bytes", counted)
+    spied(monkeypatch, storage, "read_bytes", lambda _, file: opened.update([str(file)]))
     join_data_sets(Join(sets=(f"{sets}/sea", f"{sets}/wood"), ray="never"), tmp_path / "out")
     assert opened[f"{sets}/sea/manifest.json"] == opened[f"{sets}/wood/manifest.json"] == 1
 
