@@ -257,11 +257,10 @@ def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dic
 
 
 def test_equal_captions_tie_whatever_they_are_embedded_with(world: dict[str, Path], tmp_path: Path) -> None:
-    """More of them than are embedded together, with an equal one after each seventh."""
+    """More of them than are embedded together, with an equal one after each seventh, the last alone; the others get longer."""
     source = EncodingSource(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=3)
-    asked = [
-        ("eng", f"a low tone, number {index}" if index % 8 else "a low tone") for index in range(4 * TEXTS_TOGETHER)
-    ]
+    longer = [", and again" * (index // TEXTS_TOGETHER) for index in range(4 * TEXTS_TOGETHER + 1)]
+    asked = [("eng", f"a tone, number {n}{more}" if n % 8 else "a low tone") for n, more in enumerate(longer)]
     _, texts = encode(source, asked, HERE)
     for rows in (texts, token_similarities(source, asked)):
         assert len({row.tobytes() for row in rows[::8]}) == 1
