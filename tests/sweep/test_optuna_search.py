@@ -120,13 +120,17 @@ def test_of_many_points_a_study_goes_by_the_newest_and_the_best(num_goals: int) 
     for _ in range(40):
         point = next(proposals)
         kept.keep_up()
-        # One that begins now, from what a run folder holds, proposes the same.
-        assert next(search.proposals(History(history.observations))) == point
+        # One that begins now, from what a run folder holds, proposes the same, and is told of the same points.
+        now = History(history.observations)
+        assert next(search.proposals(now)) == point
+        begun = Study(search, cell, now)
+        begun.keep_up()
+        assert sorted(rates_in(begun)) == sorted(rates_in(kept))
         history.add(Observation(point, RUNNING))
         while sum(one.status == RUNNING for one in history.observations) > 3:
             # Some stay at work for long: they end when they are old.
             place = [place for place, one in enumerate(history.observations) if one.status == RUNNING][
-                drawn.choice([0, 1, 2])
+                drawn.choice([0, *[1, 2] * 4])
             ]
             history.observations[place] = became(history.observations[place], goals, drawn)
     kept.keep_up()
