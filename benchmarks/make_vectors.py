@@ -192,12 +192,12 @@ def read_clips(folder: Path) -> tuple[list[dict[str, str]], list[Path]]:
     return rows, [files[Path(row["filename"]).stem] for row in rows]
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--esc50", type=Path, required=True, help="ESC-50's folder, with audio/ and meta/esc50.csv")
     parser.add_argument("--aisfx", type=Path, required=True, help="the wheel of aisfx 0.1.2")
     parser.add_argument("--out", type=Path, required=True, help="folder for audio.npy, text.npy and pairs.csv")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     (clips, files), encoder = read_clips(options.esc50), load_encoder(options.aisfx)
     options.out.mkdir(parents=True, exist_ok=True)
     np.save(options.out / "text.npy", text_vectors())

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,11 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
 GPU = {"towers_gpu": "without a GPU: --size tiny checks the gradients alone"}
 
 
-def rows_of(name: str, arguments: str) -> tuple[list[dict[str, Any]], int]:
+def rows_of(name: str, arguments: str, place: Path = HERE) -> tuple[list[dict[str, Any]], int]:
     """What one benchmark recorded, and its exit code; its own output goes to the terminal."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.jsonl"
-        command = [sys.executable, str(HERE / f"bench_{name}.py"), *arguments.split()]
+        command = [sys.executable, str(place / f"bench_{name}.py"), *arguments.split()]
         code = subprocess.run(command, env={**os.environ, ROWS: str(file)}, check=False).returncode
         rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [{"benchmark": name, **row} for row in rows], code
@@ -108,28 +109,35 @@ def write(folder: Path, facts: dict[str, Any], rows: list[dict[str, Any]], faile
     (folder / "benchmarks.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def main() -> int:
+def main(
+    given: Sequence[str] | None = None,
+    commands: Mapping[str, tuple[list[str], list[str]]] = COMMANDS,
+    place: Path = HERE,
+) -> int:
+    """Run the benchmarks of a folder by their commands; 2 if one failed, 1 if a goal was missed. Without `given` it takes the
+    command line's arguments.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all)")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that each runs, judges no goal")
     parser.add_argument("--out", type=Path, default=Path("benchmark_results"), help="folder of the table and the JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     if options.list:
-        print("\n".join(COMMANDS))
+        print("\n".join(commands))
         return 0
-    unknown = [name for name in options.names if name not in COMMANDS]
+    unknown = [name for name in options.names if name not in commands]
     if unknown:
-        parser.error(f"got {unknown[0]!r}; allowed {', '.join(COMMANDS)}")
+        parser.error(f"got {unknown[0]!r}; allowed {', '.join(commands)}")
     facts, rows, failed = machine(), [], []
     if facts["load"] and facts["load"] > 0.5:
         print(f"warning: the machine's load is {facts['load']:.1f}; times will be noisy", file=sys.stderr)
-    for name in options.names or COMMANDS:
+    for name in options.names or commands:
         if name in GPU and facts["gpu"] is None:
             print(f"{name}: {GPU[name]}", flush=True)
-        for arguments in COMMANDS[name][options.quick]:
+        for arguments in commands[name][options.quick]:
             print(f"\n== {name} {arguments}", flush=True)
-            recorded, code = rows_of(name, arguments)
+            recorded, code = rows_of(name, arguments, place)
             rows += [{**row, "goal": None} for row in recorded] if options.quick else recorded
             failed += [name] if code else []
             # After each: what was measured is not lost if a later one is interrupted.

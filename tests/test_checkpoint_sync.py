@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ray_atr.common import transfer
 from ray_atr.common.storage import Location, StorageError, entries_in, locate
 from ray_atr.common.transfer import CheckpointSync, on_this_node
+from tests.support.stores import watched_store
 
 
 @pytest.fixture
@@ -45,26 +45,26 @@ def test_another_node_gets_the_last_checkpoint(remote: Any, tmp_path: Path) -> N
     assert len(entries_in(remote / "objects")) == 2, "the older checkpoint's object should be gone"
 
 
-def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(
-    remote: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = CheckpointSync(tmp_path / "here", remote)
-    write(here.local, {"last/state": "one", "best/weights": "w1"})
-    here.put()
-    write(here.local, {"last/state": "two", "best/weights": "w2"})
-    sent: list[str] = []
+def test_a_stop_in_mid_copy_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    written: list[str] = []
 
-    def stop_at_the_second(source: Path, target: Any) -> None:
-        sent.append(source.name)
-        if len(sent) == 2:
+    def stop_at_the_fifth(request: str, path: str) -> None:
+        """The second of the second checkpoint: each has two objects, then the list of them."""
+        written.extend([path] if request == "write" else [])
+        if len(written) == 5:
             raise KeyboardInterrupt
-        target.write_bytes(source.read_bytes())
 
-    monkeypatch.setattr(transfer, "put", stop_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
+    with watched_store(stop_at_the_fifth) as remote:
+        here = CheckpointSync(tmp_path / "here", remote)
+        write(here.local, {"last/state": "one", "best/weights": "w1"})
         here.put()
-    there = CheckpointSync(tmp_path / "there", remote)
-    there.fetch()
+        assert written[2:] == [f"{remote.path}/checkpoint.json"]
+        write(here.local, {"last/state": "two", "best/weights": "w2"})
+        with pytest.raises(KeyboardInterrupt):
+            here.put()
+        written.clear()
+        there = CheckpointSync(tmp_path / "there", remote)
+        there.fetch()
     assert (there.local / "last/state").read_text() == "one"
     assert (there.local / "best/weights").read_text() == "w1"
 

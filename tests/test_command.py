@@ -26,6 +26,7 @@ from ray_atr.common.progress import silent
 from ray_atr.common.storage import write_json
 from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.sources import SOURCES
+from tests.support.commands import replace_work
 from tests.support.every_setting import every_setting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -204,8 +205,7 @@ def test_an_unknown_command_names_those_that_there_are(
 @pytest.mark.parametrize("figures", [True, False])
 def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch, figures: bool) -> None:
     taken = Mock()
-    for name in ("planned", "_create", "_run"):
-        monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
+    replace_work(monkeypatch, {f"cli.running.{name}": getattr(taken, name) for name in ("planned", "_create", "_run")})
     taken.planned.return_value = (None, None)
     taken._create.return_value = MagicMock()
     run_plan("train", TrainOptions(figures=figures), {}, Mock(), {}, echo=print)
@@ -215,8 +215,8 @@ def test_a_training_draws_figures_as_it_is_asked(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_a_run_is_sent_to_mlflow_where_it_is_set_to_be(monkeypatch: pytest.MonkeyPatch, is_sent: bool) -> None:
     taken = MagicMock()
-    for name in ("Tracker", "sweep", "_finish", "describe_plan", "conditions_of"):
-        monkeypatch.setattr(f"ray_atr.cli.running.{name}", getattr(taken, name))
+    names = "Tracker", "sweep", "_finish", "describe_plan", "conditions_of"
+    replace_work(monkeypatch, {f"cli.running.{name}": getattr(taken, name) for name in names})
     experiment = override(RECIPES["quickstart"](), {"tracking.mlflow": is_sent})
     options = SweepOptions(quiet=True, figures=False, concurrency=3, retry_failed=is_sent, ray="never")
     _run(MagicMock(), experiment, Mock(), options, is_new=True, echo=print)

@@ -5,7 +5,6 @@ say.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,29 +17,17 @@ from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, Objecti
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
 from ray_atr.training.experiment import Experiment
-
-
-class CalledError(Exception):
-    """Ends a command where its work would begin."""
-
-
-def called(monkeypatch: pytest.MonkeyPatch, function: str, command: Any, arguments: Sequence[str]) -> Any:
-    """What a command calls the function with (`args`, `kwargs`)."""
-    work = Mock(side_effect=CalledError)
-    monkeypatch.setattr(function, work)
-    with pytest.raises(CalledError):
-        command.run(arguments, "command")
-    return work.call_args
+from tests.support.commands import CalledError, called, replace_work
 
 
 def test_an_index_is_built_of_a_part_and_updated_with_what_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["build", "--checkpoint", "c", "--audio", "a", "--out", "i", "--part", "2/3", "--encoders", "4"]
-    built = called(monkeypatch, "ray_atr.deploy.index.build.build_index", index, [*arguments, "--batch-size", "5"])
+    built = called(monkeypatch, "deploy.index.build.build_index", index, [*arguments, "--batch-size", "5"])
     assert built.args == ("c", "a", "i")
     assert built.kwargs["part"] == "2/3"
     assert (built.kwargs["encoding"].encoders, built.kwargs["encoding"].batch_size) == (4, 5)
     arguments = ["update", "i", "--checkpoint", "c", "--audio", "a", "--ray", "never"]
-    updated = called(monkeypatch, "ray_atr.deploy.index.build.update_index", index, arguments)
+    updated = called(monkeypatch, "deploy.index.build.update_index", index, arguments)
     assert updated.args == ("i", "c", "a")
     assert updated.kwargs["encoding"].ray == "never"
 
@@ -63,7 +50,7 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     opened = MagicMock()
     opened.return_value.warning_of.return_value = ""
     opened.return_value.search_many.return_value = [[]]
-    monkeypatch.setattr("ray_atr.deploy.index.opened.Index.open", opened)
+    replace_work(monkeypatch, {"deploy.index.opened.Index.open": opened})
     arguments = ["query", "i", "a", "dog", "--checkpoint", "c", "--top", "3", "--language", "en", "--at-least", "0.5"]
     index.run([*arguments, "--or-nothing"], "command")
     assert (opened.call_args.args, opened.call_args.kwargs) == (("i",), {"checkpoint": "c"})
@@ -75,7 +62,7 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--space", "v", "--captions", "t", "--text", "e", "--space-text", "w", "--out", "o", "--split", "val"]
-    made = called(monkeypatch, "ray_atr.deploy.pack.making.make_pack", pack, [*arguments, "--seed", "7"])
+    made = called(monkeypatch, "deploy.pack.making.make_pack", pack, [*arguments, "--seed", "7"])
     assert made.args == ("v", "t", "e", "o")
     assert (made.kwargs["space_text"], made.kwargs["split"], made.kwargs["options"].seed) == ("w", "val", 7)
 
@@ -83,8 +70,8 @@ def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.Monke
 def test_what_is_served_may_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("app", "connections", "on_ray"):
         monkeypatch.setitem(sys.modules, f"ray_atr.deploy.serve.{module}", MagicMock())
-    monkeypatch.setattr("ray_atr.deploy.index.shards.open_shards", opened := MagicMock())
-    monkeypatch.setattr(serve, "listening", listening := MagicMock())
+    opened, listening = MagicMock(), MagicMock()
+    replace_work(monkeypatch, {"deploy.index.shards.open_shards": opened, "cli.serve.listening": listening})
     arguments = ["i", "j", "--checkpoint", "c", "--audio", "a", "--port", "8123", "--host", "::1"]
     serve.run([*arguments, "--most-waiting", "9"], "command")
     assert opened.call_args.args == (("i", "j"),)
@@ -100,13 +87,11 @@ def test_what_is_served_may_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sample_of_a_split_is_translated_back_and_compared_by_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = SimpleNamespace(languages=["eng", "fra"], name="set")
-    monkeypatch.setattr(translate, "read_manifest", lambda folder: manifest)
-    package = "ray_atr.workshop.importing.translation"
-    for name in ("Translator", "EmbeddingSimilarity"):
-        monkeypatch.setattr(f"{package}.{name}", Mock())
+    package, similarity = "workshop.importing.translation", Mock()
+    work = {"cli.translate.read_manifest": lambda folder: manifest, f"{package}.Translator": Mock()}
+    replace_work(monkeypatch, {**work, f"{package}.EmbeddingSimilarity": similarity})
     arguments = ["check", "--data", "d", "--model", "m", "--split", "val", "--samples", "9", "--embedder", "e"]
     checked = called(monkeypatch, f"{package}.back_translate", translate, arguments)
-    similarity = sys.modules[package].EmbeddingSimilarity
     assert similarity.call_args.args == ("e",)
     assert (checked.args[0], checked.args[1], checked.args[3]) == (manifest, "val", ["fra"])
     assert (checked.kwargs["samples"], checked.kwargs["similarity"]) == (9, similarity.return_value)
@@ -114,22 +99,28 @@ def test_a_sample_of_a_split_is_translated_back_and_compared_by_an_encoder(monke
 
 def test_an_import_takes_captions_of_further_languages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ["folder", "--source", str(tmp_path), "--table", "t.csv", "--out", "o", "--captions", "fra=f.csv"]
-    imported = called(monkeypatch, "ray_atr.cli.prepare.import_data_set", prepare, arguments)
+    imported = called(monkeypatch, "cli.prepare.import_data_set", prepare, arguments)
     assert imported.args[1] == "o"
     assert imported.kwargs["captions"] == ("fra=f.csv",)
 
 
 def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    package, evaluated, task = "ray_atr.evaluation", Mock(), object()
-    monkeypatch.setattr(f"{package}.checkpoints.find_checkpoint", Mock())
-    monkeypatch.setattr("ray_atr.common.storage.require_writable", Mock())
-    monkeypatch.setattr(f"{package}.run.evaluate", ran := Mock(return_value=evaluated))
-    for name in ("print_evaluation", "print_calibration", "print_tasks"):
-        monkeypatch.setattr(evaluate, name, Mock())
-    monkeypatch.setattr(f"{package}.card.write_card", card := Mock())
-    monkeypatch.setattr(f"{package}.calibrate.calibrate", calibrate := Mock())
-    monkeypatch.setattr(f"{package}.mteb_scoring.find_tasks", find := Mock(return_value=[task]))
-    monkeypatch.setattr(f"{package}.mteb_scoring.score_tasks", score := Mock())
+    evaluated, task = Mock(), object()
+    ran, card, calibrate = Mock(return_value=evaluated), Mock(), Mock()
+    find, score = Mock(return_value=[task]), Mock()
+    work = {
+        "common.storage.require_writable": Mock(),
+        "evaluation.checkpoints.find_checkpoint": Mock(),
+        "evaluation.run.evaluate": ran,
+        "evaluation.card.write_card": card,
+        "evaluation.calibrate.calibrate": calibrate,
+        "evaluation.mteb_scoring.find_tasks": find,
+        "evaluation.mteb_scoring.score_tasks": score,
+        "cli.evaluate.print_evaluation": Mock(),
+        "cli.evaluate.print_calibration": Mock(),
+        "cli.evaluate.print_tasks": Mock(),
+    }
+    replace_work(monkeypatch, work)
     given = ["--checkpoint", "c", "d", "--baseline", "b", "--level", "0.9", "--encoders", "3"]
     evaluate.run(given, "command")
     assert ran.call_args.args[0] == ("c", "d")
@@ -148,11 +139,11 @@ def test_what_is_written_beside_an_evaluation_is_what_is_asked_for(monkeypatch: 
 
 def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["c", "--to", "clap", "--out", "o", "--most-clips", "9"]
-    exported = called(monkeypatch, "ray_atr.deploy.export.exporting.export", export, arguments)
+    exported = called(monkeypatch, "deploy.export.exporting.export", export, arguments)
     assert exported.args[:3] == ("c", "clap", "o")
     assert exported.args[3].most_clips == 9
     for option, figures in (("--no-figures", False), ("--figures", True)):
-        made = called(monkeypatch, "ray_atr.evaluation.report.write_report", report, ["r", "--out", "o", option])
+        made = called(monkeypatch, "evaluation.report.write_report", report, ["r", "--out", "o", option])
         assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
 
 
@@ -165,14 +156,14 @@ def test_a_share_of_a_calibration_needs_one_and_is_neither_0_nor_1(option: str, 
 
 def test_an_audit_is_made_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["d", "--out", "o", "--checkpoint", "c", "--rate", "0.3", "--listen", "20", "--cross-fit.seed", "4"]
-    made = called(monkeypatch, "ray_atr.workshop.audit.run.audit_data_set", audit, arguments)
+    made = called(monkeypatch, "workshop.audit.run.audit_data_set", audit, arguments)
     assert made.args[:3] == ("d", "c", "o")
     assert (made.args[3].rate, made.args[3].listen, made.kwargs["cross_fit"].seed) == (0.3, 20, 4)
 
 
 @pytest.mark.parametrize("option", ["apply", "keep", "estimate"])
 def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    package = "ray_atr.workshop.audit"
+    package = "workshop.audit"
     function = {
         "apply": "decisions.apply_decisions",
         "keep": "decisions.keep_certified",
@@ -224,7 +215,8 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
     )
     plan = plan_search(raced, Experiment())
     assert (plan.num_points, plan.hours, plan.scheduler, plan.spends_spared) == (None, 1.5, "race", True)
-    monkeypatch.setattr("ray_atr.cli.running.open_run", opened := Mock(side_effect=CalledError))
+    opened = Mock(side_effect=CalledError)
+    replace_work(monkeypatch, {"cli.running.open_run": opened})
     for same_code in (True, False):
         with pytest.raises(CalledError):
             run_plan("sweep", SweepOptions(resume="r", same_code=same_code), {}, Mock(), {}, echo=print)

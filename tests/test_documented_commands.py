@@ -15,6 +15,7 @@ import pytest
 from ray_atr.cli.commands import _run as run_command
 from ray_atr.common.override import override
 from ray_atr.training.experiment import Experiment
+from tests.support.commands import replace_work
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "cluster" / "README.md"]
@@ -78,35 +79,34 @@ def in_english(experiment: Experiment) -> Experiment:
 def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of each command replaced, after all checks that need no data."""
     work: dict[str, Callable[..., Any]] = {
-        "ray_atr.cli.experiment_options.ExperimentOptions.require_data": Mock(),
-        "ray_atr.cli.running.open_run": understood,
-        "ray_atr.cli.running._create": understood,
-        "ray_atr.cli.running.estimate": understood,
-        "ray_atr.cli.running.with_languages": in_english,
-        "ray_atr.training.languages.with_languages": in_english,
-        "ray_atr.sweep.describe.describe_plan": understood,
-        "ray_atr.sweep.describe.check_experiment": same,
-        "ray_atr.evaluation.run.evaluate": understood,
-        "ray_atr.evaluation.checkpoints.find_checkpoint": Mock(),
-        "ray_atr.evaluation.mteb_scoring.find_tasks": same,
-        "ray_atr.deploy.export.exporting.export": understood,
-        "ray_atr.cli.report.report_script": understood,
-        "ray_atr.cli.prepare.CheckCommand.run": understood,
-        "ray_atr.cli.prepare.ImportCommand.run": understood,
-        "ray_atr.cli.prepare.VectorsCommand.run": understood,
-        "ray_atr.cli.prepare.JoinCommand.run": understood,
-        "ray_atr.workshop.audit.run.audit_data_set": understood,
-        "ray_atr.cli.audit.run_on_audit": understood,
-        "ray_atr.cli.translate.Fill.run": understood,
-        "ray_atr.deploy.index.build.build_index": understood,
-        "ray_atr.deploy.index.build.update_index": understood,
-        "ray_atr.deploy.index.opened.Index.open": understood,
-        "ray_atr.deploy.index.shards.open_shards": understood,
-        "ray_atr.deploy.pack.making.make_pack": understood,
-        "ray_atr.cli.translate.BackTranslate.run": understood,
+        "cli.experiment_options.ExperimentOptions.require_data": Mock(),
+        "cli.running.open_run": understood,
+        "cli.running._create": understood,
+        "cli.running.estimate": understood,
+        "cli.running.with_languages": in_english,
+        "training.languages.with_languages": in_english,
+        "sweep.describe.describe_plan": understood,
+        "sweep.describe.check_experiment": same,
+        "evaluation.run.evaluate": understood,
+        "evaluation.checkpoints.find_checkpoint": Mock(),
+        "evaluation.mteb_scoring.find_tasks": same,
+        "deploy.export.exporting.export": understood,
+        "cli.report.report_script": understood,
+        "cli.prepare.CheckCommand.run": understood,
+        "cli.prepare.ImportCommand.run": understood,
+        "cli.prepare.VectorsCommand.run": understood,
+        "cli.prepare.JoinCommand.run": understood,
+        "workshop.audit.run.audit_data_set": understood,
+        "cli.audit.run_on_audit": understood,
+        "cli.translate.Fill.run": understood,
+        "deploy.index.build.build_index": understood,
+        "deploy.index.build.update_index": understood,
+        "deploy.index.opened.Index.open": understood,
+        "deploy.index.shards.open_shards": understood,
+        "deploy.pack.making.make_pack": understood,
+        "cli.translate.BackTranslate.run": understood,
     }
-    for place, instead in work.items():
-        monkeypatch.setattr(place, instead)
+    replace_work(monkeypatch, work)
     # Ray Serve is an extra.
     monkeypatch.setitem(sys.modules, "ray_atr.deploy.serve.on_ray", Mock(RayServer=understood))
 

@@ -12,7 +12,6 @@ import pytest
 
 from ray_atr.common import runtime
 from ray_atr.common.jobs import Resources, num_processes, run_jobs
-from ray_atr.data import feature_cache
 from ray_atr.data.feature_cache import FolderHere
 from tests.support import doubler
 from tests.support.doubler import Doubler
@@ -113,13 +112,10 @@ def test_nothing_else_runs_jobs_on_ray_data() -> None:
     assert uses == {"common/jobs.py", "data/stream.py"}
 
 
-def test_a_file_made_on_another_node_is_sent_to_where_it_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_made_on_another_node_is_sent_to_where_it_was_asked_for(tmp_path: Path) -> None:
     here = FolderHere(tmp_path)
     assert here.make("near", lambda file: _write(file, b"near")) is None
-    monkeypatch.setattr(feature_cache, "this_node", lambda: "another")
-    sent = here.make("far", lambda file: _write(file, b"far"))
+    sent = FolderHere(tmp_path, node="another").make("far", lambda file: _write(file, b"far"))
     assert sent == b"far"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["near"]
     here.receive("far", sent)

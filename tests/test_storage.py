@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models
 
 from ray_atr.common import locations
 from ray_atr.common.atomic import disk_errors, files_aside, new_folder
-from ray_atr.common.locations import storage_errors
+from ray_atr.common.locations import files_below, storage_errors
 from ray_atr.common.storage import (
     StorageError,
     atomic_file,
@@ -47,6 +47,8 @@ from ray_atr.training.checkpoint import save_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 from tests.support.crash_points import in_fork
+from tests.support.denied import deny
+from tests.support.stores import watched_store
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -138,22 +140,24 @@ def test_a_folder_is_fetched_and_sent(place: str) -> None:
     assert entries_in(folder / "nothing") == []
 
 
-def test_what_is_fetched_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, got = locate(f"memory://{uuid.uuid4().hex}/x"), []
-    names = ["plain", "deep/plain", "../aside", "deep/../../aside", "/tmp/aside", ".hidden"]
-    monkeypatch.setattr(type(folder.fs), "find", lambda self, path: [f"{path}/{name}" for name in names])
-    monkeypatch.setattr("ray_atr.common.transfer.get", lambda source, target: got.append(target))
-    with fetched(folder) as local:
-        assert got == [local / "plain", local / "deep" / "plain"]
+def test_what_is_fetched_stays_in_its_folder() -> None:
+    read: list[str] = []
+    with watched_store(lambda request, path: read.append(path) if request == "read" else None) as folder:
+        for name in ("plain", "deep/plain", "../aside", "deep/../../aside", "/tmp/aside", ".hidden"):
+            # A store takes any name as it is.
+            folder.fs.pipe_file(f"{folder.path}/{name}", b"content")
+        with fetched(folder) as local:
+            assert files_below(local) == ["deep/plain", "plain"]
+        assert sorted(read) == [f"{folder.path}/deep/plain", f"{folder.path}/plain"]
 
 
-def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_says_that_a_folder_is_whole_is_sent_last(tmp_path: Path) -> None:
+    written: list[str] = []
     for name in ("b", "manifest", "z"):
         (tmp_path / name).write_text(name)
-    target, names = locate(f"memory://{uuid.uuid4().hex}"), []
-    monkeypatch.setattr("ray_atr.common.transfer.put", lambda source, target: names.append(target.name))
-    put_folder(tmp_path, target, last="manifest")
-    assert names == ["b", "z", "manifest"]
+    with watched_store(lambda request, path: written.append(path) if request == "write" else None) as target:
+        put_folder(tmp_path, target, last="manifest")
+        assert written == [f"{target.path}/{name}" for name in ("b", "z", "manifest")]
 
 
 def test_what_vanishes_is_named_and_never_made_anew_from_a_part(place: str) -> None:
@@ -168,16 +172,12 @@ def test_what_vanishes_is_named_and_never_made_anew_from_a_part(place: str) -> N
         RunFolder.open(place)
 
 
-def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = locate("memory://away/x")
-
-    def refuse(*args: Any, **options: Any) -> Any:
+def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent() -> None:
+    def refuse(request: str, path: str) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
-    write_json(place / "result.json", {})
-    monkeypatch.setattr(locations, "PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(type(place.fs), "info", refuse)
-    with pytest.raises(StorageError, match=r"result\.json: the storage cannot be used \(Connection refused\)"):
+    told = r"result\.json: the storage cannot be used \(Connection refused\)"
+    with watched_store(refuse) as place, pytest.raises(StorageError, match=told):
         file_exists(place / "result.json")
 
 
@@ -185,29 +185,27 @@ def test_storage_that_is_away_is_not_taken_for_a_file_that_is_absent(monkeypatch
 def test_a_store_that_has_answered_is_asked_again_for_a_while(
     failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place, now, asked = locate(f"memory://{uuid.uuid4().hex}/x"), [0.0], [0]
-    open_file = type(place.fs)._open
+    now, asked = [0.0], [0]
 
-    def away(*arguments: Any, **options: Any) -> Any:
-        asked[0] += 1
-        if asked[0] <= failures:
+    def away(request: str, path: str) -> None:
+        asked[0] += request != "info"
+        if request != "info" and asked[0] <= failures:
             raise TimeoutError(110, "Connection timed out")
-        return open_file(*arguments, **options)
 
-    monkeypatch.setattr(locations.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(locations.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    monkeypatch.setattr(type(place.fs), "_open", away)
-    with pytest.raises(StorageError, match="Connection timed out"):
-        write_json(place / "result.json", {})
-    assert asked == [1], "a store that never answered is refused at once"
-    assert not file_exists(place / "result.json"), "this one answers"
-    if failures == 5:
-        write_json(place / "result.json", {"recall": 1})
-        assert read_json(place / "result.json") == {"recall": 1}
-    else:
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(locations, "time", clock)
+    with watched_store(away) as place:
         with pytest.raises(StorageError, match="Connection timed out"):
             write_json(place / "result.json", {})
-        assert locations.PATIENCE_SECONDS - 10 <= now[0] <= locations.PATIENCE_SECONDS
+        assert asked == [1], "a store that never answered is refused at once"
+        assert not file_exists(place / "result.json"), "this one answers"
+        if failures == 5:
+            write_json(place / "result.json", {"recall": 1})
+            assert read_json(place / "result.json") == {"recall": 1}
+        else:
+            with pytest.raises(StorageError, match="Connection timed out"):
+                write_json(place / "result.json", {})
+            assert locations.PATIENCE_SECONDS - 10 <= now[0] <= locations.PATIENCE_SECONDS
     assert len(caplog.records) == 1
 
 
@@ -253,8 +251,8 @@ def test_a_folder_is_checked_before_the_work_for_it_begins(tmp_path: Path, monke
     for below in ("file", "file/new"):
         with pytest.raises(NotADirectoryError, match=f"is a file, not a folder: '{tmp_path}/file'"):
             require_new(tmp_path / below, "out")
-    # An empty folder that one may write is replaced from beside it, where one may not. Root could write it all the same.
-    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path)
+    # An empty folder that one may write is replaced from beside it, where one may not.
+    deny(monkeypatch, tmp_path)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         require_new(tmp_path / "new", "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new"]
@@ -295,15 +293,18 @@ def test_a_failing_disk_is_told_by_the_final_name(
         names = names if len(names) < 2 else [names[0], None, names[1]]  # type: ignore[list-item]
         raise OSError(errno.EIO, os.strerror(errno.EIO), *names)
 
+    def break_disk() -> None:
+        monkeypatch.setattr(f"os.{call}", refuse_disk)
+
     def write() -> None:
         if kind == "file":
             with atomic_file(target, is_synced=True) as output:
                 output.write(b"new")
-                monkeypatch.setattr(f"os.{call}", refuse_disk)
+                break_disk()
         else:
             with new_folder(target, is_synced=True) as aside:
                 (aside / "b").write_text("new")
-                monkeypatch.setattr(f"os.{call}", refuse_disk)
+                break_disk()
 
     with pytest.raises(OSError, match="Input/output error") as error:
         write()

@@ -27,6 +27,7 @@ from ray_atr.training.checkpoint import deciding_settings
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
+from tests.support.commands import replace_work
 from tests.support.tiny import make_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -305,7 +306,7 @@ def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
     plan = SweepPlan(FixedPoints(points))
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", **describe_plan(plan)})
     plans = []
-    monkeypatch.setattr("ray_atr.cli.running.run_plan", lambda *given, **_: plans.append(given[3]))
+    replace_work(monkeypatch, {"cli.running.run_plan": lambda *given, **_: plans.append(given[3])})
     main("sweep", "noise", arguments=["--resume", str(run.path), *arguments])
     assert plans[0](run.experiment, run).search.points == [*points, *added]
 
@@ -329,7 +330,7 @@ def test_a_comparison_interrupted_before_its_first_trial_is_resumed_whole(
         swept.append(plan)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
+    replace_work(monkeypatch, {"cli.running.sweep": interrupted})
     place = str(home / "run")
     told = ["--tracking.mlflow", "false", *COMPARISONS_CUT_SHORT[comparison], "--seeds", "0", "1", "--out", place]
     for arguments in (told, ["--resume", place, "--recipe", "quickstart"]):
@@ -429,7 +430,7 @@ def test_tuned_methods_are_not_tuned_again(home: Path, tmp_path: Path, capsys: p
 
 def test_an_estimate_tunes_nothing_and_counts_the_tuning(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimated = MagicMock()
-    monkeypatch.setattr("ray_atr.cli.running.estimate", estimated)
+    replace_work(monkeypatch, {"cli.running.estimate": estimated})
     arguments = ["--methods", "small_loss", "--tune", "3", "--noise", "0.4", "--seeds", "0", "1", "--estimate"]
     main("sweep", "correspondence", arguments=arguments)
     points = estimated.call_args.args[1].search.points
@@ -479,7 +480,7 @@ def test_a_run_goes_on_with_ray_or_without_it_as_it_was_last_run(
         used.append(use_ray)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ray_atr.cli.running.sweep", interrupted)
+    replace_work(monkeypatch, {"cli.running.sweep": interrupted})
     place = str(home / "run")
     for how in (["--out", place, "--ray", "never"], [], ["--ray", "always"], [], ["--ray", "never"], []):
         resumed = [] if "--out" in how else ["--resume", place]

@@ -29,6 +29,7 @@ from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, trial_name
 from tests.support import fake_runs
 from tests.support.crash_points import in_fork
+from tests.support.spies import spied
 
 SPACE: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.0, 0.4]}
 OBJECTIVES = {"objective": SPACE["objective"]}
@@ -181,10 +182,9 @@ def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     assert sorted(child.info.status for child in children.values()) == ["FINISHED", "KILLED"]
 
 
-def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, monkeypatch, caplog, capsys):
-    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
+def test_without_a_server_training_goes_on_and_the_results_are_sent_later(tmp_path, store, caplog, capsys):
     folder = write_run(tmp_path / "a run", OBJECTIVES)
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None, retry_seconds=0)
     assert tracker.start_sweep() is None
     assert not any(tracker.update_trial(trial.name) for trial in (folder / "trials").iterdir())
     assert not end_tracking(tracker, is_complete=True)
@@ -257,10 +257,9 @@ def test_a_full_disk_is_told_in_a_line_without_sql_and_tracebacks(tmp_path, stor
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypatch):
-    monkeypatch.setattr("ray_atr.sweep.tracking.tracker.RETRY_SECONDS", 0)
+def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store):
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
-    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None)
+    tracker = Tracker(folder, store=Store(uri=AWAY, artifacts=None), sample_seconds=None, retry_seconds=0)
     trial = next((folder / "trials").iterdir()).name
     assert not tracker.update_trial(trial)
     tracker.store = store
@@ -270,13 +269,8 @@ def test_a_server_that_comes_back_gets_what_it_missed(tmp_path, store, monkeypat
 
 
 def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, store, monkeypatch):
-    sizes, log_batch = [], MlflowClient.log_batch
-
-    def counted(client, run_id, metrics, **rest):
-        sizes.append(len(metrics))
-        log_batch(client, run_id, metrics, **rest)
-
-    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    sizes: list[int] = []
+    spied(monkeypatch, MlflowClient, "log_batch", lambda _, client, run_id, metrics, **of: sizes.append(len(metrics)))
     folder = write_run(tmp_path / "run", {"objective": ["m_ltm"]}, running=[0])
     trial = next((folder / "trials").iterdir())
     many = {"epoch": 2, "time": 1.7e9, **{f"many/metric_{index}": float(index) for index in range(1900)}}

@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import os
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,7 @@ from ray_atr.models.text import train_tokenizer
 from ray_atr.sweep.tracking import store_of
 from ray_atr.sweep.tracking.model import best_trial, register_model
 from ray_atr.training.run_folder import RunFolder
+from tests.support.commands import replace_work
 from tests.support.fake_runs import write_run
 
 TEXTS = ["A dog barks.", "Rain falls on a roof.", "Una campana suena."]
@@ -45,13 +48,14 @@ def test_the_best_trial_is_that_of_the_best_validation(run):
 def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch, capsys):
     """In a Python that knows nothing of the run; a password is not printed, and is in the environment already."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    monkeypatch.setattr("ray_atr.sweep.tracking.model.register_model", lambda folder, name: "models:/m-1")
-    opened: list[str] = []
-    monkeypatch.setattr("mlflow.set_tracking_uri", opened.append)
-    monkeypatch.setattr("mlflow.pyfunc.load_model", opened.append)
+    replace_work(monkeypatch, {"sweep.tracking.model.register_model": lambda folder, name: "models:/m-1"})
     report_script(ReportCommand((str(run),), figures=False, register="mine"))
     said = capsys.readouterr().out
     assert "hush" not in said
+    opened: list[str] = []
+    pyfunc = SimpleNamespace(load_model=opened.append)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(set_tracking_uri=opened.append, pyfunc=pyfunc))
+    monkeypatch.setitem(sys.modules, "mlflow.pyfunc", pyfunc)
     exec(said.partition("to load it in Python:\n")[2], {})  # the lines that were just printed
     assert opened == [*([] if address else [f"sqlite:///{run.parent / 'mlflow.db'}"]), "models:/m-1"]
 

@@ -321,10 +321,12 @@ def print_settings() -> None:
 
 
 @contextlib.contextmanager
-def counting(unit: str, console: Console, *begun: str, write: Echo | None = None) -> Iterator[NamedProgress]:
+def counting(
+    unit: str, console: Console, *begun: str, write: Echo | None = None, seconds: float = SECONDS
+) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once.
 
-    In a file, where a bar is written at its end alone, it also prints a line after every `SECONDS`, by `write` if it is given:
+    In a file, where a bar is written at its end alone, it also prints a line after every `seconds`, by `write` if it is given:
     by that of a `heartbeat`, which then prints none of its own.
     """
     write = write or (lambda line: print_plain(console, [line]))
@@ -344,7 +346,7 @@ def counting(unit: str, console: Console, *begun: str, write: Echo | None = None
                 DISPLAYED.set()
             else:
                 DISPLAYED.clear()
-            if not console.is_terminal and done < total and time.monotonic() - last >= 0.9 * SECONDS:
+            if not console.is_terminal and done < total and time.monotonic() - last >= 0.9 * seconds:
                 write(f"{name}: {done:,} of {total:,} {unit}".strip())
                 last = time.monotonic()
 
@@ -359,22 +361,24 @@ def counting(unit: str, console: Console, *begun: str, write: Echo | None = None
 
 
 @contextlib.contextmanager
-def heartbeat(name: str, *, seconds: float = SECONDS, write: Echo = print) -> Iterator[Echo]:
+def heartbeat(
+    name: str, *, seconds: float = SECONDS, write: Echo = print, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Echo]:
     """A `echo` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
-    started = last = time.monotonic()
+    started = last = clock()
     lock, stop = threading.Lock(), threading.Event()
 
     def echo(message: str) -> None:
         nonlocal last
         with lock:
             write(message)
-            last = time.monotonic()
+            last = clock()
 
     def watch() -> None:
         # A tenth early, so that a busy machine does not make the silence longer.
         while not stop.wait(seconds / 20):
-            if not DISPLAYED.is_set() and time.monotonic() - last >= 0.9 * seconds:
-                echo(f"... {minutes(time.monotonic() - started)} elapsed")
+            if not DISPLAYED.is_set() and clock() - last >= 0.9 * seconds:
+                echo(f"... {minutes(clock() - started)} elapsed")
 
     echo(name)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")

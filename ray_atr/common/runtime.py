@@ -105,12 +105,12 @@ class RayStartError(ConnectionError):
     """Ray did not start on this machine, or the cluster of RAY_ADDRESS does not answer: nothing has run."""
 
 
-def _start_local(**options: Any) -> None:
+def _start_local(*, tries: int = STARTS, **options: Any) -> None:
     """Start a Ray, with further tries if the machine is too busy. RayStartError, in one line, if all of them fail."""
     import ray
 
     started, reason = time.monotonic(), ""
-    for _ in range(STARTS):
+    for _ in range(tries):
         try:
             ray.init(**options)
             return
@@ -123,7 +123,7 @@ def _start_local(**options: Any) -> None:
             reason = shortened(str(error), 120)
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     raise RayStartError(
-        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried {STARTS} times ({reason}; load "
+        f"Ray did not start on this machine in {time.monotonic() - started:.0f} s, tried {tries} times ({reason}; load "
         f"{load:.0f} on {cpus} CPUs); run the same command again when the machine is less busy"
     )
 

@@ -206,15 +206,15 @@ class FeatureSet:
         """Whether the features are log-mel frames, and not samples or vectors (also those that a frozen tower made of frames)."""
         return self.front_end.get("kind") in FRAMES and self.dtype == np.float16
 
-    def statistics_of(self, rows: np.ndarray) -> np.ndarray:
-        """`frame_statistics` of clips, mean over their windows, [n, S]; cached."""
+    def statistics_of(self, rows: np.ndarray, *, together: int = READ_TOGETHER) -> np.ndarray:
+        """`frame_statistics` of clips, mean over their windows, [n, S]; cached. So many windows are in memory at once."""
         assert self.holds_frames, "statistics of log-mel frames"
         new = np.array([row for row in dict.fromkeys(rows.tolist()) if row not in self._statistics], np.int64)
         counts, of_windows = self.num_windows[new], list[np.ndarray]()
         clips, first = np.repeat(new, counts), np.cumsum(counts) - counts
         windows = np.arange(len(clips)) - np.repeat(first, counts)
-        for start in range(0, len(clips), READ_TOGETHER):
-            part = slice(start, start + READ_TOGETHER)
+        for start in range(0, len(clips), together):
+            part = slice(start, start + together)
             features, frames = self.features(clips[part], windows[part])
             of_windows += [frame_statistics(window[:size]) for window, size in zip(features, frames, strict=True)]
         if len(new):

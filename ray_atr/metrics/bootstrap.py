@@ -310,12 +310,14 @@ def _num_units(groups: Sequence[np.ndarray]) -> int:
     return max(int(group.max()) for group in groups) + 1
 
 
-def _weights(groups: Sequence[np.ndarray], draws: int, seed: int) -> Iterator[np.ndarray]:
+def _weights(
+    groups: Sequence[np.ndarray], draws: int, seed: int, *, numbers_at_once: int = WEIGHTS_AT_ONCE
+) -> Iterator[np.ndarray]:
     """How often each unit is drawn, [some draws, units]: of n units of a kind, n are drawn with replacement."""
     # One generator for each kind, so that the draws do not depend on how many are made at once.
     generators = [np.random.default_rng([seed, kind]) for kind in range(len(groups))]
     num_units = _num_units(groups)
-    at_once = max(1, WEIGHTS_AT_ONCE // num_units)
+    at_once = max(1, numbers_at_once // num_units)
     for start in range(0, draws, at_once):
         weight = np.zeros((min(at_once, draws - start), num_units))
         for units, generator in zip(groups, generators, strict=True):

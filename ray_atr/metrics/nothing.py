@@ -100,8 +100,8 @@ class LanguageScores:
         return LanguageScores(self.scores[:, clips], self.match[:, clips], self.vectors)
 
 
-def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0) -> Levels | None:
-    """The levels of the texts of all languages, if they have vectors."""
+def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0, *, most_texts: int = MOST_TEXTS) -> Levels | None:
+    """The levels of the texts of all languages, or of at most so many drawn from them, if they have vectors."""
     vectors, levels = [], []
     for of_language in scores.values():
         if of_language.vectors is None:
@@ -111,8 +111,8 @@ def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0) -> Levels | 
         levels.append((best.present + best.absent) / 2)
     rows = np.concatenate(vectors).astype(np.float16).astype(np.float32)
     chosen = np.arange(len(rows))
-    if len(rows) > MOST_TEXTS:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(rows), MOST_TEXTS, replace=False))
+    if len(rows) > most_texts:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(rows), most_texts, replace=False))
     return Levels(rows[chosen], np.concatenate(levels, axis=1)[:, chosen])
 
 

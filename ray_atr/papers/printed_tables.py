@@ -73,10 +73,12 @@ class PaperTable:
 
 
 @cache
-def printed_tables(paper: str) -> tuple[PaperTable, ...]:
-    """Every table of one of `PAPERS`, in the order of its file. ValueError for a line with more or fewer cells than the first."""
+def printed_tables(paper: str, folder: Path = FOLDER) -> tuple[PaperTable, ...]:
+    """Every table of one of `PAPERS`, in the order of its file in the folder. ValueError for a line with more or fewer cells than
+    the first.
+    """
     tables: dict[tuple[str, ...], dict[tuple[str, str], dict[Metric, Decimal]]] = {}
-    with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
+    with (folder / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         names, *lines = csv.reader(line for line in file if not line.startswith("#"))
     for line in lines:
         row = dict(zip(names, line, strict=True))

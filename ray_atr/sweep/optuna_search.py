@@ -40,6 +40,8 @@ class OptunaSearch(SpaceSearch):
 
     name: ClassVar[str] = "optuna"
     is_adaptive: ClassVar[bool] = True
+    newest: int = NEWEST
+    best: int = BEST
 
     def __post_init__(self) -> None:
         if not self.goals:
@@ -65,14 +67,15 @@ class OptunaSearch(SpaceSearch):
 
 class Study:
     """Optuna's study for one point of the grid dimensions. It gets each point when it is proposed and its result when it ends;
-    after every `NEWEST` points a new study is made, without most of the oldest points.
+    after every `newest` points a new study is made, without most of the oldest points.
     """
 
-    def __init__(self, search: SpaceSearch, cell: Point, history: History) -> None:
+    def __init__(self, search: OptunaSearch, cell: Point, history: History) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.cell, self.history = search.space, cell, history
+        self.newest, self.best = search.newest, search.best
         self.storage = optuna.storages.InMemoryStorage()
         ways = optuna.study.StudyDirection
         self.directions = [ways.MAXIMIZE if goal.is_maximised else ways.MINIMIZE for goal in search.goals]
@@ -107,8 +110,8 @@ class Study:
             self._begin()
 
     def _num_old(self) -> int:
-        """Number of old points of the cell: a multiple of `NEWEST`, so that a study is used for as many proposals."""
-        return max(0, len(self.indices) - NEWEST) // NEWEST * NEWEST
+        """Number of old points of the cell: a multiple of `newest`, so that a study is used for as many proposals."""
+        return max(0, len(self.indices) - self.newest) // self.newest * self.newest
 
     def _begin(self) -> None:
         """A new study of the best old points and all others."""
@@ -122,7 +125,7 @@ class Study:
         best = {
             index
             for goal, sign in enumerate(self.signs)
-            for index in heapq.nlargest(BEST, finished, key=lambda i: (sign * observations[i].scores[goal], -i))
+            for index in heapq.nlargest(self.best, finished, key=lambda i: (sign * observations[i].scores[goal], -i))
         }
         self.open = {index: GONE for index in old if observations[index].status not in STATES}
         for observation in self.earlier:

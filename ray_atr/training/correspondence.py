@@ -223,13 +223,15 @@ def estimate_clean_shares(
     experiment: Experiment,
     reads: str,
     is_asked: NDArray[np.bool_] | None = None,
+    *,
+    most_clips: int = SAMPLE,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of clips, of those that are
-    asked, [N].
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of at most so many clips, of those
+    that are asked, [N].
     """
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     order = order if is_asked is None else order[is_asked[order]]
-    rows = np.sort(order[:SAMPLE])
+    rows = np.sort(order[:most_clips])
     shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import json
 import re
+import resource
 import shutil
 import subprocess
 from functools import partial
@@ -15,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +48,10 @@ from ray_atr.workshop.importing.import_options import VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.browser import CHROMIUM, opened
 from tests.support.caption_reads import counted_reads
+from tests.support.commands import replace_work
+from tests.support.crash_points import in_fork
+from tests.support.denied import deny
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 JUDGES = CrossFit()
@@ -567,18 +573,20 @@ def test_a_language_is_audited_from_a_number_of_clips(
     assert all(part in line for part, line in zip(says, said, strict=True))
 
 
-def test_an_audit_names_its_folder_on_a_full_disk(
-    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_names_its_folder_on_a_full_disk(vectors: Path, tmp_path: Path) -> None:
     """A write to an open file names none."""
+    raised: list[object] = []
 
-    def full(*given: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def audit_on_a_full_disk() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
+        except OSError as error:
+            return [error.errno, error.filename]
+        return []
 
-    monkeypatch.setattr(run, "write_list", full)
-    with pytest.raises(OSError, match="No space left") as error:
-        audit_data_set(str(vectors), None, tmp_path / "audit", cross_fit=JUDGES)
-    assert error.value.filename == str(tmp_path / "audit")
+    assert in_fork(audit_on_a_full_disk, raised) == 0
+    assert raised == [errno.EFBIG, str(tmp_path / "audit")]
     assert not list(tmp_path.iterdir())
 
 
@@ -615,10 +623,7 @@ def test_a_retriever_that_was_trained_on_the_clips_is_named_wherever_it_is_saved
     clips = [clip for clip in clips_of(data).values() if clip.split == "train"]
     retriever, said = Retriever.from_pretrained(audit.parent / "untrained"), list[str]()
 
-    def stop(*of: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(run, "encode", stop)
+    replace_work(monkeypatch, {"workshop.audit.run.encode": Mock(side_effect=KeyboardInterrupt)})
     reads = counted_reads(monkeypatch)
     for part, expected in (
         (clips[:0], ""),
@@ -679,8 +684,7 @@ def test_bad_input_is_refused_before_anything_is_encoded(audited: tuple[Path, Pa
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root, as in a container, could write it all the same.
-    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    deny(monkeypatch)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         audit_data_set(str(tmp_path / "none"), None, tmp_path / "audit")
 
@@ -718,13 +722,7 @@ def test_an_audit_has_the_rate_the_lists_and_the_draws_that_are_set(
     vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[int] = []
-    write = run._write_page
-
-    def page(place: Path, facts: Any, rows: Any, player: Any) -> None:
-        shown.append(len(rows))
-        write(place, facts, rows, player)
-
-    monkeypatch.setattr(run, "_write_page", page)
+    spied(monkeypatch, run, "_write_page", lambda _, place, facts, rows, player: shown.append(len(rows)))
 
     def made(name: str, **cross_fit: int) -> tuple[dict[str, Any], str]:
         chosen = AuditOptions(rate=0.3, listen=11, worst=3)

@@ -138,8 +138,7 @@ def test_the_script_writes_what_the_import_reads(
     weights = {f"embedding_net.{name}": value for name, value in encoder.state_dict().items()}
     place = wheel((weights, {}), tmp_path)
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["", "--esc50", str(tmp_path), "--aisfx", str(place), "--out", str(out)])
-    make_vectors.main()
+    make_vectors.main(["--esc50", str(tmp_path), "--aisfx", str(place), "--out", str(out)])
     files = {name: str(out / f"{name}.npy") for name in ("audio", "text")}
     manifest = import_vectors(VectorImport(**files, table=str(out / "pairs.csv")), tmp_path / "data")
     assert set(manifest.languages) == set(make_vectors.LANGUAGES)

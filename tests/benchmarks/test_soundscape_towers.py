@@ -17,6 +17,7 @@ from ray_atr.models.text import SmallTransformer
 from ray_atr.models.weights import SHIPPED
 from ray_atr.workshop.soundscapes import SoundscapesSettings
 from tests.support.scripts import load_script
+from tests.support.spies import spied
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE
 
 FEW = ["--clips", "64", "--audio-epochs", "1", "--scenes", "8", "--text-epochs", "1", "--held-out", "2"]
@@ -55,13 +56,7 @@ def test_the_text_tower_reads_no_caption_of_the_default_evaluation(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: set[str] = set()
-    original = script.train_tokenizer
-
-    def watched(texts: list[str], vocabulary: int) -> object:
-        read.update(texts)
-        return original(texts, vocabulary)
-
-    monkeypatch.setattr(script, "train_tokenizer", watched)
+    spied(monkeypatch, script, "train_tokenizer", lambda _, texts, vocabulary: read.update(texts))
     default = SoundscapesSettings(num_val=4)
     own = SoundscapesSettings(seed=script.SEED)
     _, card = script.text_tower(own, default, 60, 1, 400)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,11 @@ from ray_atr.common.digests import DIGESTS_FILE
 from ray_atr.common.storage import DamagedFileError, files_below, locate, read_bytes, write_json
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
-from ray_atr.data.feature_cache import Work, ensure_features, find_features
+from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
 from ray_atr.data.shards import read_manifest, write_clips
 from tests.support.one_window import clip_features
+from tests.support.spies import spied
 from tests.support.tiny import make_data, tone, tone_clip
 
 FRONT_END = FrontEnd(num_mels=20, clip_seconds=0.5)
@@ -43,29 +43,23 @@ def test_rows_of_any_order_are_the_files_own_features(data: Path, tmp_path: Path
     assert features.labels[3] == ["a very high"]
 
 
-def test_they_are_computed_once_and_again_for_another_front_end(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_computed_once_and_again_for_another_front_end(data: Path, tmp_path: Path) -> None:
     manifest = read_manifest(data)
     assert find_features(manifest, FRONT_END, tmp_path) is None
     folder = ensure_features(data, FRONT_END, tmp_path, use_ray=False)
     assert find_features(manifest, FRONT_END, tmp_path) == folder
     other = dataclasses.replace(FRONT_END, num_mels=16)
     assert ensure_features(data, other, tmp_path, use_ray=False) != folder
-    monkeypatch.setattr(feature_cache, "clip_windows", None)
-    assert ensure_features(data, FRONT_END, tmp_path, use_ray=False) == folder
+    said: list[str] = []
+    assert ensure_features(data, FRONT_END, tmp_path, use_ray=False, echo=said.append) == folder
+    assert said == []
 
 
 def test_they_are_computed_in_one_thread_also_in_this_process(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, of_clip = set[int](), feature_cache.clip_windows
-
-    def windows(*arguments: Any, **options: Any) -> Iterator[np.ndarray]:
-        threads.add(torch.get_num_threads())
-        return of_clip(*arguments, **options)
-
-    monkeypatch.setattr(feature_cache, "clip_windows", windows)
+    threads = set[int]()
+    spied(monkeypatch, feature_cache, "clip_windows", lambda *_, **__: threads.add(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -84,23 +78,19 @@ def test_each_shard_has_no_line_of_its_own(tmp_path: Path) -> None:
     assert said == ["log-mel features 1 of 6 clips", "log-mel features 6 of 6 clips"]
 
 
-def test_interrupted_work_is_taken_up_shard_by_shard(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop_after_train(work: Work, position: int) -> bytes | None:
-        if work.manifest.shards[position].split != "train":
-            raise KeyboardInterrupt
-        return do(work, position)
+def stop(line: str) -> None:
+    """An `echo` that stops the work when its first shard, that of the training split, is done."""
+    assert line == "log-mel features 6 of 11 clips"
+    raise KeyboardInterrupt
 
-    do = Work.do
-    monkeypatch.setattr(Work, "do", stop_after_train)
+
+def test_interrupted_work_is_taken_up_shard_by_shard(data: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        ensure_features(data, FRONT_END, tmp_path, use_ray=False)
+        ensure_features(data, FRONT_END, tmp_path, use_ray=False, echo=stop)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     with pytest.raises(ValueError, match=f"not a complete feature cache \\({MANIFEST_FILE} is missing"):
         open_features(folder, "train")
     done = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    monkeypatch.setattr(Work, "do", do)
     said: list[str] = []
     assert ensure_features(data, FRONT_END, tmp_path, use_ray=False, echo=said.append) == folder
     assert said == ["log-mel features 9 of 11 clips", "log-mel features 11 of 11 clips"]
@@ -114,11 +104,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "store") if request.param == "folder" else f"memory://features-{tmp_path.name}"
 
 
-def test_features_in_a_store_are_those_on_the_disk(
-    data: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_in_a_store_are_those_on_the_disk(data: Path, tmp_path: Path, store: str) -> None:
     here = open_features(ensure_features(data, FRONT_END, tmp_path / "disk", use_ray=False), "train")
-    folder = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store)
+    moved = Path(shutil.copytree(data, tmp_path / "data"))
+    folder = ensure_features(moved, FRONT_END, tmp_path / "one", use_ray=False, store=store)
     for rows in (np.array([4, 0, 4, 5]), np.array([], np.int64)):
         for found, expected in zip(open_features(folder, "train").features(rows), here.features(rows), strict=True):
             np.testing.assert_array_equal(found, expected)
@@ -128,9 +117,10 @@ def test_features_in_a_store_are_those_on_the_disk(
     splits = [open_features(folder, split) for split in ("train", "val", "test")]
     assert in_store == sum(2 * 20 * int(one.features(np.arange(len(one)))[1].sum()) for one in splits)
     assert not list(folder.glob("*.features"))
-    # Another node computes nothing.
-    monkeypatch.setattr(feature_cache, "clip_windows", None)
-    other = ensure_features(data, FRONT_END, tmp_path / "other", use_ray=False, store=store)
+    # Another node computes nothing, and reads no audio.
+    for file in moved.glob("*.parquet"):
+        file.unlink()
+    other = ensure_features(moved, FRONT_END, tmp_path / "other", use_ray=False, store=store)
     found, expected = (open_features(one, "val").features(np.arange(3))[0] for one in (other, folder))
     np.testing.assert_array_equal(found, expected)
 
@@ -147,25 +137,12 @@ def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None
         features.features(np.array([1, 0]))
 
 
-def test_interrupted_work_in_a_store_is_taken_up(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop_in_validation(work: Work, position: int) -> bytes | None:
-        if work.manifest.shards[position].split == "val":
-            raise KeyboardInterrupt
-        return do(work, position)
-
-    do, store = Work.do, str(tmp_path / "store")
-    monkeypatch.setattr(Work, "do", stop_in_validation)
+def test_interrupted_work_in_a_store_is_taken_up(data: Path, tmp_path: Path) -> None:
+    store, said = str(tmp_path / "store"), list[str]()
     with pytest.raises(KeyboardInterrupt):
-        ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store)
-    made: list[int] = []
-
-    def count(work: Work, position: int) -> bytes | None:
-        made.append(position)
-        return do(work, position)
-
-    monkeypatch.setattr(Work, "do", count)
-    folder = ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store)
-    assert len(made) < len(read_manifest(data).shards)
+        ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store, echo=stop)
+    folder = ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store, echo=said.append)
+    assert said == ["log-mel features 9 of 11 clips", "log-mel features 11 of 11 clips"]
     assert len(open_features(folder, "val").features(np.arange(3))[0]) == 3
 
 

@@ -78,10 +78,9 @@ def test_a_clip_is_the_mean_of_its_windows_and_they_are_read_once(
 ) -> None:
     data, front_end = make_set(tmp_path / "set"), FrontEnd(num_mels=16, clip_seconds=1.0)
     whole = open_features(ensure_features(data, front_end, tmp_path, in_windows=True, use_ray=False), "train")
-    monkeypatch.setattr(features, "READ_TOGETHER", 5)
     assert whole.holds_frames
-    some = whole.statistics_of(np.array([5, 2, 5]))
-    statistics = whole.statistics_of(np.arange(8))
+    some = whole.statistics_of(np.array([5, 2, 5]), together=5)
+    statistics = whole.statistics_of(np.arange(8), together=5)
     assert statistics.shape == (8, 5 * 16 + OCTAVES * 16)
     np.testing.assert_array_equal(some, statistics[[5, 2, 5]])
     for row, count in enumerate(whole.num_windows.tolist()):

@@ -20,6 +20,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from tests.support.processes import run_processes
+from tests.support.spies import spied
 from tests.support.tiny import any_towers_will_do, prepared_for, tiny, tone_clip
 
 CLIPS, CLIPS_PER_SHARD = 50, 4
@@ -118,13 +119,7 @@ def test_streamed_features_are_those_of_a_cache(data: Path, streamed: FeatureSet
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_clip_is_read_twice_in_an_epoch(streamed: FeatureSet, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     read: Counter[tuple[str, int]] = Counter()
-    real = ray_atr.data.row_groups.read_group
-
-    def counting(folder: str, file: str, group: int) -> Any:
-        read[file, group] += 1
-        return real(folder, file, group)
-
-    monkeypatch.setattr(ray_atr.data.row_groups, "read_group", counting)
+    spied(monkeypatch, ray_atr.data.row_groups, "read_group", lambda _, folder, *group: read.update([group]))
     for rank in range(workers):
         ray_atr.data.row_groups._cached_group.cache_clear()
         list(stream(streamed, epochs(streamed, 1, rank, workers), use_ray=False))

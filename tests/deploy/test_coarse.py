@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import ray_atr.deploy.index.coarse as coarse
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.deploy.index.coarse import CoarseRows
 
@@ -33,12 +32,11 @@ def uneven(random: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("made", [spread, crowded, uneven])
 @pytest.mark.parametrize("k", [1, 10, 500])
-def test_it_finds_what_a_plain_search_finds(monkeypatch: pytest.MonkeyPatch, made, k: int) -> None:
-    monkeypatch.setattr(coarse, "BLOCK", 256)  # several blocks, the last not full
+def test_it_finds_what_a_plain_search_finds(made, k: int) -> None:
     random = np.random.default_rng(0)
     rows = made(random).astype(np.float16)
     queries = np.concatenate([random.standard_normal((66, WIDTH)), rows[:5]]).astype(np.float32)
-    scores, found = CoarseRows(rows).nearest(queries, k)
+    scores, found = CoarseRows(rows, block=256).nearest(queries, k)  # several blocks, the last not full
     exact = queries.astype(np.float64) @ rows.astype(np.float64).T
     order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
     best = np.take_along_axis(exact, order, 1)

@@ -29,6 +29,7 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import Bert, SmallTransformer, Sonar, XlmRoberta, train_tokenizer
 from ray_atr.objectives.pairs.learned import LearnedSettings
 from tests.support import tiny_checkpoints as tiny
+from tests.support.denied import deny
 from tests.support.fork_server import run_program
 from tests.support.tiny import tone_clip
 from tests.support.whole_product import IS_WHOLE, ONLY_IN_WHOLE
@@ -333,7 +334,7 @@ def test_what_cannot_be_exact_is_refused_and_what_can_is_named(made, tmp_path, t
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    deny(monkeypatch)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         # Without a run there are no clips to compare it on, which is told later.
         export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", echo=lambda _: None)

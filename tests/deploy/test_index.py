@@ -25,6 +25,7 @@ import ray_atr.deploy.index.windows as encoders
 from ray_atr.cli import main
 from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
+from ray_atr.common.transfer import put_folder
 from ray_atr.deploy.index import layout, opened
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
 from ray_atr.deploy.index.build import build_index, update_index
@@ -39,6 +40,7 @@ from ray_atr.workshop.importing.vector_import import import_vectors
 from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.fork_server import run_program
+from tests.support.stores import watched_store
 from tests.support.tiny import make_data, prepared_for, tiny, tone
 
 
@@ -658,37 +660,30 @@ def test_a_build_that_is_stopped_at_any_time_says_how_to_go_on(
 def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from upath import UPath
-
     monkeypatch.setenv("RAY_ATR_HOME", str(tmp_path))
+    names = ["files.arrow", "search.faiss", "vectors.parquet", "windows.arrow"]
     fetched: list[str] = []
-    original = opened_index.get
 
-    def counted(source: Any, target: Any) -> Any:
-        fetched.append(source.name)
-        return original(source, target)
+    def note(request: str, path: str) -> None:
+        fetched.extend(name for name in names if request == "read" and path.endswith(f"/{name}"))
 
-    monkeypatch.setattr(opened_index, "get", counted)
-    target = UPath("memory://indexes/tones")
-    for file in (place / "index").rglob("*"):
-        if file.is_file():
-            (target / file.relative_to(place / "index").as_posix()).parent.mkdir(parents=True, exist_ok=True)
-            (target / file.relative_to(place / "index").as_posix()).write_bytes(file.read_bytes())
-    for _ in range(2):
-        index = Index.open("memory://indexes/tones")
-        assert len(index.search("a low tone", top=3)) == 3
-        index.check_vectors()
-        assert sorted(fetched) == ["files.arrow", "search.faiss", "vectors.parquet", "windows.arrow"]
-    assert [(cache.kind, cache.is_complete) for cache in list_caches(tmp_path)] == [("indexes", True)]
-    (copy,) = tmp_path.rglob("search.faiss")
-    copy.write_bytes(copy.read_bytes()[:-1] + b"!")
-    assert len(Index.open("memory://indexes/tones").search("a low tone", top=3)) == 3
-    assert fetched.count("search.faiss") == 2
-    for part in target.rglob("search.faiss"):
-        part.write_bytes(b"not what was written")
-    copy.unlink()
-    with pytest.raises(DamagedFileError, match=r"search\.faiss"):
-        Index.open("memory://indexes/tones")
+    with watched_store(note) as target:
+        put_folder(place / "index", target)
+        for _ in range(2):
+            index = Index.open(str(target))
+            assert len(index.search("a low tone", top=3)) == 3
+            index.check_vectors()
+            assert sorted(fetched) == names
+        assert [(cache.kind, cache.is_complete) for cache in list_caches(tmp_path)] == [("indexes", True)]
+        (copy,) = tmp_path.rglob("search.faiss")
+        copy.write_bytes(copy.read_bytes()[:-1] + b"!")
+        assert len(Index.open(str(target)).search("a low tone", top=3)) == 3
+        assert fetched.count("search.faiss") == 2
+        for part in target.rglob("search.faiss"):
+            part.write_bytes(b"not what was written")
+        copy.unlink()
+        with pytest.raises(DamagedFileError, match=r"search\.faiss"):
+            Index.open(str(target))
 
 
 def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(

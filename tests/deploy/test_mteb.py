@@ -141,9 +141,10 @@ def test_the_language_of_a_task_is_told_to_the_text_tower(codes, subset, expecte
     assert language_of(codes, subset) == expected
 
 
-def test_a_retriever_without_one_vector_a_clip_is_refused_by_its_settings_alone(evaluated, tmp_path, monkeypatch):
+def test_a_retriever_without_one_vector_a_clip_is_refused_by_its_settings_alone(evaluated, tmp_path):
     save_retriever(tmp_path / "late", interaction="late")
-    monkeypatch.setattr(Retriever, "from_pretrained", None)  # no weights are read
+    (weights,) = (tmp_path / "late").glob("*.safetensors")
+    weights.write_bytes(b"not read")
     with pytest.raises(ValueError, match=r"late.*; allowed a retriever of model\.interaction global"):
         find_tasks(["ClothoT2ARetrieval"], EvaluationOptions(**OPTIONS), find_checkpoint(tmp_path / "late"))
     settings = tmp_path / "late" / "retriever.json"

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from ray_atr.common.storage import read_json, write_json
-from ray_atr.metrics import nothing as nothing_module
 from ray_atr.metrics.calibration import CALIBRATION_FILE, Calibration, fit_calibration
-from ray_atr.metrics.nothing import NEAR, PRIOR, Levels, evidence, means_of_best
+from ray_atr.metrics.nothing import NEAR, PRIOR, LanguageScores, Levels, evidence, fit_levels, means_of_best
 from ray_atr.metrics.relevance import Relevance
 
 TEXTS, CLIPS = 400, 120
@@ -115,12 +114,18 @@ def test_levels_are_a_mean_of_near_texts_and_of_all() -> None:
     assert found[:, 1] == pytest.approx(np.full(3, 3.0))
 
 
-def test_of_many_texts_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nothing_module, "MOST_TEXTS", 50)
+def test_of_many_texts_some_are_kept() -> None:
     scores, relevance, vectors = leveled(0)
-    calibration = fit_calibration(scores, relevance, vectors=vectors)
-    assert calibration.levels is not None
-    assert calibration.levels.vectors.shape == (50, 32)
+    languages = {code: LanguageScores(scores[code], relevance[code].matrix, vectors[code]) for code in scores}
+    levels = fit_levels(languages, most_texts=50)
+    assert levels is not None
+    assert levels.vectors.shape == (50, 32)
+    # Each with its own levels.
+    every = fit_levels(languages)
+    assert every is not None
+    rows = [int(np.flatnonzero((every.vectors == vector).all(axis=1))[0]) for vector in levels.vectors]
+    assert rows == sorted(set(rows))
+    np.testing.assert_array_equal(levels.levels, every.levels[:, rows])
 
 
 def test_a_calibration_without_vectors_is_read(tmp_path) -> None:

@@ -7,10 +7,10 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +35,8 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.vectors import TextVectorsTower, encode_captions
 from ray_atr.models.words import WithWords, vector_and_words
 from tests.support.archives import make_tones, save_retriever
+from tests.support.denied import deny
+from tests.support.spies import spied
 
 D, CLIPS = 6, 40
 HAS_ONNX = importlib.util.find_spec("onnxruntime") is not None
@@ -416,11 +418,11 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
     ],
 )
 def test_a_wrong_setting_is_told_before_the_captions_are_encoded(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
+    inputs: Path, tmp_path: Path, settings: dict[str, str], message: str
 ) -> None:
-    monkeypatch.setattr("ray_atr.deploy.pack.making.encode_table", lambda *_: pytest.fail("it was encoded"))
+    """They could not be: there is no such encoder."""
     options = PackOptions(onnx=False, method="audio")
-    given = str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "model"), tmp_path / "out"
+    given = str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "none"), tmp_path / "out"
     with pytest.raises(ValueError, match=message):
         make_pack(*given, options=options, settings=settings)
 
@@ -428,16 +430,13 @@ def test_a_wrong_setting_is_told_before_the_captions_are_encoded(
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_, **__: False)
+    deny(monkeypatch)
     with pytest.raises(PermissionError, match=f"cannot be written: '{tmp_path}'"):
         make_pack("space.npy", "pairs.csv", "text.npy", tmp_path / "pack")
 
 
 def test_a_missing_extra_is_named_with_the_way_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *of: None if name == "onnxscript" else find(name, *of)
-    )
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r"no onnxscript installed.*\[onnx\].*; --no-onnx makes the pack without"):
         make_pack("space.npy", "pairs.csv", "text.npy", tmp_path / "pack")
 
@@ -455,12 +454,7 @@ def test_splits_and_weights_are_drawn_by_the_seed_that_is_set(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-
-    def read(*arguments: Any, seed: int, **options: Any) -> Any:
-        drawn.append(seed)
-        return read_space(*arguments, seed=seed, **options)
-
-    monkeypatch.setattr(making, "read_space", read)
+    spied(monkeypatch, making, "read_space", lambda _, *of, seed, **options: drawn.append(seed))
     made = packed(inputs, tmp_path / "pack", "audio", seed=7, onnx=False)
     assert drawn == [7]
     other = packed(inputs, tmp_path / "other", "audio", seed=8, onnx=False)

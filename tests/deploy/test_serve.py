@@ -31,10 +31,11 @@ from tests.support.tiny import tone
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
-from ray_atr.deploy.serve import app, connections
+from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
+from tests.support.commands import replace_work
 
 TOKEN = "a secret of the tests"
 HOSTILE = "<img src=x onerror=window.hacked=1>.wav"
@@ -123,10 +124,13 @@ def test_a_part_of_a_sound_is_sent_where_one_is_asked_for(port: int) -> None:
         assert b"Range: got" in said
 
 
-def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(
-    index: Index, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def of_two_languages(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
+
+
+@pytest.mark.usefixtures("of_two_languages")
+def test_a_language_that_the_model_did_not_learn_is_said_in_the_answer(port: int) -> None:
     warning = "no captions in swe in training, which had eng, fra: the vectors may mean little"
     asks: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", "/search", {"text": "en hund"}),
@@ -227,7 +231,7 @@ def test_any_address_of_this_machine_is_a_name_of_the_server(index: Index, monke
         given.append(hosts)
         raise ValueError("nothing is served")
 
-    monkeypatch.setattr(app, "create_app", refused)
+    replace_work(monkeypatch, {"deploy.serve.app.create_app": refused})
     for host, name in (("127.0.0.2", "127.0.0.2"), ("0::1", "[0::1]")):
         with pytest.raises(SystemExit):
             main("serve", arguments=[str(index.folder), "--host", host])
@@ -369,9 +373,8 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 400])
-def test_the_page_is_used_by_keyboard(index: Index, port: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index.retriever, "languages", ("eng", "fra"))
-
+@pytest.mark.usefixtures("of_two_languages")
+def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
     async def use() -> None:
         async with opened(f"http://127.0.0.1:{port}/?text=un%20son%20aigu") as page:
             await page.size(width, 800)
@@ -409,13 +412,14 @@ def test_the_page_is_used_by_keyboard(index: Index, port: int, width: int, monke
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    def search_many(texts: Any, *given: Any, or_nothing: bool, **options: Any) -> Any:
-        return [[] for _ in texts] if or_nothing else [found(text, top=2) for text in texts]
+def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index) -> None:
+    class NothingWhereAllowed(Index):
+        calibration = Calibration({}, clips=25)
 
-    found, calibrated = index.search, Index.open(index.folder)
-    monkeypatch.setattr(calibrated, "search_many", search_many)
-    monkeypatch.setattr(calibrated, "calibration", Calibration({}, clips=25))
+        def search_many(self, texts: Any, *given: Any, or_nothing: bool = False, **options: Any) -> Any:
+            return [[] for _ in texts] if or_nothing else [index.search(text, top=2) for text in texts]
+
+    calibrated = NothingWhereAllowed.open(index.folder)
     rough = "the calibration was fitted on 25 clips, fewer than 100: it is rough"
 
     async def use() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ray_atr.common.override import override
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.training.encoding.texts import TextBatcher
+from tests.support.spies import spied
 
 WORDS = [
     "a",
@@ -50,18 +49,12 @@ class Seen:
         self.tokenised: list[str] = []
         self.padded: list[tuple[int, int]] = []
         tower = retriever.text_tower
-        tokenise, embed = tower.tokenise, retriever.embed_text
+        spied(monkeypatch, tower, "tokenise", lambda _, texts, languages: self.tokenised.extend(texts))
+        tower.register_forward_pre_hook(self._look)
 
-        def spy_tokenise(texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-            self.tokenised.extend(texts)
-            return tokenise(texts, languages)
-
-        def spy_embed(token_ids: Tensor, token_mask: Tensor) -> Tensor:
-            self.padded.append((len(token_ids), int((~token_mask).sum())))
-            return embed(token_ids, token_mask)
-
-        monkeypatch.setattr(tower, "tokenise", spy_tokenise)
-        monkeypatch.setattr(retriever, "embed_text", spy_embed)
+    def _look(self, tower: nn.Module, inputs: tuple[Tensor, Tensor]) -> None:
+        token_ids, token_mask = inputs
+        self.padded.append((len(token_ids), int((~token_mask).sum())))
 
 
 def test_only_needed_texts_are_tokenised_and_encoded(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import ray_atr.evaluation.run as evaluation_run
 from ray_atr.common.override import override
 from ray_atr.common.ranking import RankingSettings
 from ray_atr.common.storage import StorageError, write_json
@@ -23,7 +24,7 @@ from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.evaluation.checkpoints import find_checkpoint
-from ray_atr.evaluation.encoding import EncodingSource, encode, token_similarities
+from ray_atr.evaluation.encoding import TEXTS_TOGETHER, EncodingSource, encode, token_similarities
 from ray_atr.evaluation.eval_split import listen, playable, read_eval_split
 from ray_atr.evaluation.options import Encoding, EvaluationOptions
 from ray_atr.evaluation.report.evaluation_content import ZeroShot
@@ -39,7 +40,11 @@ from ray_atr.training.run_folder import RunFolder
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
 from tests.support.caption_reads import counted_reads
+from tests.support.commands import replace_work
+from tests.support.denied import deny
 from tests.support.scripts import run_pipeline
+from tests.support.spies import spied
+from tests.support.stores import watched_store
 from tests.support.tiny import make_data, tiny, tone, tone_clip
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -251,16 +256,15 @@ def test_features_are_the_same_from_cache_and_audio_at_any_batch_size(world: dic
     np.testing.assert_allclose(texts[1:2], alone, atol=1e-6)
 
 
-def test_equal_captions_tie_whatever_they_are_embedded_with(
-    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ray_atr.evaluation.encoding.TEXTS_TOGETHER", 3)
+def test_equal_captions_tie_whatever_they_are_embedded_with(world: dict[str, Path], tmp_path: Path) -> None:
+    """More of them than are embedded together, with an equal one after each seventh, the last alone; the others get longer."""
     source = EncodingSource(str(world["loose"]), str(world["data"]), "test", str(tmp_path / "features"), batch_size=3)
-    asked = [("eng", f"a low tone, number {index}") for index in range(20)] + [("eng", "a low tone")] * 20
+    longer = [", and again" * (index // TEXTS_TOGETHER) for index in range(4 * TEXTS_TOGETHER + 1)]
+    asked = [("eng", f"a tone, number {n}{more}" if n % 8 else "a low tone") for n, more in enumerate(longer)]
     _, texts = encode(source, asked, HERE)
     for rows in (texts, token_similarities(source, asked)):
-        assert len({row.tobytes() for row in rows[20:]}) == 1
-        assert len({row.tobytes() for row in rows}) == 21
+        assert len({row.tobytes() for row in rows[::8]}) == 1
+        assert len({row.tobytes() for row in rows}) == 1 + 4 * TEXTS_TOGETHER * 7 // 8
 
 
 @pytest.mark.ray
@@ -414,7 +418,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     assert run("--checkpoint", seed0, "--out", out) == 2
     assert "allowed a new or empty folder; this one holds a finished evaluation" in capsys.readouterr().err
     # A run that was interrupted leaves no folder that looks like a result.
-    monkeypatch.setattr("ray_atr.evaluation.run.write_page", _interrupt)
+    replace_work(monkeypatch, {"evaluation.run.write_page": Mock(side_effect=KeyboardInterrupt)})
     assert run("--checkpoint", seed0, "--out", str(tmp_path / "cut")) == 130
     assert not [path for path in tmp_path.iterdir() if "cut" in path.name]
     assert "interrupted: the same command starts again" in capsys.readouterr().err
@@ -447,17 +451,12 @@ def test_what_cannot_be_written_is_told_before_anything_is_encoded(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     is_denied = world["loose"] if where else tmp_path
-    # Root, as in a container, could write it all the same. The folder is replaced from beside it.
+    # It is replaced from beside it.
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr("os.access", lambda path, _: path != is_denied)
-    monkeypatch.setattr("ray_atr.evaluation.run.encode", _interrupt)
+    deny(monkeypatch, is_denied)
     given = ["--checkpoint", str(world["loose"]), "--data", str(world["data"]), "--ray", "never", *written]
     assert run_pipeline(monkeypatch, "evaluate", *given) == 2
     assert capsys.readouterr().err == f"error: {is_denied}: cannot be written\n"
-
-
-def _interrupt(*arguments: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
@@ -471,20 +470,23 @@ def test_a_data_set_without_a_test_split_is_evaluated_on_its_validation_split(
         evaluate([world["loose"]], options(data=data, split="test"), out=tmp_path / "asked", **quiet)
 
 
-@pytest.mark.parametrize(
-    "error", [StorageError("s3://gone/tones: the storage cannot be used"), ValueError("no manifest")]
-)
+@pytest.mark.parametrize("is_in_store", [True, False])
 def test_training_data_that_is_out_of_reach_is_other_data(
-    world: dict[str, Path], monkeypatch: pytest.MonkeyPatch, error: Exception
+    world: dict[str, Path], tmp_path: Path, is_in_store: bool
 ) -> None:
-    def unreachable(source: str) -> None:
-        raise error
+    def refuse(request: str, path: str) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
 
     manifest = read_manifest(world["data"])
-    monkeypatch.setattr("ray_atr.evaluation.checkpoints.read_manifest", unreachable)
-    checkpoint = find_checkpoint(world["runs"] / "seed0")
-    assert not checkpoint.is_trained_on(manifest)
-    assert checkpoint.training_data(manifest) is None
+    with watched_store(refuse) as store:
+        source = str(store) if is_in_store else str(tmp_path / "gone")
+        with pytest.raises(StorageError if is_in_store else ValueError):
+            read_manifest(source)
+        trial = RunFolder.create(tmp_path / "run", tiny(source), {"name": "test"}).add_trial({"seed": 0})
+        shutil.copytree(world["loose"], Path(str(trial.folder)) / "best")
+        checkpoint = find_checkpoint(tmp_path / "run")
+        assert not checkpoint.is_trained_on(manifest)
+        assert checkpoint.training_data(manifest) is None
 
 
 def test_only_seeds_are_averaged(world: dict[str, Path]) -> None:
@@ -718,12 +720,8 @@ def test_a_page_is_made_as_its_options_say(
         given.update(options)
         raise ComposedError
 
-    def read(*arguments: Any, **options: Any) -> Any:
-        given.update(options)
-        return read_eval_split(*arguments, **options)
-
-    monkeypatch.setattr("ray_atr.evaluation.run.compose_page", compose)
-    monkeypatch.setattr("ray_atr.evaluation.run.read_eval_split", read)
+    replace_work(monkeypatch, {"evaluation.run.compose_page": compose})
+    spied(monkeypatch, evaluation_run, "read_eval_split", lambda _, *of, **options: given.update(options))
     chosen: dict[str, Any] = {"draws": 70, "level": 0.8, "seed": 5, "max_captions": 3, "relevance": "clip"}
     named = ("test-003", "test-001")
     with pytest.raises(ComposedError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +11,7 @@ from ray_atr.common.digests import DamagedFileError
 from ray_atr.common.storage import append_line, newest_lines, read_appended
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
+from tests.support.spies import spied
 
 ROWS = [{"epoch": number, "text": "é" * (number * 7 % 40)} for number in range(30)]
 
@@ -45,13 +44,7 @@ def test_a_line_that_a_kill_cut_off_is_not_read_and_gives_its_place_to_the_next(
 def test_an_epoch_costs_the_same_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"}).add_trial({"seed": 1})
     parsed: list[int] = []
-    rows_of = digests.rows_of
-
-    def counting(text: bytes, file: Path) -> Iterator[dict[str, Any]]:
-        parsed.append(len(text))
-        return rows_of(text, file)
-
-    monkeypatch.setattr(digests, "rows_of", counting)
+    spied(monkeypatch, digests, "rows_of", lambda _, text, file: parsed.append(len(text)))
     written = []
     for epoch in range(1, 101):
         del parsed[:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -152,7 +151,6 @@ def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
     def fail() -> None:
         raise ConnectionError(f"https://ada:{SECRET}@host: refused " + 1000 * "x")
 
-    monkeypatch.setattr(sys, "argv", ["x"])
     with pytest.raises(SystemExit):
         run_script(fail)
     error = capsys.readouterr().err

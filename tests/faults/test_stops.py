@@ -23,6 +23,7 @@ from ray_atr.cli.tuned_methods import CorrespondenceSweep
 from ray_atr.common import runtime
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import _seal, load_checkpoint
+from tests.support.commands import replace_work
 from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until
 
 SCRIPT = """
@@ -155,8 +156,7 @@ def test_a_second_interrupt_of_a_sweep_keeps_the_command_that_resumes(
         raise KeyboardInterrupt
 
     tracker = SimpleNamespace(start_sweep=lambda: None, finish_sweep=again)
-    monkeypatch.setattr(running, "Tracker", lambda *_, **__: tracker)
-    monkeypatch.setattr(running, "sweep", interrupted)
+    replace_work(monkeypatch, {"cli.running.Tracker": lambda *_, **__: tracker, "cli.running.sweep": interrupted})
     folder = tmp_path / "my run"
     with pytest.raises(KeyboardInterrupt, match=f"resume it with --resume '{folder}'"):
         running.run_plan(
@@ -174,7 +174,7 @@ def test_tuning_ends_where_it_was_interrupted(
     left: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = SweepResult(finished=["one trial"], failed=[], stopped=[], **left)
-    monkeypatch.setattr("ray_atr.sweep.sweep", lambda *_, **__: result)
+    replace_work(monkeypatch, {"sweep.sweep": lambda *_, **__: result})
     comparison = CorrespondenceSweep(methods=("contrastive",), tune=2, out=str(tmp_path / "check"))
     with pytest.raises(KeyboardInterrupt, match=r"run the same command again to continue .*check-tuning"):
         comparison.before({})
@@ -191,10 +191,7 @@ def test_a_ray_that_starts_slowly_is_tried_again_then_told_in_a_line(
         if len(tries) <= failures:
             raise Exception("The current node timed out during startup. " + 400 * "This ")
 
-    import ray
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
     if failures == 1:
         runtime._start_local(address="local")
     else:
@@ -212,9 +209,8 @@ def test_a_ray_that_starts_slowly_is_tried_again_then_told_in_a_line(
 def test_a_temporary_folder_too_deep_for_a_socket_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As batch systems make them. Another try, on a less busy machine, would not help."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))
-    monkeypatch.setattr(runtime, "STARTS", 1)
     with pytest.raises(runtime.RayStartError, match=rf"{tmp_path}/x+: too long .* set RAY_TMPDIR to a folder"):
-        runtime._start_local(address="local", include_dashboard=False)
+        runtime._start_local(tries=1, address="local", include_dashboard=False)
 
 
 def test_a_checkpoint_that_would_fill_the_memory_is_refused_before_it_is_opened(tmp_path: Path) -> None:
@@ -288,7 +284,7 @@ def test_a_stop_of_a_command_that_keeps_nothing_says_that_it_starts_again(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"ray_atr.{function}", stop)
+    replace_work(monkeypatch, {function: stop})
     with pytest.raises(SystemExit):
         main(words[0], arguments=words[1:])
     assert "interrupted: the same command starts again" in capsys.readouterr().err

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from ray_atr.common.override import override
+from ray_atr.common.runtime import this_node
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.sweep.placement import processes_of
-from ray_atr.training import base_encoding, ray_train
+from ray_atr.training import base_encoding
 from ray_atr.training.base_encoding import SourceEncoder
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_base_shards
@@ -481,13 +482,12 @@ def test_a_base_that_cannot_be_held_in_parts_is_refused_with_the_reason() -> Non
     ],
 )
 def test_auto_is_one_part_a_node_of_a_large_base_that_can_be_divided(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], entries: int, expected: int
+    changes: dict[str, Any], entries: int, expected: int
 ) -> None:
-    monkeypatch.setattr(ray_train, "this_node", lambda: "here")
     settings = {"objective": "ask", "scaling__base_shards": "auto", "objective__knowledge__exact_up_to": 3_000_000}
     nodes = ["one", "one", "other", "other"]
     group: Any = SimpleNamespace(
-        size=4, is_first=True, gather_objects=lambda value: nodes if value == "here" else [value] * 4
+        size=4, is_first=True, gather_objects=lambda value: nodes if value == this_node() else [value] * 4
     )
     found = base_shards(asked_for(**settings | changes), SimpleNamespace(size=(entries, 1)), group)
     assert found == expected

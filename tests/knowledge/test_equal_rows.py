@@ -61,16 +61,14 @@ def test_equal_rows_are_found_by_their_places(index: str, storage: str, is_whole
 def test_both_searches_find_the_same_when_scores_are_rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = SearchableRows(texts(), None, torch.device("cpu"), SearchSpec(K, "exact", 1))
     found = rows.top_k(queries(), K)[1]
-    plain = searcher.exact_top_k
     noise = 1e-6 * torch.randn(N, generator=torch.Generator().manual_seed(2))
 
     def rounded(asked: torch.Tensor, entries: torch.Tensor, k: int, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return (asked @ entries.T + noise).topk(k, dim=1)
 
-    monkeypatch.setattr(searcher, "fused_top_k", plain)
-    assert torch.equal(rows.top_k(queries(), K)[1], found)
-    monkeypatch.setattr(searcher, "fused_top_k", rounded)
-    assert torch.equal(rows.top_k(queries(), K)[1], found)
+    for search in (searcher.exact_top_k, rounded):
+        monkeypatch.setattr(searcher, "fused_top_k", search)
+        assert torch.equal(rows.top_k(queries(), K)[1], found)
 
 
 @pytest.mark.parametrize("repeated", [0, 10, N])

@@ -65,11 +65,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     class Resources: ...
 
-    monkeypatch.setattr(faiss, "StandardGpuResources", Resources, raising=False)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "Kmeans", Kmeans)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", index_cpu_to_gpu, raising=False)
-    monkeypatch.setattr(faiss, "index_gpu_to_cpu", lambda index: index.index, raising=False)
+    of_gpus = {
+        "StandardGpuResources": Resources,
+        "get_num_gpus": lambda: 1,
+        "Kmeans": Kmeans,
+        "index_cpu_to_gpu": index_cpu_to_gpu,
+        "index_gpu_to_cpu": lambda index: index.index,
+    }
+    for name, fake in of_gpus.items():
+        monkeypatch.setattr(faiss, name, fake, raising=False)
     monkeypatch.setattr(faiss_library, "TRIAL", "")
     for cached in (faiss_library.resources, faiss_library._runs_on_gpu):
         cached.cache_clear()
@@ -107,7 +111,7 @@ def test_a_refresh_and_a_search_ask_for_the_gpu_and_give_the_same(
 
 
 def test_a_device_of_torch_is_one_of_faiss_only_with_its_gpu_package(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    request: pytest.FixtureRequest,
 ) -> None:
     if not hasattr(faiss, "StandardGpuResources"):
         assert faiss_library.num_gpus() == 0
@@ -115,8 +119,8 @@ def test_a_device_of_torch_is_one_of_faiss_only_with_its_gpu_package(
     request.getfixturevalue("calls")
     assert faiss_library.gpu_number(torch.device("cpu")) is None
     assert faiss_library.gpu_number(torch.device("cuda:3")) == 3
-    monkeypatch.setattr(faiss_library, "gpu_number", lambda device: 0)
-    assert faiss_library.searched_on(faiss.IndexHNSWFlat(D, 4), torch.device("cpu")) is None
+    assert faiss_library.searched_on(faiss.IndexHNSWFlat(D, 4), torch.device("cuda:0")) is None
+    assert faiss_library.searched_on(faiss.IndexFlatIP(D), torch.device("cpu")) is None
 
 
 def test_a_build_without_code_for_the_gpu_is_not_used_on_it(

@@ -18,6 +18,7 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher, Snapsh
 from ray_atr.training.knowledge_base.searcher import fused_top_k
 from ray_atr.training.knowledge_base.snapshot import Entries
 from tests.support.encoders import SPEC, D, Turn, clips, weights
+from tests.support.spies import spied
 
 SETTINGS = SnapshotSettings(prototypes=5)
 
@@ -89,13 +90,8 @@ def test_weights_that_are_still_being_copied_are_sent_once_they_are_there(tmp_pa
 
 def test_a_search_changes_nothing_that_a_base_built_beside_it_computes_by(monkeypatch):
     """FAISS rounds by a threshold of the whole process, which is the caller's own again afterwards."""
-    seen, search = [], faiss.knn
-
-    def searching(*arguments, **options):
-        seen.append(faiss.cvar.distance_compute_blas_threshold)
-        return search(*arguments, **options)
-
-    monkeypatch.setattr(faiss, "knn", searching)
+    seen: list[int] = []
+    spied(monkeypatch, faiss, "knn", lambda *_, **__: seen.append(faiss.cvar.distance_compute_blas_threshold))
     before = faiss.cvar.distance_compute_blas_threshold
     with faiss_for_search():
         fused_top_k(torch.ones(2, D), torch.ones(5, D), 3)

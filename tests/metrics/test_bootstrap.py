@@ -114,12 +114,16 @@ def test_no_difference_is_not_distinguishable() -> None:
     assert false_alarms <= 5
 
 
-def test_the_seed_decides_the_draws_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_decides_the_draws_and_chunks_do_not() -> None:
     retrievals = retrieve_languages(*model(5, 1.5))
     first = bootstrapped(retrievals, draws=100, seed=3)
-    monkeypatch.setattr("ray_atr.metrics.bootstrap.WEIGHTS_AT_ONCE", 700)
     assert bootstrapped(retrievals, draws=100, seed=3) == first
     assert bootstrapped(retrievals, draws=100, seed=4) != first
+    groups = np.arange(30), np.arange(30, 35)
+    (whole,) = _weights(groups, 100, 3)
+    chunks = list(_weights(groups, 100, 3, numbers_at_once=700))
+    assert [len(chunk) for chunk in chunks] == [20] * 5
+    np.testing.assert_array_equal(np.concatenate(chunks), whole)
 
 
 def test_across_seeds() -> None:

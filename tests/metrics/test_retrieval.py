@@ -15,6 +15,7 @@ from ray_atr.metrics.measures import measure
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
+from tests.support.spies import spied
 from tests.support.unit_rows import unit
 
 
@@ -168,14 +169,12 @@ def test_numpy_torch_half_and_scaled_rows_agree() -> None:
 
 def test_a_thousand_captions_of_a_clip_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
-    gt = torch.gt
 
-    def counted(scores: torch.Tensor, *arguments: torch.Tensor, **options: torch.Tensor) -> torch.Tensor:
+    def note(_: torch.Tensor, scores: torch.Tensor, *of: torch.Tensor, **options: torch.Tensor) -> None:
         nonlocal compared
         compared += scores.numel()
-        return gt(scores, *arguments, **options)
 
-    monkeypatch.setattr(torch, "gt", counted)
+    spied(monkeypatch, torch, "gt", note)
     captions = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
     count_ranks(captions, torch.eye(2, 8), relevance_by_clip(torch.arange(2000) // 1000, 2000, 2))
     # Each caption with the two clips; one by one a thousand captions of two clips would be compared with two thousand.

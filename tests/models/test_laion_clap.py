@@ -19,10 +19,10 @@ from ray_atr.models import weights
 from ray_atr.models.outline import outline_of
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import Htsat, TransformersText
-from ray_atr.models.weights import read_checkpoint
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import saved_retriever
 from tests.support import tiny_checkpoints
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for
 
 TEXTS = ["a dog barks twice", "rain falls", "a tone"]
@@ -146,11 +146,10 @@ def test_the_layers_of_its_towers_are_known_without_its_weights(folders: Folders
 def test_its_values_are_read_once(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
 
-    def counted(file: Path, path: str, *, is_mapped: bool = False) -> dict[str, Tensor]:
+    def note(_: object, file: Path, path: str, *, is_mapped: bool = False) -> None:
         read.append(is_mapped)
-        return read_checkpoint(file, path, is_mapped=is_mapped)
 
-    monkeypatch.setattr(weights, "read_checkpoint", counted)
+    spied(monkeypatch, weights, "read_checkpoint", note)
     weights._mapped.cache_clear()
     Retriever.from_pretrained(folders.laion)
     assert sorted(read) == [False, True]

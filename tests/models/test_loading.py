@@ -205,9 +205,10 @@ def in_hub_cache(cache: Path, name: str, make: Callable[[Path], Any]) -> None:
 def test_hub_ids_are_read_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_hub_cache(tmp_path, "owner/ced", lambda folder: save_file(published_ced(), folder / "model.safetensors"))
     in_hub_cache(tmp_path, "owner/bert", tiny.bert)
-    for name, value in (("HF_HUB_CACHE", str(tmp_path)), ("HF_HUB_OFFLINE", True)):
-        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    hub, transformers = "huggingface_hub.constants", "transformers.utils.hub.constants"
+    cache = {f"{hub}.HF_HUB_CACHE": str(tmp_path), f"{transformers}.HF_HUB_CACHE": str(tmp_path)}
+    for name, value in {**cache, f"{hub}.HF_HUB_OFFLINE": True}.items():
+        monkeypatch.setattr(name, value)
     tower = Ced(checkpoint="owner/ced", **TINY_CED).build()
     assert torch.equal(tower.norm.weight, published_ced()["norm.weight"])
     assert Bert(checkpoint="owner/bert").build().width == 32

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from ray_atr.common.override import override
-from ray_atr.models import outline
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.audio import AUDIO_TOWERS, SmallCnn, SmallCnnTower
 from ray_atr.models.model_settings import ModelSettings
@@ -120,32 +119,27 @@ def test_a_file_of_weights_is_compared_with_its_tower_without_its_values(name: s
         check_weights(settings)
 
 
-def test_a_tower_is_outlined_only_for_settings_that_need_it_and_once_for_all_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tower_is_outlined_only_for_settings_that_need_it_and_once_for_all_of_them() -> None:
     built: list[SmallCnn] = []
 
-    def build(settings: SmallCnn) -> SmallCnnTower:
-        built.append(settings)
-        return SmallCnnTower(settings)
+    class Noted(SmallCnn):
+        def build(self) -> SmallCnnTower:
+            built.append(self)
+            return super().build()
 
-    monkeypatch.setattr(SmallCnn, "build", build)
-    outline._built.cache_clear()
-    check_towers(ModelSettings())
+    check_towers(ModelSettings(audio=Noted()))
     assert not built
     for scale in (1.0, 0.5):
         for levels in (1, 2):
             adapt = Adaptation(frozen_layers=levels, learning_rate_scale=scale)
-            check_towers(ModelSettings(audio=SmallCnn(adapt=adapt)))
+            check_towers(ModelSettings(audio=Noted(adapt=adapt)))
     assert len(built) == 1
 
 
-def test_a_tower_that_cannot_be_built_without_its_weights_is_left_to_the_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def build(settings: SmallCnn) -> Any:
-        return torch.zeros(3).tolist()
+def test_a_tower_that_cannot_be_built_without_its_weights_is_left_to_the_training() -> None:
+    class ReadsItsWeights(SmallCnn):
+        def build(self) -> Any:
+            return torch.zeros(3).tolist()
 
-    monkeypatch.setattr(SmallCnn, "build", build)
-    assert outline_of(SmallCnn(width=16)) is None
-    check_towers(ModelSettings(audio=SmallCnn(width=16, adapt=Adaptation(lora_rank=2))))
+    assert outline_of(ReadsItsWeights(width=16)) is None
+    check_towers(ModelSettings(audio=ReadsItsWeights(width=16, adapt=Adaptation(lora_rank=2))))

@@ -25,6 +25,7 @@ from ray_atr.objectives.correspondence.left_out import leave_out
 from ray_atr.objectives.pairs import Comparison
 from ray_atr.training import correspondence
 from ray_atr.training.group import WorkerGroup
+from tests.support.spies import spied
 
 CLASSES, WIDTH = 12, 24
 
@@ -45,11 +46,10 @@ def pairs_of(audio: Any, text: Any, given: Any) -> Pairs:
 
 def test_what_is_predicted_is_a_regression_that_was_fitted_without_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds in loops, each clip with a ridge regression of its own."""
-    monkeypatch.setattr(left_out, "ROUNDS", 2)
     monkeypatch.setattr(ridge, "STRENGTHS", (1.0,))
     N, share = 48, 0.6
     audio, text, given, _ = noisy_set(N, 0.4)
-    found = leave_out(audio, text, np.arange(N), given, share=share, seed=0)
+    found = leave_out(audio, text, np.arange(N), given, share=share, seed=0, rounds=2)
     x = audio / np.linalg.norm(audio, axis=1, keepdims=True)
     strength = np.linalg.eigvalsh(np.cov(x.T, ddof=0) * N).mean()
     t = text - text.mean(axis=0)
@@ -105,12 +105,7 @@ def test_the_regression_takes_the_share_that_trainings_are_told_and_a_known_one_
     estimator, outputs, _ = estimator_of(wrong=0.4)
     estimator.pairs = replace(estimator.pairs, wrong_shares=None if share is None else [1 - share, 0.0])
     taken: list[float] = []
-
-    def spied(*of: Any, share: float, seed: int) -> Any:
-        taken.append(share)
-        return leave_out(*of, share=share, seed=seed)
-
-    monkeypatch.setattr(leave_one_out, "leave_out", spied)
+    spied(monkeypatch, leave_one_out, "leave_out", lambda _, *of, share, seed: taken.append(share))
     tables = estimator.estimate_from(outputs)
     shares = CleanShares(2)
     shares.estimate([outputs], estimator.pairs.seed)
@@ -130,13 +125,10 @@ def test_captions_of_one_clip_are_left_out_together() -> None:
     assert found.clean_probability[:300].tolist() == pytest.approx(once.clean_probability.tolist(), abs=0.05)
 
 
-def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_clips_beyond_the_fitted_ones_and_captions_beyond_the_bank_are_weighed_as_well() -> None:
     audio, text, given, truth = noisy_set(600, 0.4)
-    monkeypatch.setattr(left_out, "FITTED", 300)
-    monkeypatch.setattr(left_out, "BANK", 10)
-    found = leave_out(audio, text, np.arange(600), given, share=0.6, seed=0)
+    few: dict[str, int] = {"most_fitted": 300, "most_competing": 10}
+    found = leave_out(audio, text, np.arange(600), given, share=0.6, seed=0, **few)
     assert np.isfinite(found.clean_probability).all()
     assert roc_auc_score(truth, found.clean_probability) > 0.93
 

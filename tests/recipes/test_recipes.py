@@ -24,6 +24,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import BEST
 from tests.support import tiny_checkpoints
+from tests.support.commands import replace_work
 from tests.support.tiny import make_data
 from tests.support.whole_product import IS_WHOLE
 
@@ -258,9 +259,11 @@ def test_the_train_script_starts_from_a_recipe_and_lists_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[Experiment] = []
-    monkeypatch.setattr(
-        "ray_atr.cli.running.run_plan", lambda name, options, *rest, **_: started.append(start_of(options))
-    )
+
+    def run_plan(name: str, options: ExperimentOptions, *rest: object, **_: object) -> None:
+        started.append(start_of(options))
+
+    replace_work(monkeypatch, {"cli.running.run_plan": run_plan})
     main("train", arguments=["--recipe", "clotho_ced_sonar_kcl", "--data.source", "soundscapes"])
     assert started == [RECIPES["clotho_ced_sonar_kcl"]()]
     with pytest.raises(SystemExit):

@@ -234,12 +234,11 @@ def test_a_page_says_how_candidates_are_ranked(metric: np.ndarray | None, rankin
     assert ranked_how(Embedded(np.ones((2, 4)), {"eng": np.ones((2, 4))}, metric, settings)).startswith(how)
 
 
-def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple) -> None:
     audio, text, captions = embeddings
     assert MAX_ENTRIES > 5 * 10_000 * 5000
-    monkeypatch.setattr("ray_atr.evaluation.report.evaluation_content.MAX_ENTRIES", 100)
     embedded = Embedded(audio, text)
-    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions)], draws=5)
+    page = compose_page("t", {}, embedded, captions, [score_model(embedded, captions, most_entries=100)], draws=5)
     assert any("No ranking by plan" in note for note in page.reading)
     assert not [key for key in page.metrics if "by_plan" in key]
 

@@ -23,14 +23,6 @@ write_run = partial(fake_runs.write_run, languages=DEFAULT_LANGUAGES)
 SPACE = {"objective": ["contrastive", "cacl", "kcl"]}
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved."""
-    found: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *arguments, **options: found.append(figure))
-    return found
-
-
 def overlapping(figure: Figure) -> list[tuple[str, str]]:
     """The neighbouring tick labels of each x axis that touch."""
     figure.draw_without_rendering()

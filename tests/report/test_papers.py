@@ -178,11 +178,10 @@ def test_a_mass_that_one_method_alone_has_is_no_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["kcl,1,2", "kcl"])
-def test_a_line_with_another_number_of_cells_is_refused(line: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ray_atr.papers.printed_tables.FOLDER", tmp_path)
+def test_a_line_with_another_number_of_cells_is_refused(line: str, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text(f"# Of no paper.\nobjective,a/b\n{line}\n")
     with pytest.raises(ValueError, match="zip"):
-        printed_tables("other")
+        printed_tables("other", tmp_path)
 
 
 def test_recipes_of_every_table_with_towers_exist() -> None:

@@ -36,6 +36,7 @@ from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, tiny
 
 
@@ -199,13 +200,7 @@ def test_the_names_of_all_detectors_are_in_the_picture_and_no_two_look_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Figure] = []
-    save = Figure.savefig
-
-    def saved(figure: Figure, *arguments: Any, **options: Any) -> None:
-        figures.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", saved)
+    spied(monkeypatch, Figure, "savefig", lambda _, figure, *arguments, **options: figures.append(figure))
     curves = {name: np.array([0.5, 0.6]) for name in DETECTOR}
     one = MethodTrials(np.ones((1, 4)), np.arange(4), (0,), 0.5, 1.0, curves)
     path = draw_detector({(name, "pair", 0.6): one for name in METHODS}, tmp_path / "detector.png")

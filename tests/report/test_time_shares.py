@@ -53,10 +53,8 @@ def test_nothing_is_drawn_of_runs_that_timed_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "shares.png").exists()
 
 
-def test_of_more_points_than_fit_each_objective_has_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_points_than_fit_each_objective_has_its_share(tmp_path: Path, drawn: list[Figure]) -> None:
     """Sixteen of 35 points were shown without a word, and of some objectives none."""
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: drawn.append(self))
     rates = [round(0.001 * number, 3) for number in range(1, 13)]
     run = write_run(tmp_path / "run", {"objective": ["contrastive", "m_ltm"], "train.learning_rate": rates})
     timed(run, {"forward": 1.0, "backward": 2.0})
@@ -68,9 +66,7 @@ def test_of_more_points_than_fit_each_objective_has_its_share(tmp_path: Path, mo
     assert axes.get_title(loc="left") == "16 of 24 points, as many of each objective"
 
 
-def test_the_legend_of_a_single_trial_leaves_the_axis_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: drawn.append(self))
+def test_the_legend_of_a_single_trial_leaves_the_axis_alone(tmp_path: Path, drawn: list[Figure]) -> None:
     run = write_run(tmp_path / "run", {"objective": ["contrastive"]})
     timed(run, dict.fromkeys(TIMED_PARTS, 1.0))
     draw_time_shares(read_runs([run]), tmp_path / "shares.png")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from ray_atr.data import shards
+from tests.support.spies import spied
 
 
 def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets the name of a split whenever its captions are read from here on."""
-    reads, iterate = list[str](), shards.iterate_rows
+    reads = list[str]()
 
-    def counted(
-        manifest: shards.Manifest, split: str, columns: Sequence[str] | None = None
-    ) -> Iterator[dict[str, Any]]:
+    def note(_: object, manifest: shards.Manifest, split: str, columns: Sequence[str] | None = None) -> None:
         if "captions" in (columns or ["captions"]):
             reads.append(split)
-        return iterate(manifest, split, columns)
 
-    monkeypatch.setattr(shards, "iterate_rows", counted)
+    spied(monkeypatch, shards, "iterate_rows", note)
     return reads

@@ -22,6 +22,7 @@ from ray_atr.sweep.trial_queue import TrialQueue, recorded_trials
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
+from tests.support.commands import replace_work
 
 QUICKSTART = RECIPES["quickstart"]()
 
@@ -121,7 +122,7 @@ def test_a_gpu_that_is_not_there_is_told(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setattr(running, "sweep", stop)
+    replace_work(monkeypatch, {"cli.running.sweep": stop})
     options = TrainOptions(out=str(tmp_path / "run"), ray="never")
     settings = {"scaling.gpus_per_worker": "1", "tracking.mlflow": "false"}
     with pytest.raises(KeyboardInterrupt):

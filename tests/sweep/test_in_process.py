@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,8 +16,10 @@ from ray_atr.sweep import SEARCHES, SweepListener, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
+from ray_atr.training.experiment import Experiment
 from ray_atr.training.ray_train import ERROR_FILE
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.commands import replace_work
 from tests.support.tiny import tiny
 
 
@@ -66,9 +69,8 @@ def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
         "concurrent_trials": 1,
         "prepare_all": [],
     }
-    for name, result in stand_ins.items():
-        monkeypatch.setattr(f"ray_atr.sweep.run_trials.{name}", lambda *_, result=result, **__: result)
-    monkeypatch.setattr("ray_atr.sweep.run_trials.run_with_tune", run_with_tune)
+    work = {name: Mock(return_value=result) for name, result in stand_ins.items()} | {"run_with_tune": run_with_tune}
+    replace_work(monkeypatch, {f"sweep.run_trials.{name}": instead for name, instead in work.items()})
     sweep(run, [{"seed": seed} for seed in range(3)], home, echo=lambda message: None)
     assert searched() == 3
 
@@ -136,9 +138,11 @@ def test_a_sweep_with_a_result_is_not_ended_by_one_reason_of_the_others(
     run = RunFolder.create(home / "failing", experiment, {"name": "test"})
     points = [{"seed": seed} for seed in range(5)]
     assert len(sweep(run, points[:1], home, use_ray=False, echo=lambda message: None).finished) == 1
-    monkeypatch.setattr(
-        "ray_atr.sweep.run_trials.run_trial", lambda trial, folder, *_: write_text(folder / ERROR_FILE, "no data")
-    )
+
+    def fail(experiment: Experiment, folder: Path, *_: object) -> None:
+        write_text(folder / ERROR_FILE, "no data")
+
+    replace_work(monkeypatch, {"sweep.run_trials.run_trial": fail})
     result = sweep(run, points, home, use_ray=False, echo=lambda message: None)
     assert (len(result.failed), result.common_failure) == (4, None)
 

@@ -9,10 +9,10 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
-from ray_atr.sweep import Goal, OptunaSearch, optuna_search
+from ray_atr.sweep import Goal, OptunaSearch
+from ray_atr.sweep.optuna_search import Study
 from ray_atr.sweep.search import History, Observation
 from ray_atr.sweep.space import Point, Space
 from ray_atr.training.experiment import Experiment
@@ -105,43 +105,35 @@ def test_the_kept_study_proposes_what_one_made_anew_would(num_goals: int) -> Non
     assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.observations))) == next(proposals)
 
 
+def rates_in(study: Study) -> list[float]:
+    """The learning rates of the points that a study was told of. One that is asked holds the questions too."""
+    assert study.study_id is not None
+    return [trial.params[RATE] for trial in study.storage.get_all_trials(study.study_id)]
+
+
 @pytest.mark.parametrize("num_goals", [1, 2])
-def test_of_many_points_a_study_goes_by_the_newest_and_the_best(
-    num_goals: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optuna_search, "NEWEST", 8)
-    monkeypatch.setattr(optuna_search, "BEST", 2)
-    told: list[list[float]] = []
-    made = InMemoryStorage.create_new_study
-
-    def begun(self: InMemoryStorage, *arguments: Any) -> int:
-        told.append([])
-        return made(self, *arguments)
-
-    create = InMemoryStorage.create_new_trial
-
-    def noted(self: InMemoryStorage, study_id: int, template_trial: Any = None) -> int:
-        if template_trial is not None:
-            told[-1].append(template_trial.params["train.learning_rate"])
-        return create(self, study_id, template_trial)
-
-    monkeypatch.setattr(InMemoryStorage, "create_new_study", begun)
-    monkeypatch.setattr(InMemoryStorage, "create_new_trial", noted)
+def test_of_many_points_a_study_goes_by_the_newest_and_the_best(num_goals: int) -> None:
     goals, drawn, history = GOALS[:num_goals], random.Random(0), History()
-    proposals = OptunaSearch(SPACE, goals, seed=3).proposals(history)
+    search = OptunaSearch(SPACE, goals, seed=3, newest=8, best=2)
+    (cell,) = SPACE.grid_points()
+    proposals, kept = search.proposals(history), Study(search, cell, history)
     for _ in range(40):
-        point, number = next(proposals), len(told)
-        # One that begins now, from what a run folder holds, proposes the same.
-        assert next(OptunaSearch(SPACE, goals, seed=3).proposals(History(history.observations))) == point
-        del told[number:]
+        point = next(proposals)
+        kept.keep_up()
+        # One that begins now, from what a run folder holds, proposes the same, and is told of the same points.
+        now = History(history.observations)
+        assert next(search.proposals(now)) == point
+        begun = Study(search, cell, now)
+        begun.keep_up()
+        assert sorted(rates_in(begun)) == sorted(rates_in(kept))
         history.add(Observation(point, RUNNING))
         while sum(one.status == RUNNING for one in history.observations) > 3:
             # Some stay at work for long: they end when they are old.
             place = [place for place, one in enumerate(history.observations) if one.status == RUNNING][
-                drawn.choice([0, 1, 2])
+                drawn.choice([0, *[1, 2] * 4])
             ]
             history.observations[place] = became(history.observations[place], goals, drawn)
-    next(proposals)
+    kept.keep_up()
     # 32 of 40 are old, of which the best of each goal are left.
     old, newer = history.observations[:32], history.observations[32:]
     finished = [one for one in old if one.status == FINISHED]
@@ -151,25 +143,19 @@ def test_of_many_points_a_study_goes_by_the_newest_and_the_best(
         for goal, sign in enumerate(signs)
         for one in sorted(finished, key=lambda one: -sign * one.scores[goal])[:2]
     }
-    assert sorted(told[-1]) == sorted({*best, *(one.point[RATE] for one in newer)})
+    assert sorted(rates_in(kept)) == sorted({*best, *(one.point[RATE] for one in newer)})
 
 
-def test_a_study_is_told_of_each_point_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = 0
-    create = InMemoryStorage.create_new_trial
-
-    def counted(self: InMemoryStorage, study_id: int, template_trial: Any = None) -> int:
-        nonlocal told
-        # One without a template is a question.
-        told += template_trial is not None
-        return create(self, study_id, template_trial)
-
-    monkeypatch.setattr(InMemoryStorage, "create_new_trial", counted)
-    history = History()
-    proposals = OptunaSearch(SPACE, GOALS[:1]).proposals(history)
+def test_a_study_is_told_of_each_point_once() -> None:
+    history, search = History(), OptunaSearch(SPACE, GOALS[:1])
+    (cell,) = SPACE.grid_points()
+    proposals, kept = search.proposals(history), Study(search, cell, history)
+    first = kept.study_id
     for number in range(30):
         history.add(Observation(next(proposals), FINISHED, (float(number),)))
-    assert told == 29
+        kept.keep_up()
+    assert rates_in(kept) == [one.point[RATE] for one in history.observations]
+    assert kept.study_id == first, "it was not made anew"
 
 
 def test_a_dimension_of_one_value_is_proposed() -> None:

@@ -21,6 +21,7 @@ from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FINISHED, PENDING, STOPPED, RunFolder, TrialFolder
+from tests.support.commands import replace_work
 
 EXPERIMENT = Experiment()
 SELECT_BY = EXPERIMENT.evaluation.select_by
@@ -51,8 +52,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             report(row)
         report({"is_final": True, "epoch": EPOCHS, "best_epoch": 2})
 
-    monkeypatch.setattr("ray_atr.sweep.run_trials.run_trial", run_trial)
-    monkeypatch.setattr("ray_atr.sweep.run_trials.prepare_all", lambda *_, **options: [])
+    work = {"sweep.run_trials.run_trial": run_trial, "sweep.run_trials.prepare_all": lambda *_, **options: []}
+    replace_work(monkeypatch, work)
     return names
 
 

@@ -15,6 +15,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.knowledge_base.memory import MomentumMemory
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
+from tests.support.spies import spied
 from tests.support.tiny import prepared_for, tiny
 
 BARELY = {
@@ -75,13 +76,7 @@ def test_momentum_encoders_follow_steps_and_not_batches(
 ) -> None:
     called: list[str] = []
     for name in ("after_step", "after_batch"):
-        own = getattr(MomentumMemory, name)
-
-        def counted(self: Any, *given: Any, name: str = name, own: Any = own) -> None:
-            called.append(name)
-            own(self, *given)
-
-        monkeypatch.setattr(MomentumMemory, name, counted)
+        spied(monkeypatch, MomentumMemory, name, lambda *_, name=name: called.append(name))
     experiment = tiny(home / "tones", objective="moco", train__epochs=1, train__batches_per_step=batches)
     train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
     assert (called.count("after_step"), called.count("after_batch")) == (steps, 3)

@@ -25,6 +25,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.knowledge_base.queue import Queue
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
+from tests.support.spies import spied
 from tests.support.tiny import any_towers_will_do, make_data, prepared_for, require_weighed, tiny
 
 NOISE = {"data__noise__ratio": 0.4, "train__epochs": 3, "evaluation__every_epochs": 3}
@@ -100,13 +101,7 @@ def test_neighbours_reads_the_base_that_ask_has(data: Path, tmp_path: Path) -> N
 
 def test_nnclr_forgets_the_captions_of_wrong_pairs(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[torch.Tensor] = []
-    push = Queue.push
-
-    def watched(self: Queue, *args: Any) -> None:
-        pushed.append(args[-1])
-        push(self, *args)
-
-    monkeypatch.setattr(Queue, "push", watched)
+    spied(monkeypatch, Queue, "push", lambda _, *given: pushed.append(given[-1]))
     chosen = {**settings_of("oracle", ""), "train__epochs": 1, "objective__knowledge": "nnclr"}
     reported = run(tiny(data, **chosen), tmp_path / "run")
     assert torch.cat(pushed).float().mean() == pytest.approx(reported[0]["train/clean_probability"])

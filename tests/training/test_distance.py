@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from torch import Tensor
 
 from ray_atr.objectives.schemes import weight_distance
 from ray_atr.training import epoch_end
@@ -18,6 +17,7 @@ from ray_atr.training.epoch_end import _LogProbabilities
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
+from tests.support.spies import spied
 from tests.support.tiny import tiny
 
 
@@ -69,13 +69,7 @@ def test_distance_from_another_runs_weights(data: Path, tmp_path: Path, monkeypa
     # The same seed and settings have the same weights after each epoch.
     assert [epoch["train/weight_distance"] for epoch in again] == [0, 0]
     asked: list[int] = []
-    gradient = _LogProbabilities.gradient
-
-    def noted(self: _LogProbabilities, pair: int) -> Tensor:
-        asked.append(pair)
-        return gradient(self, pair)
-
-    monkeypatch.setattr(_LogProbabilities, "gradient", noted)
+    spied(monkeypatch, _LogProbabilities, "gradient", lambda _, self, pair: asked.append(pair))
     other = epochs_of(data, tmp_path / "other", objective="contrastive", train__distance_to=str(tmp_path / "first"))
     # The largest gradient is of pairs in any language (Eq. 7), though only English is trained.
     assert {pair % 2 for pair in asked} == {0, 1}

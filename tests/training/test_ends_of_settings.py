@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from ray_atr.common.override import override
-from ray_atr.models.retriever import Retriever
-from ray_atr.training import loop
+from ray_atr.models.audio import SmallCnnTower
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
-from ray_atr.training.step import NonFiniteError, StepResult, training_step
+from ray_atr.training.step import NonFiniteError
 from ray_atr.training.unusual import naming_settings, unusual_settings
+from tests.support.modules import before_each
 from tests.support.tiny import prepared_for, tiny
 
 
@@ -74,21 +74,15 @@ def test_a_loss_that_is_not_finite_names_the_setting_beyond_reason(
         train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_have_it(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_have_it(home: Path, tmp_path: Path) -> None:
     """Of a loss that is finite. Else the next step would say that its loss is not."""
 
-    def with_a_broken_gradient(retriever: Retriever, *arguments: Any, **options: Any) -> StepResult:
-        found = training_step(retriever, *arguments, **options)
-        next(one.grad for one in retriever.parameters() if one.grad is not None).fill_(torch.nan)
-        return found
+    def break_gradient(tower: SmallCnnTower, inputs: tuple[Any, ...]) -> None:
+        next(tower.parameters()).register_hook(lambda gradient: gradient * torch.nan)
 
-    monkeypatch.setattr(loop, "training_step", with_a_broken_gradient)
     experiment = tiny(home / "tones")
-    with pytest.raises(
-        NonFiniteError, match=r"^gradient norm at epoch 0, step 0 is not finite \(nan\).* clips: train-"
-    ):
+    told = r"^gradient norm at epoch 0, step 0 is not finite \(nan\).* clips: train-"
+    with before_each(SmallCnnTower, break_gradient), pytest.raises(NonFiniteError, match=told):
         train_trial(experiment, prepared_for(experiment, home), tmp_path, lambda row: None, use_ray_data=False)
 
 

@@ -44,6 +44,7 @@ from ray_atr.training.setup import first_state
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
 from ray_atr.workshop.soundscapes.clips import generate
+from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 TRUE = {"number": (0.7, 0.7), "audit": (0.8, 0.4), "heard": (0.75, 0.75), "estimated": (0.9, 0.5)}
@@ -76,18 +77,6 @@ def p_values_of(true: float) -> NDArray[np.float64]:
 
 
 Reader = tuple[dict[str, Any], Callable[[pytest.MonkeyPatch, list[Any]], None]]
-
-
-def spied(patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., None]) -> None:
-    """Have `note` told the result and the arguments of each call."""
-    called = getattr(owner, name)
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        result = called(*arguments, **named)
-        note(result, *arguments, **named)
-        return result
-
-    patch.setattr(owner, name, call)
 
 
 def spy_mass(patch: pytest.MonkeyPatch, seen: list[Any]) -> None:
@@ -208,10 +197,10 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     features, data = open_features(prepared.features, "train"), experiment.data
     captions = TrainingCaptions(features, data.languages, data.noise, experiment.seed)
     retriever, read, rows = prepared.first_retriever(experiment), list[Any](), list[list[int]]()
-    monkeypatch.setattr(correspondence, "SAMPLE", 6)
     spied(monkeypatch, correspondence, "_readings", lambda found, *given: rows.append(given[4].tolist()))
     shares = SimpleNamespace(estimate=lambda readings, seed: read.extend(readings))
-    correspondence.estimate_clean_shares(cast(CleanShares, shares), retriever, captions, experiment, "auto")
+    given = cast(CleanShares, shares), retriever, captions, experiment, "auto"
+    correspondence.estimate_clean_shares(*given, most_clips=6)
     assert experiment.trained_languages == ["eng"]
     assert len(read) == 2
     assert all(len(one.audio) == 6 and set(one.pair_index[2].tolist()) == {0} for one in read)
@@ -235,7 +224,6 @@ def test_of_parts_that_an_epoch_has_more_often_more_clips_are_asked(
 ) -> None:
     read = []
     spied(monkeypatch, correspondence, "_readings", lambda found, *given: read.append(given[4]))
-    monkeypatch.setattr(correspondence, "SAMPLE", 100)
     for weights in ((), ("tones=0",), ("tones=.25", "others=.5")):
         prior = {"objective__correspondence": "small_loss", **PRIOR}
         experiment = tiny(joined, data__weights=weights, train__batch_size=4, **prior)

@@ -14,6 +14,7 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from ray_atr.training import ray_train
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, first_cause, run_trial
+from tests.support.commands import replace_work
 from tests.support.tiny import tiny
 
 FOLLOWS = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [10.0.0.7]:16015")
@@ -68,8 +69,8 @@ def test_an_exchange_after_the_group_was_taken_away_is_no_mistake_in_the_setting
             dist.barrier()
         raise ValueError("train.batch_size: got 5")
 
-    monkeypatch.setattr(ray_train, "prepare", lambda *_, **__: None)
-    monkeypatch.setattr(ray_train, "train_trial", train)
+    work = {"training.ray_train.prepare": lambda *_, **__: None, "training.ray_train.train_trial": train}
+    replace_work(monkeypatch, work)
     config = {
         "experiment": tiny("soundscapes", scaling__workers=2),
         "folder": str(tmp_path / "trial"),

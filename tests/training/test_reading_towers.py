@@ -27,6 +27,7 @@ from ray_atr.training.loop import begin_epoch, train_trial
 from ray_atr.training.setup import first_state
 from ray_atr.workshop.importing.import_options import Join
 from ray_atr.workshop.importing.join import join_data_sets
+from tests.support.spies import spied
 from tests.support.tiny import NOTES, any_towers_will_do, make_data, prepared_for, tiny, tone_clip
 
 
@@ -160,18 +161,8 @@ def test_towers_that_have_trained_on_the_pairs_are_not_read_though_nothing_was_f
     """They know the wrong pairs too, and no p-value tells that from knowledge: of 99% wrong ones a fifth seemed to be found."""
     monkeypatch.setattr(noise_rate, "CHANCE", -1.0)
     read: list[str] = []
-    of_pairs, of_shares = LeaveOneOutEstimator.take, CleanShares.estimate
-
-    def take(self: LeaveOneOutEstimator, found: Any) -> None:
-        read.append("pairs")
-        of_pairs(self, found)
-
-    def estimate(self: CleanShares, readings: Any, seed: int) -> None:
-        read.append("share")
-        of_shares(self, readings, seed)
-
-    monkeypatch.setattr(LeaveOneOutEstimator, "take", take)
-    monkeypatch.setattr(CleanShares, "estimate", estimate)
+    spied(monkeypatch, LeaveOneOutEstimator, "take", lambda *_: read.append("pairs"))
+    spied(monkeypatch, CleanShares, "estimate", lambda *_: read.append("share"))
     pair = {"objective__pair": "partial_learning_to_match", "objective__pair__metric": "euclidean"}
     chosen = experiment(home, train__epochs=3, **pair, objective__pair__transport_mass="auto")
     rows: list[Any] = []

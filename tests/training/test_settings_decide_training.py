@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import ray_atr.training.batch as training_batch
-import ray_atr.training.epoch_validation as epoch_validation
 import ray_atr.training.loop as loop
 from ray_atr.common.override import flatten, override
 from ray_atr.data.captions import TrainingCaptions
 from ray_atr.data.features import open_features
-from ray_atr.data.stream import plan_in_shards, training_plan
+from ray_atr.data.stream import training_plan
+from ray_atr.models.audio import SmallCnnTower
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives import Embeddings
@@ -37,8 +37,11 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
+from tests.support.modules import before_each
 from tests.support.processes import run_processes
+from tests.support.spies import spied
 from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
+from tests.support.validations import measure_by
 
 RATE = 0.003
 
@@ -216,8 +219,7 @@ def test_the_epoch_that_is_reported_is_the_one_that_is_kept(
         seen.append({name: value.clone() for name, value in retriever.state_dict().items()})
         return {experiment.evaluation.select_by: values[min(len(seen), 3) - 1]}
 
-    for module in (loop, epoch_validation):
-        monkeypatch.setattr(module, "evaluate_split", validate)
+    measure_by(monkeypatch, validate)
     reports = run(experiment, home, tmp_path)
     # After the three validations the kept one is tested.
     assert len(seen) == 4
@@ -263,19 +265,13 @@ def measured(
     experiment = tiny(home / "tones", train__epochs=4, train__batch_size=4, **changes)
     trained: list[list[str]] = []
     found: list[tuple[list[str], int, int]] = []
-    begin_epoch = loop.begin_epoch
-
-    def begin(state: Any, data: Any, epoch: int) -> None:
-        trained.append(data.features.clip_ids)
-        begin_epoch(state, data, epoch)
 
     def measure(retriever: Any, texts: Any, features: Any, *arguments: Any, **options: Any) -> dict[str, float]:
         found.append((features.clip_ids, len(trained), options.get("max_captions", 0)))
         return {experiment.evaluation.select_by: 0.5}
 
-    monkeypatch.setattr(loop, "begin_epoch", begin)
-    for module in (loop, epoch_validation):
-        monkeypatch.setattr(module, "evaluate_split", measure)
+    spied(monkeypatch, loop, "begin_epoch", lambda _, state, data, epoch: trained.append(data.features.clip_ids))
+    measure_by(monkeypatch, measure)
     run(experiment, home, folder)
     return trained[0], found
 
@@ -311,32 +307,22 @@ def test_a_checkpoint_is_written_within_an_epoch_as_often_as_is_set(
 ) -> None:
     """An epoch of four steps, at whose end there is one."""
     written: list[int] = []
-    save = loop.save_state
-
-    def counted(state: Any, *arguments: Any) -> None:
-        written.append(state.progress.step_in_epoch)
-        save(state, *arguments)
-
-    monkeypatch.setattr(loop, "save_state", counted)
+    spied(monkeypatch, loop, "save_state", lambda _, state, *of: written.append(state.progress.step_in_epoch))
     experiment = tiny(home / "tones", train__epochs=1, train__batch_size=4, train__checkpoint_every_steps=every)
     run(experiment, home, tmp_path)
     assert len(written) == times
 
 
 @pytest.mark.parametrize("chunk", [0, 3])
-def test_a_step_embeds_so_many_clips_at_a_time(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_a_step_embeds_so_many_clips_at_a_time(home: Path, tmp_path: Path, chunk: int) -> None:
     sizes: list[int] = []
-    embed = Retriever.embed_audio
 
-    def counted(self: Retriever, features: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        if self.training:
-            sizes.append(len(features))
-        return embed(self, features, *arguments, **options)
+    def look(tower: SmallCnnTower, inputs: tuple[Any, ...]) -> None:
+        if tower.training:
+            sizes.append(len(inputs[0]))
 
-    monkeypatch.setattr(Retriever, "embed_audio", counted)
-    run(tiny(home / "tones", train__epochs=1, train__embedding_chunk=chunk), home, tmp_path)
+    with before_each(SmallCnnTower, look):
+        run(tiny(home / "tones", train__epochs=1, train__embedding_chunk=chunk), home, tmp_path)
     assert max(sizes) == (chunk or 8)
 
 
@@ -345,13 +331,7 @@ def test_drift_is_measured_with_so_many_clips(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clips: int
 ) -> None:
     probed: list[int] = []
-
-    class Probe(epoch_end.DriftProbe):
-        def __init__(self, source: Any, seed: int, count: int) -> None:
-            super().__init__(source, seed, count)
-            probed.append(count)
-
-    monkeypatch.setattr(epoch_end, "DriftProbe", Probe)
+    spied(monkeypatch, epoch_end, "DriftProbe", lambda _, source, seed, count: probed.append(count))
     ask = {"objective": "ask", "objective__knowledge__prototypes": 4, "objective__knowledge__refresh_lag": 0}
     reports = run(tiny(home / "tones", train__epochs=1, evaluation__probe_clips=clips, **ask), home, tmp_path)
     assert probed == [clips] * (clips > 0)
@@ -362,13 +342,7 @@ def test_what_is_relevant_in_a_validation_is_what_is_set(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    align = validation.align_captions
-
-    def aligned(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["relevance"])
-        return align(*arguments, **options)
-
-    monkeypatch.setattr(validation, "align_captions", aligned)
+    spied(monkeypatch, validation, "align_captions", lambda _, *of, relevance, **options: asked.append(relevance))
     run(tiny(home / "tones", train__epochs=1, evaluation__relevance="clip"), home, tmp_path)
     assert asked == ["clip"]
 
@@ -420,11 +394,10 @@ def test_an_order_in_shards_has_the_parts_and_row_groups_that_are_set(
 ) -> None:
     planned: list[tuple[int, int]] = []
 
-    def plan(samples: Any, groups: Any, *, parts: int, mixed: int, **order: int) -> Any:
+    def note(_: Any, *of: Any, parts: int, mixed: int, **order: int) -> None:
         planned.append((parts, mixed))
-        return plan_in_shards(samples, groups, parts=parts, mixed=mixed, **order)
 
-    monkeypatch.setattr(training_batch, "plan_in_shards", plan)
+    spied(monkeypatch, training_batch, "plan_in_shards", note)
     experiment = tiny(home / "tones", data__order="shards", data__order_parts=1, data__order_groups=3)
     next(TrainingData(experiment, prepared_for(experiment, home), WorkerGroup()).epochs(0, 0, use_ray=False))
     assert planned == [(1, 3)]

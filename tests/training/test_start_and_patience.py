@@ -12,8 +12,6 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-import ray_atr.training.epoch_validation as epoch_validation
-import ray_atr.training.loop as loop
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.checkpoint import Progress, load_checkpoint
 from ray_atr.training.checks import check_experiment
@@ -22,6 +20,7 @@ from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support.tiny import MEASURED, make_data, prepared_for, tiny
 from tests.support.tiny_checkpoints import clap, roberta_words
+from tests.support.validations import measure_by
 
 STILL = {"train__learning_rate": 1e-12, "train__weight_decay": 0.0}
 """A rate that moves nothing."""
@@ -185,8 +184,7 @@ def test_a_run_ends_when_nothing_gets_better(
         calls.append("")
         return {experiment.evaluation.select_by: values[min(len(calls), 6) - 1]}
 
-    for module in (loop, epoch_validation):
-        monkeypatch.setattr(module, "evaluate_split", validate)
+    measure_by(monkeypatch, validate)
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, epochs + 1), epochs]
     assert reports[-1]["best_epoch"] == 1 + values.index(max(values[:epochs]))
@@ -200,10 +198,9 @@ def test_a_run_ends_when_nothing_gets_better(
 def test_patience_waits_for_the_next_validation(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a validation in every third epoch, those between bring no better one and are not held against the run."""
     experiment = tiny(home / "tones", train__epochs=12, train__patience=2, evaluation__every_epochs=3)
-    values = iter([0.1, 0.5, 0.4, 0.5])
-    monkeypatch.setattr(
-        epoch_validation, "evaluate_split", lambda *_, **__: {experiment.evaluation.select_by: next(values)}
-    )
+    # The last is the test's.
+    values = iter([0.1, 0.5, 0.4, 0.5, 0.5])
+    measure_by(monkeypatch, lambda *_, **__: {experiment.evaluation.select_by: next(values)})
     reports = run(experiment, home, tmp_path)
     assert [report["epoch"] for report in reports] == [*range(1, 10), 9]
     assert (reports[-1]["best_epoch"], reports[-1]["out_of_patience"]) == (6, True)

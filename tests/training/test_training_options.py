@@ -11,7 +11,7 @@ import torch
 
 from ray_atr.common.override import override
 from ray_atr.models import adaptation
-from ray_atr.models.ced import Block as CedBlock
+from ray_atr.models.ced import Attention as CedAttention
 from ray_atr.models.retriever import build_retriever
 from ray_atr.models.text import SmallTransformerTower
 from ray_atr.sweep import SEARCHES, Goal, SweepPlan
@@ -23,6 +23,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST
+from tests.support.modules import before_each
 from tests.support.tiny import make_data, tiny
 
 Weights = Mapping[str, torch.Tensor]
@@ -97,21 +98,18 @@ def test_low_rank_updates_are_all_that_moves(home: Path, tmp_path: Path) -> None
     assert all("lora_B" in name for name in changed)
 
 
-def test_recomputing_activations_takes_another_forward_and_changes_nothing(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recomputing_activations_takes_another_forward_and_changes_nothing(home: Path, tmp_path: Path) -> None:
     calls = 0
-    forward = CedBlock.forward
 
-    def counting(self: CedBlock, *inputs: Any) -> torch.Tensor:
+    def look(attention: CedAttention, inputs: tuple[Any, ...]) -> None:
+        """One in each of the two blocks."""
         nonlocal calls
         calls += torch.is_grad_enabled()
-        return forward(self, *inputs)
 
-    monkeypatch.setattr(CedBlock, "forward", counting)
-    _, expected, _ = one_step(home, tmp_path / "kept")
-    kept, calls = calls, 0
-    _, found, _ = one_step(home, tmp_path / "recomputed", model__audio__adapt__activation_checkpointing=True)
+    with before_each(CedAttention, look):
+        _, expected, _ = one_step(home, tmp_path / "kept")
+        kept, calls = calls, 0
+        _, found, _ = one_step(home, tmp_path / "recomputed", model__audio__adapt__activation_checkpointing=True)
     assert (kept, calls) == (2, 4)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0, msg=name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,7 +161,7 @@ def test_a_language_that_some_clips_lack_is_asked_of_the_others(interaction: str
     assert {name: got[name] for name in asked} == pytest.approx(asked, abs=1e-6)
 
 
-def test_no_two_workers_embed_the_same_caption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_workers_embed_the_same_caption(tmp_path: Path) -> None:
     """Each would round it otherwise, and what is equal would not tie."""
     experiment = tiny(make_data(tmp_path / "data"))
     retriever, _ = start(experiment, tmp_path, "val")
@@ -171,15 +173,13 @@ def test_no_two_workers_embed_the_same_caption(tmp_path: Path, monkeypatch: pyte
         def gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
             return torch.eye(5)
 
-    embed = TextBatcher.embed
+    class Recording(TextBatcher):
+        def embed(self, captions: Sequence[tuple[str, str]], **options: Any) -> torch.Tensor:
+            embedded.append([text for text, _ in captions])
+            return super().embed(captions, **options)
 
-    def recording(self: TextBatcher, asked: list[tuple[str, str]], **options: int) -> torch.Tensor:
-        embedded.append([text for text, _ in asked])
-        return embed(self, asked, **options)
-
-    monkeypatch.setattr(TextBatcher, "embed", recording)
     for rank in (0, 1):
-        found = embed_captions(TextBatcher(retriever), captions, "eng", 5, OneOfTwo(rank, 2))
+        found = embed_captions(Recording(retriever), captions, "eng", 5, OneOfTwo(rank, 2))
         assert found.argmax(dim=1).tolist() == [index % 5 for index in range(18)]
     assert embedded == [["tone 0", "tone 1", "tone 2"], ["tone 3", "tone 4"]]
 

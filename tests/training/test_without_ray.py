@@ -16,14 +16,13 @@ from ray_atr.cli import main
 from ray_atr.cli.parse import SECONDS
 from ray_atr.sweep import SweepResult, sweep
 from ray_atr.training import loop
-from ray_atr.training.batch import Batch
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment, check_metric, measured_names
-from ray_atr.training.loop import step
 from ray_atr.training.ray_train import run_trial
 from ray_atr.training.run_folder import RunFolder, TrialFolder
-from ray_atr.training.step import StepResult
+from tests.support.commands import replace_work
 from tests.support.crash_points import in_fork
+from tests.support.spies import spied
 from tests.support.tiny import tiny
 
 SMALL = (
@@ -91,12 +90,7 @@ def test_a_model_is_trained_without_ray_and_resumed(
     assert not trial.is_finished
 
     steps: list[int] = []
-
-    def counted(state: Any, data: Any, texts: Any, batch: Batch, clock: Any) -> StepResult:
-        steps.append(batch.step)
-        return step(state, data, texts, batch, clock)
-
-    monkeypatch.setattr(loop, "step", counted)
+    spied(monkeypatch, loop, "step", lambda _, state, data, texts, batch, clock: steps.append(batch.step))
     main("train", arguments=["--ray", "never", "--no-figures", "--resume", str(run)])
     assert steps == [6, 7, 8]
     assert "1 trial finished, 0 failed" in capsys.readouterr().out
@@ -127,8 +121,7 @@ def test_a_resumed_sweep_keeps_its_options_until_others_are_given(home: Path, mo
         drawn.append(figures)
         return Mock(summary="")
 
-    monkeypatch.setattr("ray_atr.cli.running.sweep", swept)
-    monkeypatch.setattr("ray_atr.cli.running.write_report", reported)
+    replace_work(monkeypatch, {"cli.running.sweep": swept, "cli.running.write_report": reported})
     begun = ["--objectives", "kcl", "--noise", "0", *SMALL, "--data.source", str(home / "tones"), "--out", str(run)]
     main("sweep", "noise", arguments=[*begun, "--concurrency", "2", "--no-figures"])
     for others in ([], ["--concurrency", "3", "--figures"], [], ["--ray", "never"], []):
@@ -144,7 +137,7 @@ def test_one_reason_for_every_failure_is_told_with_what_is_left(
 ) -> None:
     run = home / "runs" / f"failed-{left}"
     ended = SweepResult([], [], ["a trial"] * left, [], common_failure="no memory")
-    monkeypatch.setattr("ray_atr.cli.running.sweep", lambda *_, **__: ended)
+    replace_work(monkeypatch, {"cli.running.sweep": lambda *_, **__: ended})
     begun = ["--objectives", "kcl", "--noise", "0", *SMALL, "--data.source", str(home / "tones"), "--out", str(run)]
     with pytest.raises(SystemExit):
         main("sweep", "noise", arguments=[*begun, "--ray", "never"])

@@ -13,9 +13,10 @@ from scipy.optimize import brentq, linear_sum_assignment
 from torch import Tensor
 
 from ray_atr.objectives.transport import TransportPlan, balanced, solve
-from ray_atr.objectives.transport.balanced import Marginals, Scalings, sweeps_left
+from ray_atr.objectives.transport.balanced import CHECK_EVERY, Marginals, Scalings, kernel_sweeps
 from ray_atr.objectives.transport.partial import level_and_scaling
 from tests.support.pot_plans import pot_plan
+from tests.support.spies import spied
 from tests.support.whole_product import IS_WHOLE
 
 
@@ -58,20 +59,18 @@ def test_balanced_equals_pot(epsilon: float) -> None:
 
 
 def test_where_many_sweeps_are_left_none_is_checked_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks: list[int] = []
-
-    def counted(previous: float, residual: float, tolerance: float, between: int) -> float:
-        checks.append(between)
-        return sweeps_left(previous, residual, tolerance, between)
-
-    monkeypatch.setattr(balanced, "sweeps_left", counted)
-    monkeypatch.setattr(balanced, "PATIENCE_LEAST", 2000)
-    plan = solve(trained_cost(24).float(), 0.05)
-    assert plan.is_converged
-    assert plan.iterations == sum(checks)
-    assert len(checks) < plan.iterations / 8
-    # The check before the last had not met the tolerance: hardly a sweep too many was made.
-    assert solve(trained_cost(24).float(), 0.05, max_iterations=plan.iterations - checks[-1]).residual > plan.tolerance
+    checks, tolerance = list[int](), 1e-5
+    spied(
+        monkeypatch, balanced, "sweeps_left", lambda _, previous, residual, tolerance, between: checks.append(between)
+    )
+    scores = trained_cost(24).float() / -0.05
+    swept = kernel_sweeps(scores, scores.new_zeros(24), tolerance, 10_000)
+    assert swept.residual <= tolerance
+    assert swept.sweeps == sum(checks)
+    assert len(checks) < swept.sweeps / 8
+    # Hardly a sweep too many was made.
+    fewer = kernel_sweeps(scores, scores.new_zeros(24), tolerance, swept.sweeps - 2 * CHECK_EVERY)
+    assert fewer.residual > tolerance
 
 
 @pytest.mark.parametrize(("epsilon", "mass"), [(0.1, 0.6), (0.1, 0.95), (0.05, 0.8)])

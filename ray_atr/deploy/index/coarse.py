@@ -21,6 +21,7 @@ CANDIDATES = 64
 TOGETHER = 64
 """Queries whose scores of all rows are in memory at once."""
 BLOCK = 4_096
+"""Rows whose products are made at once."""
 GROUP = 32  # scores per group, of which the largest is used first
 ROUNDED = 512  # rows that are rounded at a time
 STEPS = 127
@@ -39,8 +40,8 @@ def inner_products(
 class CoarseRows:
     """16-bit rows [N, r] with copies in 8 bits, with one scale per row."""
 
-    def __init__(self, rows: NDArray[np.float16]) -> None:
-        self.rows = rows
+    def __init__(self, rows: NDArray[np.float16], *, block: int = BLOCK) -> None:
+        self.rows, self.block = rows, block
         self.codes = torch.empty(rows.shape, dtype=torch.int8)
         self.scales = torch.empty(len(rows))
         self.off = self.longest = 0.0
@@ -93,8 +94,8 @@ class CoarseRows:
         count = math.ceil(N / GROUP)
         rough, maxima = torch.empty(len(codes), count * GROUP), torch.empty(len(codes), count)
         rough[:, N:] = -torch.inf
-        for start in range(0, N, BLOCK):
-            end = min(start + BLOCK, N)
+        for start in range(0, N, self.block):
+            end = min(start + self.block, N)
             products = torch._int_mm(codes, self.codes[start:end].T)
             torch.mul(products, self.scales[start:end], out=rough[:, start:end])
             columns = slice(start // GROUP, math.ceil(end / GROUP))

@@ -97,8 +97,10 @@ def score_model(
     *,
     parts: Mapping[str, NDArray[np.int64]] | None = None,
     device: torch.device | str | None = None,
+    most_entries: int = MAX_ENTRIES,
 ) -> ScoredModel:
     """All metrics of one model on these captions: of every ranking that differs, of embeddings, and of classification.
+    By plan it is ranked too if the plan has no more entries than that.
 
     `parts`: clips [n], ascending, by the name of their data set, within which their captions are ranked too (`of_part`).
     """
@@ -107,7 +109,7 @@ def score_model(
     samples: dict[QueryGroup, Sample] = {}
     notes = []
     beside = rankings_beside(ranking.ranking, has_metric=embedded.metric is not None)
-    if "plan" in beside and len(clips) * len(captions) > MAX_ENTRIES:
+    if "plan" in beside and len(clips) * len(captions) > most_entries:
         beside.remove("plan")
         notes.append(
             f"No ranking by plan: {len(captions)} captions x {len(clips)} clips are too many for a whole plan."

@@ -77,7 +77,7 @@ class Tracker(SweepListener):
     """Copies a run folder into MLflow as it grows. Held by the controller alone.
 
     No method raises when MLflow cannot be reached or refuses: training continues, the results stay in the run folder, one
-    warning is logged, and the next update (at the earliest after `RETRY_SECONDS`) sends what was missed. Each method
+    warning is logged, and the next update (at the earliest after `retry_seconds`) sends what was missed. Each method
     says whether MLflow has everything now.
     """
 
@@ -88,6 +88,7 @@ class Tracker(SweepListener):
         store: Store | None = None,
         sample_seconds: float | None = SAMPLE_SECONDS,
         is_patient: bool = False,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.run_folder = locate(run_folder)
         self.experiment_name = str(RunFolder.open(self.run_folder).settings.get("tracking.experiment_name", "ray_atr"))
@@ -97,6 +98,7 @@ class Tracker(SweepListener):
         self.sweep_id = _sweep_id(self.run_folder)
         self.is_patient = is_patient
         """Whether to wait for a busy server: a command may, a sweep must not."""
+        self.retry_seconds = retry_seconds
         self.problem: str | None = None
         """Why MLflow lags behind, if it does."""
         self._retry_at = 0.0
@@ -165,7 +167,7 @@ class Tracker(SweepListener):
         except (MlflowException, OSError) as error:
             # The next attempt looks up the runs again: a call that timed out may have succeeded.
             self._connection = None
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._retry_at = time.monotonic() + self.retry_seconds
             if self.problem is None:
                 log.warning("MLflow at %s: %s; results are kept in %s", self.store, brief(error), self.run_folder)
             self.problem = brief(error)

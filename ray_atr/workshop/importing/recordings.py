@@ -105,16 +105,23 @@ def same_recordings(keys: Sequence[RecordingKey], progress: CountProgress = sile
     return pairs
 
 
-def same_sound(fingerprints: NDArray[np.int8], progress: CountProgress = silent) -> Iterator[tuple[int, int]]:
+def same_sound(
+    fingerprints: NDArray[np.int8],
+    progress: CountProgress = silent,
+    *,
+    block: int = ROWS,
+    by_eight_bits: bool | None = None,
+) -> Iterator[tuple[int, int]]:
     """Pairs (i, j), i < j, of clips [N, n] whose fingerprints agree. Time grows with N^2: about a minute of CPU for 50,000 clips,
-    a quarter of it where products of 8-bit integers are fast. `progress` is called with the clips done and all of them.
+    a quarter of it where products of 8-bit integers are fast, which are used there (`by_eight_bits=None`). `progress` is called
+    with the clips done and all of them.
     """
     num_signs = np.count_nonzero(fingerprints, axis=1)
     # A clip with fewer than half of them agrees with none.
     compared = np.flatnonzero(num_signs >= SAME * FEWEST_SIGNS)
     signs = torch.from_numpy(fingerprints[compared])
     counted = torch.from_numpy(np.maximum(num_signs[compared], FEWEST_SIGNS)).float()
-    is_fast = eight_bits_are_fast()
+    is_fast = eight_bits_are_fast() if by_eight_bits is None else by_eight_bits
 
     def agree(rows: slice, others: slice) -> torch.Tensor:
         # The signs that agree less those that do not: whole numbers, the same ones from both.
@@ -123,7 +130,7 @@ def same_sound(fingerprints: NDArray[np.int8], progress: CountProgress = silent)
         )
         return products >= SAME * torch.outer(counted[rows], counted[others]).sqrt_()
 
-    for i, j in _pairs(len(compared), agree, progress):
+    for i, j in _pairs(len(compared), agree, progress, block):
         yield int(compared[i]), int(compared[j])
 
 
@@ -133,16 +140,16 @@ def near_vectors(vectors: NDArray[np.float32], progress: CountProgress = silent)
     """
     centred = torch.from_numpy(vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32))
     unit = torch.nn.functional.normalize(centred, dim=1)
-    return _pairs(len(unit), lambda rows, others: unit[rows] @ unit[others].T >= SAME_VECTORS, progress)
+    return _pairs(len(unit), lambda rows, others: unit[rows] @ unit[others].T >= SAME_VECTORS, progress, ROWS)
 
 
 def _pairs(
-    number: int, agree: Callable[[slice, slice], torch.Tensor], progress: CountProgress
+    number: int, agree: Callable[[slice, slice], torch.Tensor], progress: CountProgress, block: int
 ) -> Iterator[tuple[int, int]]:
     """The pairs (i, j), i < j < number, for which `agree` (of a block's rows and columns) holds."""
-    for start in range(0, number, ROWS):
-        for other in range(start, number, ROWS):
-            for i, j in agree(slice(start, start + ROWS), slice(other, other + ROWS)).nonzero().tolist():
+    for start in range(0, number, block):
+        for other in range(start, number, block):
+            for i, j in agree(slice(start, start + block), slice(other, other + block)).nonzero().tolist():
                 if start + i < other + j:
                     yield start + i, other + j
-        progress(min(start + ROWS, number), number)
+        progress(min(start + block, number), number)

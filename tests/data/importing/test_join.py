@@ -7,7 +7,6 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,12 +31,13 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.workshop.audit.decisions import apply_decisions
-from ray_atr.workshop.importing import recordings
+from ray_atr.workshop.importing import join, recordings
 from ray_atr.workshop.importing.check import check_data_set
 from ray_atr.workshop.importing.import_options import Join, Translation
 from ray_atr.workshop.importing.join import groups_of, join_data_sets, left_out_by_lists, read_sets
 from ray_atr.workshop.importing.recordings import SAME, RecordingKey, fingerprint, recording_key, same_sound
 from ray_atr.workshop.importing.translation import fill_languages
+from tests.support.spies import spied
 from tests.support.tiny import prepared_for, tiny
 
 RATE = 16_000
@@ -185,11 +185,7 @@ def test_reading_and_comparing_show_progress_and_a_clip_is_decoded_in_one_thread
 ) -> None:
     threads, seen = set[int](), defaultdict[str, list[tuple[int, int]]](list)
 
-    def key_of(*arguments: Any, **options: Any) -> RecordingKey:
-        threads.add(torch.get_num_threads())
-        return recording_key(*arguments, **options)
-
-    monkeypatch.setattr("ray_atr.workshop.importing.join.recording_key", key_of)
+    spied(monkeypatch, join, "recording_key", lambda *_, **__: threads.add(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -516,10 +512,8 @@ def test_silence_is_like_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_fast", [False, True])
-def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, is_fast: bool) -> None:
+def test_pairs_are_those_of_a_plain_comparison(is_fast: bool) -> None:
     """Of whole and of short clips, in blocks, the last one of a single clip; agreement of exactly `SAME` counts."""
-    monkeypatch.setattr(recordings, "eight_bits_are_fast", lambda: is_fast)
-    monkeypatch.setattr(recordings, "ROWS", 16)
     random = np.random.default_rng(0)
     prints = random.choice(np.array([-1, 1], np.int8), (49, 800))
     for number in range(20, 40):
@@ -527,6 +521,8 @@ def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, 
         prints[number] = np.where(np.arange(800) < 10 * number - 100, -1, 1) * prints[number - 20]
     for number in range(0, 49, 3):
         prints[number, random.integers(100, 800) :] = 0
+    # The one of the last block.
+    prints[48] = prints[2]
 
     def agrees(a: np.ndarray, b: np.ndarray) -> bool:
         num_signs = [max(np.count_nonzero(signs), recordings.FEWEST_SIGNS) for signs in (a, b)]
@@ -535,19 +531,13 @@ def test_pairs_are_those_of_a_plain_comparison(monkeypatch: pytest.MonkeyPatch, 
 
     expected = [(i, j) for i in range(49) for j in range(i + 1, 49) if agrees(prints[i], prints[j])]
     assert 4 < len(expected) < 40
-    assert sorted(same_sound(prints)) == expected
+    assert sorted(same_sound(prints, block=16, by_eight_bits=is_fast)) == expected
 
 
 def test_a_manifest_is_read_once(sets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set of 400,000 clips has 3,000 shards, and its manifest takes 17 ms."""
     opened = Counter[str]()
-    read_bytes = storage.read_bytes
-
-    def counted(file: Path) -> bytes:
-        opened[str(file)] += 1
-        return read_bytes(file)
-
-    monkeypatch.setattr(storage, "read_bytes", counted)
+    spied(monkeypatch, storage, "read_bytes", lambda _, file: opened.update([str(file)]))
     join_data_sets(Join(sets=(f"{sets}/sea", f"{sets}/wood"), ray="never"), tmp_path / "out")
     assert opened[f"{sets}/sea/manifest.json"] == opened[f"{sets}/wood/manifest.json"] == 1
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
+from ray_atr.common.progress import CountProgress
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import iterate_rows, read_manifest, read_shard, write_clips
-from ray_atr.workshop.importing import plan as importing
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.session import unfinished
 from ray_atr.workshop.importing.sources.table import TableSource
@@ -96,53 +96,42 @@ def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
         import_data_set(source, tmp_path / "two")
 
 
-def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stop_after(clips: int) -> CountProgress:
+    """A `progress` that stops an import after so many clips."""
+
+    def stop(done: int, total: int) -> None:
+        if done == clips:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def written(folders: Iterable[Path]) -> dict[str, int]:
+    """The shards in some folders, and when each was written."""
+    return {path.name: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.parquet")}
+
+
+def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(tmp_path: Path) -> None:
     source, options = make_folder(tmp_path / "in", number=12), Import(clips_per_shard=2)
     whole = import_data_set(source, tmp_path / "whole", options=options)
-    done: list[str] = []
-    original = importing.import_shard
-
-    def stops_after_three(job: importing.ShardJob) -> dict[str, object]:
-        if len(done) == 3:
-            raise KeyboardInterrupt
-        done.append(job.file)
-        return original(job)
-
-    monkeypatch.setattr(importing, "import_shard", stops_after_three)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        import_data_set(source, tmp_path / "out", options=options)
+        import_data_set(source, tmp_path / "out", options=options, progress=stop_after(6))
     assert not (tmp_path / "out").exists()
-    again: list[str] = []
-
-    def counted(job: Any) -> Any:
-        again.append(job.file)
-        return original(job)
-
-    monkeypatch.setattr(importing, "import_shard", counted)
+    done = written(tmp_path.glob(".out*"))
+    assert len(done) == 3
     resumed = import_data_set(source, tmp_path / "out", options=options)
-    assert len(done) + len(again) == len(whole.shards)
-    assert not set(done) & set(again)
+    every = written([tmp_path / "out"])
+    assert len(every) == len(whole.shards) == 6
+    assert every.items() > done.items()
     assert resumed.hash == whole.hash
-    again.clear()
     assert import_data_set(source, tmp_path / "out", options=options) == resumed
-    assert again == []
+    assert written([tmp_path / "out"]) == every
 
 
-def test_work_of_another_import_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_another_import_is_not_taken_up(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
-    original = importing.import_shard
-
-    def stops(job: importing.ShardJob) -> dict[str, object]:
-        if job.index == 1:
-            raise KeyboardInterrupt
-        return original(job)
-
-    monkeypatch.setattr(importing, "import_shard", stops)
     with pytest.raises(KeyboardInterrupt):
-        import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2))
-    monkeypatch.setattr(importing, "import_shard", original)
+        import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2), progress=stop_after(2))
     (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
     manifest = import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2))
     assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
