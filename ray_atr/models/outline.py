@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def check_towers(model: ModelSettings) -> None:
-    """ValueError, naming the setting, for training options that a tower cannot do or that have no effect, and for vectors that do
-    not fit without a projection. A tower is built only if it has such a setting, and on torch's meta device: in milliseconds,
-    without weights.
+    """ValueError, naming the setting, for training options that a tower cannot do or that have no effect, for vectors that do
+    not fit without a projection, and for a pooler that an encoder lacks. A tower is built only if it has such a setting, and on
+    torch's meta device: in milliseconds, without weights.
     """
     towers: tuple[tuple[str, AudioSettings | TextSettings], ...] = (("audio", model.audio), ("text", model.text))
     for kind, settings in towers:
@@ -36,7 +36,8 @@ def check_towers(model: ModelSettings) -> None:
             raise refuse(f"model.{kind}.adapt.lora_targets", ",".join(adapt.lora_targets), allowed)
         asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
         asks_width = kind == "audio" and model.audio_projection == "none"
-        if not (asks_layers or asks_width) or (tower := outline_of(settings)) is None:
+        asks_pooler = getattr(settings, "pooling", None) == "pooler"
+        if not (asks_layers or asks_width or asks_pooler) or (tower := outline_of(settings)) is None:
             continue
         check_adaptation(tower, adapt, f"model.{kind}.adapt")
         if asks_width:

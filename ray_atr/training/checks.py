@@ -28,7 +28,7 @@ from ray_atr.metrics.metric import TRAINED, Metric
 from ray_atr.models.augment import CLIP_MEAN, ZERO_AFTER_NORM
 from ray_atr.models.outline import check_start, check_towers, check_weights
 from ray_atr.models.tower import checkpoint_of
-from ray_atr.models.vectors import AudioVectors
+from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.models.weights import reads_vectors, require_checkpoint
 from ray_atr.objectives import Objective
 from ray_atr.objectives.correspondence import Teacher
@@ -69,6 +69,8 @@ def check_experiment(experiment: Experiment) -> None:
             alone = " alone; a column split of a table (train, val, test) says where each clip belongs"
             has = ", ".join(splits) + (alone if len(splits) <= 1 else "")
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}{nearest(split, splits)}")
+    if experiment.evaluation.relevance == "label" and manifest is not None:
+        check_labels(experiment, manifest)
     check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
@@ -129,6 +131,14 @@ def check_inputs(experiment: Experiment, manifest: Manifest) -> None:
         for folder in correspondence.teachers:
             teacher = saved_retriever(folder, TEACHERS)
             check_kind(manifest.folder, TEACHERS, folder, reads_vectors=reads_vectors(teacher))
+
+
+def check_labels(experiment: Experiment, manifest: Manifest) -> None:
+    """ValueError if a split that is measured by label has no labels."""
+    for split in (experiment.data.validation_split, experiment.data.test_split):
+        if manifest.num_rows_of(split) and not any(clip.labels for clip in read_captions(manifest, split)):
+            allowed = f"clip: no clip of split {split} of {manifest.folder} has labels"
+            raise refuse("evaluation.relevance", "label", allowed)
 
 
 def check_order(experiment: Experiment) -> None:
@@ -307,8 +317,12 @@ def check_sharding(experiment: Experiment) -> None:
     if not scaling.shard_towers:
         return
     set_ = "with scaling.shard_towers"
-    if all(experiment.model.encodes_once(kind) for kind in ("audio", "text")):
-        allowed = "false with two frozen towers: they are read as vectors, and no weights are left to shard"
+    model = experiment.model
+    are_vectors = isinstance(model.audio, AudioVectors), isinstance(model.text, TextVectors)
+    if all(model.encodes_once(kind) or are for kind, are in zip(("audio", "text"), are_vectors, strict=True)):
+        allowed = (
+            "false where both towers are read as vectors (frozen, or a data set of vectors): nothing is left to shard"
+        )
         raise refuse("scaling.shard_towers", "true", allowed)
     if isinstance(experiment.objective.knowledge, Moco):
         names = ", ".join(name for name in KNOWLEDGE if name != "moco")

@@ -98,6 +98,12 @@ def test_what_a_tower_cannot_do_is_refused_by_its_outline(changes: dict[str, Any
         check_towers(override(ModelSettings(), changes))
 
 
+def test_a_pooler_that_an_encoder_lacks_is_refused_by_its_outline(tmp_path: Path) -> None:
+    changes = {"text": "sonar", "text.checkpoint": str(tiny.sonar(tmp_path)), "text.pooling": "pooler"}
+    with pytest.raises(ValueError, match=r"model\.text\.pooling: got 'pooler'; allowed mean or cls; m2m_100 has no"):
+        check_towers(override(ModelSettings(), changes))
+
+
 @pytest.mark.parametrize("name", ["small_cnn", "ced", "resnet38"])
 @pytest.mark.parametrize("file", ["weights.safetensors", "weights.pt"])
 def test_a_file_of_weights_is_compared_with_its_tower_without_its_values(name: str, file: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from ray_atr.models.sharding import EqualCalls, local, shard_tower
 from ray_atr.training import checks, loop, ray_train
 from ray_atr.training.batch import Batch, TrainingData
 from ray_atr.training.checkpoint import TrainState, load_checkpoint, save_checkpoint, save_state
-from ray_atr.training.checks import check_experiment
+from ray_atr.training.checks import check_experiment, check_sharding
 from ray_atr.training.clock import Clock
 from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
@@ -499,11 +499,16 @@ def test_what_needs_whole_towers_is_refused_before_the_start(
     check_experiment(override(experiment, {"scaling.shard_towers": False}))
 
 
-def test_two_frozen_towers_leave_nothing_to_shard(home: Path) -> None:
+def test_towers_that_are_read_as_vectors_leave_nothing_to_shard(home: Path) -> None:
     """Their checkpoints would have a folder without files, which no run can read again."""
     frozen = {f"model__{kind}__adapt__is_frozen": True for kind in ("audio", "text")}
-    with pytest.raises(ValueError, match=r"scaling\.shard_towers: got 'true'; allowed false with two frozen towers"):
+    with pytest.raises(
+        ValueError, match=r"scaling\.shard_towers: got 'true'; allowed false where both towers are read"
+    ):
         check_experiment(tiny(home / "tones", **frozen, scaling__shard_towers=True))
+    of_vectors = override(tiny(home / "tones"), {"model.audio": "vectors", "model.text": "vectors"})
+    with pytest.raises(ValueError, match=r"scaling\.shard_towers: got 'true'; .*or a data set of vectors"):
+        check_sharding(override(of_vectors, {"scaling.shard_towers": True}))
     # In late interaction a frozen tower is computed in each batch.
     check_experiment(tiny(home / "tones", **frozen, scaling__shard_towers=True, model__interaction="late"))
     check_experiment(tiny(home / "tones", **frozen))

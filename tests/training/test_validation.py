@@ -18,6 +18,7 @@ from ray_atr.metrics.alignment import align_captions
 from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.samples import from_arrays
 from ray_atr.models.retriever import Retriever, build_retriever
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.texts import TextBatcher
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -140,6 +141,19 @@ def test_only_the_first_captions_are_asked_for_where_a_limit_says_so(tmp_path: P
         for name, value in expected.items():
             direction, metric = name.split("/")
             assert got[f"{direction}/eng/{metric}"] == pytest.approx(value)
+
+
+def test_labels_that_a_split_lacks_are_missed_before_anything_is_prepared(tmp_path: Path) -> None:
+    clips = [
+        tone_clip(split, index, {"eng": [f"tone {index}"]}, "a tone" if split == "val" else "")
+        for split in ("train", "val", "test")
+        for index in range(8)
+    ]
+    write_clips(tmp_path / "data", clips, name="few", licence="none")
+    by_label = {"data__languages": "eng", "evaluation__relevance": "label"}
+    check_experiment(tiny(tmp_path / "data", **by_label))
+    with pytest.raises(ValueError, match=r"evaluation\.relevance: got 'label'; allowed clip: no clip of split test of"):
+        check_experiment(tiny(tmp_path / "data", **by_label, data__test_split="test"))
 
 
 @pytest.mark.parametrize("interaction", ["global", "late"])
