@@ -88,7 +88,7 @@ def made(tmp_path_factory):
                 checkpoint=chosen.checkpoint, pooling=chosen.pooling, adapt=Adaptation(lora_rank=lora)
             )
         retriever = build_retriever(
-            ModelSettings(audio=towers[audio](), text=chosen, embedding_width=24, **settings),
+            ModelSettings(audio=towers[audio](), text=chosen, **{"embedding_width": 24, **settings}),
             tokenizer=train_tokenizer(TEXTS * 20, 300),
             learned=LearnedSettings(metric=metric),
             seed=0,
@@ -153,9 +153,20 @@ def test_the_command_and_the_targets_name_the_same_formats():
         # It is below, read as plain words.
         pytest.param("clap", "htsat", "xlm_roberta", {"projection": "mlp"}, marks=ONLY_IN_WHOLE),
         pytest.param("clap", "htsat", "xlm_roberta", {}, marks=ONLY_IN_WHOLE),
+        # No wider inside than a ClapModel's projection.
+        pytest.param(
+            "clap", "htsat", "xlm_roberta", {"projection": "wide_mlp", "embedding_width": 512}, marks=ONLY_IN_WHOLE
+        ),
         pytest.param("sentence-transformers", "ast", "bert", {"projection": "mlp"}, marks=SENTENCE_TRANSFORMERS),
         pytest.param("sentence-transformers", "htsat", "xlm_roberta", {}, marks=SENTENCE_TRANSFORMERS),
         pytest.param("sentence-transformers", "ast", "bert", {"metric": "mahalanobis"}, marks=SENTENCE_TRANSFORMERS),
+        pytest.param(
+            "sentence-transformers",
+            "htsat",
+            "bert",
+            {"audio_projection": "none", "embedding_width": 32},
+            marks=SENTENCE_TRANSFORMERS,
+        ),
         pytest.param("onnx", "small_cnn", "small_transformer", {"projection": "mlp"}, marks=ONNX),
         pytest.param("onnx", "small_cnn", "bert", {"metric": "mahalanobis"}, marks=ONNX),
         pytest.param("onnx", "ast", "sonar", {}, marks=ONNX),
@@ -321,6 +332,21 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
             "sentence-transformers", "small_cnn", "bert", {}, "small_cnn.*as_sentence_tran", marks=SENTENCE_TRANSFORMERS
         ),
         pytest.param("sentence-transformers", "ast", "sonar", {}, "language tags", marks=SENTENCE_TRANSFORMERS),
+        (
+            "clap",
+            "htsat",
+            "xlm_roberta",
+            {"projection": "wide_mlp"},
+            "projection wide_mlp'; allowed linear, two_linear or",
+        ),
+        pytest.param(
+            "sentence-transformers",
+            "htsat",
+            "bert",
+            {"projection": "wide_mlp"},
+            "--to sentence-.*projection wide_mlp",
+            marks=SENTENCE_TRANSFORMERS,
+        ),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
         ("coreml", "ast", "bert", {}, "--to: got 'coreml'; allowed one of clap"),
     ],

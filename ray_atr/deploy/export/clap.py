@@ -50,6 +50,18 @@ def require(retriever: Retriever) -> None:
         raise refuse("--to clap", "model.audio_projection none, where a ClapModel has layers", NEEDED)
     if retriever.distance != "cosine":
         raise refuse("--to clap", "a learned metric, for which a ClapModel has no layer", NEEDED)
+    require_width(retriever, "clap")
+
+
+def require_width(retriever: Retriever, target: str) -> None:
+    """ValueError, naming the format, for an audio projection that is wider inside than a ClapModel's."""
+    layers = _linear_layers(retriever.audio_projection)
+    if layers and layers[0].out_features != retriever.settings.embedding_width:
+        given = f"model.projection {retriever.settings.projection}"
+        allowed = (
+            "linear, two_linear or mlp: in a ClapModel both layers have model.embedding_width outputs; onnx takes any"
+        )
+        raise refuse(f"--to {target}", given, allowed)
 
 
 def is_htsat(tower: nn.Module) -> bool:
@@ -77,7 +89,8 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     made = {"embeddings.position_ids", "embeddings.token_type_ids"}
     assert not loaded.unexpected_keys, loaded.unexpected_keys
     assert {*loaded.missing_keys} <= made, loaded.missing_keys
-    model.text_projection.load_state_dict(projection_state(retriever.text_projection))
+    width = retriever.settings.embedding_width
+    model.text_projection.load_state_dict(projection_state(retriever.text_projection, width))
     model.save_pretrained(folder)
     stock_tokeniser(retriever).save_pretrained(folder)
     audio.extractor.save_pretrained(folder)
@@ -101,24 +114,32 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
         text_config=text_config.to_dict(),
         audio_config=audio_config,
         projection_dim=width,
-        projection_hidden_act="relu" if retriever.settings.projection == "mlp" else "linear",
+        projection_hidden_act="relu" if any(map(_is_relu, retriever.audio_projection.modules())) else "linear",
         logit_scale_init_value=1 / temperature,
     )
     with torch.random.fork_rng():
         model = ClapModel(config).eval()
     model.audio_model.load_state_dict(audio.model.state_dict())
-    model.audio_projection.load_state_dict(projection_state(retriever.audio_projection))
+    model.audio_projection.load_state_dict(projection_state(retriever.audio_projection, width))
     return model
 
 
-def projection_state(projection: nn.Module) -> dict[str, torch.Tensor]:
-    """A projection's weights as those of two layers; a single layer is followed by the identity."""
-    layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
-    width = layers[0].out_features
-    second = (torch.eye(width), torch.zeros(width)) if len(layers) == 1 else (layers[1].weight, layers[1].bias)
-    state = {"linear1.weight": layers[0].weight, "linear1.bias": layers[0].bias}
-    state |= {"linear2.weight": second[0], "linear2.bias": second[1]}
-    return {name: value.detach().clone() for name, value in state.items()}
+def projection_state(projection: nn.Module, width: int) -> dict[str, torch.Tensor]:
+    """A projection's weights as those of two layers of so many outputs; those that it lacks are the identity."""
+    layers: list[tuple[torch.Tensor, torch.Tensor]] = [
+        (layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in _linear_layers(projection)
+    ]
+    layers += [(torch.eye(width), torch.zeros(width))] * (2 - len(layers))
+    (weight1, bias1), (weight2, bias2) = layers
+    return {"linear1.weight": weight1, "linear1.bias": bias1, "linear2.weight": weight2, "linear2.bias": bias2}
+
+
+def _linear_layers(projection: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
+
+
+def _is_relu(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.ReLU)
 
 
 def stock_tokeniser(retriever: Retriever) -> PreTrainedTokenizerBase:

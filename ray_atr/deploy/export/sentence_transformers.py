@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse, require_extra
-from ray_atr.deploy.export.clap import clap_model, is_htsat, stock_tokeniser
+from ray_atr.deploy.export.clap import clap_model, is_htsat, require_width, stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -28,6 +28,8 @@ def require(retriever: Retriever) -> None:
     if audio.front_end.kind == "waveform" or (audio.model_type == "clap_audio_model" and not is_htsat(audio)):
         # It pads the waveforms of a batch, so that a vector would depend on the other clips.
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
+    if is_htsat(audio):
+        require_width(retriever, "sentence-transformers")
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
     if text.language_tags:
