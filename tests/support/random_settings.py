@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from tests.support import tiny_checkpoints
 from tests.support.tiny import MEASURED, prepared_for, tiny
+from tests.support.vectors import on_vectors
 
 LEFT_AS_THEY_ARE = re.compile(
     # Files and folders of one's own; how much is computed; what another part of the machine does.
@@ -37,22 +39,36 @@ def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
 
     What an experiment refuses is not changed. The inputs of each experiment are made.
     """
-    generator, data = np.random.default_rng(seed), home / "tones"
+    generator = np.random.default_rng(seed)
     while True:
-        changes: dict[str, Any] = {**BASE, **_towers(home / "towers", generator)}
-        for setting in list(_open(tiny(data))):
-            if setting.type == "name" and generator.random() < KINDS_CHANGED:
-                _change(data, changes, setting, generator)
-        others = [setting for setting in _open(tiny(data, **changes)) if setting.type != "name"]
-        for number in generator.permutation(len(others))[: generator.integers(1, OTHERS_CHANGED + 1)]:
-            _change(data, changes, others[number], generator)
-        for path, value in (("objective.knowledge.prototypes", 4), ("objective.correspondence.warmup_epochs", 1)):
-            if path in {setting.path for setting in describe(tiny(data, **changes))}:
-                changes[path] = value
-        # Some orders of an epoch do not fit so small a set.
-        with contextlib.suppress(ValueError):
-            prepared_for(tiny(data, **changes), home)
-            yield changes
+        yield from _drawn(partial(tiny, home / "tones"), home, _towers(home / "towers", generator), generator)
+
+
+def random_experiments_on_vectors(home: Path, seed: int) -> Iterator[dict[str, Any]]:
+    """The same on the data set of vectors in `home`."""
+    generator = np.random.default_rng(seed)
+    while True:
+        yield from _drawn(partial(on_vectors, home / "vectors"), home, {"train__epochs": 2}, generator)
+
+
+def _drawn(
+    made: Callable[..., Experiment], home: Path, first: dict[str, Any], generator: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    """Changes of one experiment, after these; none if its inputs cannot be made."""
+    changes: dict[str, Any] = {**BASE, **first}
+    for setting in list(_open(made())):
+        if setting.type == "name" and generator.random() < KINDS_CHANGED:
+            _change(made, changes, setting, generator)
+    others = [setting for setting in _open(made(**changes)) if setting.type != "name"]
+    for number in generator.permutation(len(others))[: generator.integers(1, OTHERS_CHANGED + 1)]:
+        _change(made, changes, others[number], generator)
+    for path, value in (("objective.knowledge.prototypes", 4), ("objective.correspondence.warmup_epochs", 1)):
+        if path in {setting.path for setting in describe(made(**changes))}:
+            changes[path] = value
+    # Some orders of an epoch do not fit so small a set.
+    with contextlib.suppress(ValueError):
+        prepared_for(made(**changes), home)
+        yield changes
 
 
 def _towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
@@ -85,11 +101,13 @@ def _open(experiment: Experiment) -> Iterator[Setting]:
     return (setting for setting in describe(experiment) if not LEFT_AS_THEY_ARE.match(setting.path))
 
 
-def _change(data: Path, changes: dict[str, Any], setting: Setting, generator: np.random.Generator) -> None:
+def _change(
+    made: Callable[..., Experiment], changes: dict[str, Any], setting: Setting, generator: np.random.Generator
+) -> None:
     """Give a setting a random value, unless it is refused."""
     if (value := _value(setting, generator)) is not None:
         try:
-            check_experiment(override(tiny(data, **changes), {setting.path: value}))
+            check_experiment(override(made(**changes), {setting.path: value}))
         except ValueError:
             return
         changes[setting.path] = value

@@ -28,53 +28,18 @@ from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import prepare
-from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import train_trial
-from ray_atr.training.recipes import RECIPES
 from ray_atr.workshop.importing.check import check_data_set, page
 from ray_atr.workshop.importing.import_options import Check, VectorImport
 from ray_atr.workshop.importing.vector_import import import_vectors, read_vectors
 from tests.support.tiny import make_data, tiny
-
-CLIPS, CAPTIONS = 48, 96
-
-
-def made(folder: Path) -> dict[str, str]:
-    """Files of 48 clips' vectors (width 12) and 96 captions' (width 10), two languages a clip, of six kinds of sound."""
-    generator = np.random.default_rng(0)
-    kinds, words = generator.standard_normal((6, 12)), generator.standard_normal((6, 10))
-    folder.mkdir(exist_ok=True)
-    audio = kinds[np.arange(CLIPS) % 6] + 0.1 * generator.standard_normal((CLIPS, 12))
-    text = words[np.arange(CAPTIONS) // 2 % 6] + 0.1 * generator.standard_normal((CAPTIONS, 10))
-    np.save(folder / "audio.npy", audio.astype(np.float32))
-    np.save(folder / "text.npy", text.astype(np.float32))
-    lines = ["audio_row,caption,language,split,clip_id"]
-    for row in range(CLIPS):
-        split = "train" if row < 32 else "val" if row < 40 else "test"
-        lines += [f"{row},sound {row},eng,{split},clip {row}", f"{row},son {row},fra,{split},clip {row}"]
-    (folder / "pairs.csv").write_text("\n".join(lines) + "\n")
-    files = {"audio": "audio.npy", "text": "text.npy", "table": "pairs.csv"}
-    return {name: str(folder / file) for name, file in files.items()}
+from tests.support.vectors import CAPTIONS, CLIPS, on_vectors, vector_files
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    return made(tmp_path / "files")
-
-
-def on_vectors(data: Path, **changes: Any) -> Experiment:
-    settings = {
-        "data.source": str(data),
-        "model.embedding_width": 16,
-        "train.epochs": 8,
-        "train.batch_size": 8,
-        "train.learning_rate": 0.01,
-        "tracking.mlflow": False,
-    }
-    changed = {path.replace("__", "."): value for path, value in changes.items()}
-    return with_languages(override(RECIPES["vectors"](), {**settings, **changed}))
+    return vector_files(tmp_path / "files")
 
 
 def test_a_set_of_vectors_is_kept_bit_for_bit_and_passes_the_check(files: dict[str, str], tmp_path: Path) -> None:
