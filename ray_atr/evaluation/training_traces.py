@@ -52,7 +52,11 @@ def case_tables(
     if (base := last_base(trial, experiment.objective.knowledge)) is None:
         return []
     snapshot, knowledge = base
-    language = next(iter(eval_split.captions.sentences))
+    # A base with texts in one language is asked in any; otherwise each language is asked among its own texts.
+    known = experiment.data.languages if len(snapshot.text) > 1 else ()
+    language = next((code for code in eval_split.captions.sentences if not known or code in known), None)
+    if language is None:
+        return []
     sentences, clips = eval_split.captions.sentences[language], eval_split.captions.clip_of_caption
     drawn = [row for row in permutation(sentences, seed, "cases") if eval_split.captions.present[language][row]]
     rows = list(dict.fromkeys([*named, *drawn]))[: max(QUERIES, len(named))]
@@ -64,6 +68,7 @@ def case_tables(
         torch.as_tensor(np.asarray(embedded.audio)[clips[rows]]).float(),
         torch.as_tensor(np.asarray(embedded.text[language])[rows]).float(),
         ids,
+        known.index(language) if known else 0,
     )
     manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
     first_language, base_clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)

@@ -201,15 +201,19 @@ def explain(
     audio: Tensor,
     text: Tensor,
     clip_ids: Sequence[str],
+    language: int = 0,
 ) -> list[Case]:
     """ASK's neighbours and reliability of each query (Fu et al. 2025, Table 6).
 
-    queries [n] are embedded as text [n, D]; their clips are audio [n, D], with the ids clip_ids [n].
+    queries [n] are embedded as text [n, D]; their clips are audio [n, D], with the ids clip_ids [n]. They are in one language:
+    `language` is its number among those of the base's texts.
     """
     searcher = Searcher(snapshot, knowledge.search_spec)
-    positions = searcher.search(audio, text[:, None], None, clip_ids)
+    asked = torch.arange(len(snapshot.text)) == language
+    of_languages = torch.where(asked[:, None], text[:, None], 0.0)
+    positions = searcher.search(audio, of_languages, asked.expand(len(text), -1), clip_ids)
     retrieved = searcher.look_up(positions)
-    comparison = Comparison(audio, text, v_language=torch.zeros(len(text), dtype=torch.int64))
+    comparison = Comparison(audio, text, v_language=torch.full((len(text),), language))
     phi = {
         name: potentials(comparison, Sides.from_comparison(comparison, granularity))[1]
         for name, granularity in (("fine", retrieved.fine), ("coarse", retrieved.coarse))
@@ -219,8 +223,8 @@ def explain(
     weights = multiplier(R.get("fine"), R.get("coarse"), knowledge.lambda_fine, knowledge.lambda_coarse)
     neighbours: list[tuple[Neighbour, ...]] = [()] * len(text)
     if retrieved.fine is not None:
-        similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, 0])
-        entries = positions.fine_text[:, 0].tolist()
+        similarity = torch.einsum("nd,nkd->nk", text, retrieved.fine.by_text.audio[:, language])
+        entries = positions.fine_text[:, language].tolist()
         neighbours = [
             tuple(Neighbour(snapshot.ids[row].decode(), value) for row, value in zip(*pairs, strict=True) if row >= 0)
             for pairs in zip(entries, similarity.tolist(), strict=True)

@@ -18,16 +18,17 @@ from ray_atr.training.knowledge_base.snapshot import Entries
 N, D = 30, 8
 
 
-def test_a_case_is_what_the_formulas_say_of_its_neighbours():
+@pytest.mark.parametrize(("languages", "asked"), [(1, 0), (2, 0), (2, 1)])
+def test_a_case_is_what_the_formulas_say_of_its_neighbours(languages: int, asked: int):
     random = np.random.default_rng(0)
     ids = [f"clip{i}" for i in range(N)]
-    entries = Entries(random.normal(size=(N, D)), random.normal(size=(N, D)), ids)
+    entries = Entries(random.normal(size=(N, D)), random.normal(size=(languages, N, D)), ids)
     snapshot = build(entries, SnapshotSettings(prototypes=0))
     generator = torch.Generator().manual_seed(1)
     audio, text = (normalize(torch.randn(3, D, generator=generator), dim=-1) for _ in range(2))
     knowledge = Ask(neighbours=4, coarse=False, lambda_fine=0.3)
-    cases = explain(snapshot, knowledge, ["a", "b", "c"], audio, text, ["clip0", "clip1", "elsewhere"])
-    a, t = snapshot.audio, snapshot.text[0]
+    cases = explain(snapshot, knowledge, ["a", "b", "c"], audio, text, ["clip0", "clip1", "elsewhere"], asked)
+    a, t = snapshot.audio, snapshot.text[asked]
     for i, case in enumerate(cases):
         others = [n for n in range(N) if ids[n] != ["clip0", "clip1", "elsewhere"][i]]
         near_text = sorted(others, key=lambda n: -float(t[n] @ text[i].numpy()))[:4]
