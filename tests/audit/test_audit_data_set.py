@@ -544,6 +544,12 @@ def test_a_language_of_too_few_clips_is_not_audited(vectors: Path, tmp_path: Pat
             AuditOptions(languages=("deu", "fra")),
             cross_fit=dataclasses.replace(ten, folds=13),
         )
+    # Two languages without clips enough for any folds.
+    few = [*rows[:3], *(row.replace(",eng", ",deu") for row in rows[:2])]
+    (tmp_path / "few.csv").write_text("\n".join([f"{lines[0]},language", *few]))
+    import_vectors(VectorImport(**files, table=str(tmp_path / "few.csv")), tmp_path / "few")
+    with pytest.raises(ValueError, match="split: got '3 clips with captions in eng'; allowed 4 or more, for two folds"):
+        audit_data_set(str(tmp_path / "few"), None, tmp_path / "other", cross_fit=CrossFit(folds=2))
 
 
 @pytest.mark.parametrize(

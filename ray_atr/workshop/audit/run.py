@@ -160,9 +160,10 @@ def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> 
     clips = Counter(language for language, _ in {(caption.language, caption.row) for caption in captions})
     language, most = clips.most_common(1)[0]
     if most < 2 * folds and len(clips) > 1:
-        raise refuse(
-            "--cross-fit.folds", folds, f"at most {most // 2}, half of the {most} clips with captions in {language}"
-        )
+        if most < 4:
+            raise refuse("split", f"{counted(most, 'clip')} with captions in {language}", "4 or more, for two folds")
+        allowed = f"at most {most // 2}, half of the {most} clips with captions in {language}"
+        raise refuse("--cross-fit.folds", folds, allowed)
     if most < LEAST_CLIPS:
         echo(
             f"warning: {counted(most, 'clip')} at most in a language; below {LEAST_CLIPS} the stated rate may not hold"
