@@ -41,7 +41,9 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x [N, C, T, F], of which the first `lengths[n]` frames of clip n count; None: all T."""
         if not self.training:
-            return super().forward(x)
+            # On a CPU torch reads rows of one frequency that were transposed in another order than their gradient, and every
+            # gradient is then wrong, without an error.
+            return super().forward(x.contiguous())
         N, _, T, F = x.shape
         inside = x.new_ones(N, T, dtype=torch.float32)
         if lengths is not None:
