@@ -273,6 +273,17 @@ class Retriever(nn.Module):
         other.audio_tower, other.text_tower = audio_tower, text_tower
         return other
 
+    def of_tower(self, side: str) -> Self:
+        """A retriever with the same towers whose embeddings are the output of one of them (audio or text), before the projection,
+        which loses some of it. Windows are pooled without the learned query, which is a vector of the shared space.
+        """
+        other = self.with_towers(self.audio_tower, self.text_tower)
+        setattr(other, f"{side}_projection", nn.Identity())
+        other.settings = dataclasses.replace(self.settings, embedding_width=getattr(self, f"{side}_tower").width)
+        other._parameters = dict(self._parameters)
+        other.window_query = None
+        return other
+
     def pool_windows(self, embedded: Tensor, clips: Tensor) -> Tensor:
         """Unit-norm embeddings [N, D] of clips, from their windows' [M, D]; `clips` [M]: each window's clip, ascending."""
         N = int(clips[-1]) + 1 if len(clips) else 0

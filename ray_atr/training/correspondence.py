@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ray_atr.common import sampling
 from ray_atr.common.caches import cache_folder
@@ -315,7 +314,7 @@ def _tower_clips(retriever: Retriever, captions: TrainingCaptions, rows: NDArray
     """The audio tower's outputs of the clips at `rows`, of unit norm, [n, D]."""
     with retriever.evaluating():
         clips = clip_batches(captions.features, (rows[part] for part in rows_in_parts(0, len(rows), CLIPS)))
-        return np.asarray(embed_batches(_of_tower(retriever, "audio"), clips).float().cpu().numpy())
+        return np.asarray(embed_batches(retriever.of_tower("audio"), clips).float().cpu().numpy())
 
 
 def _tower_texts(
@@ -332,18 +331,9 @@ def _tower_texts(
     ]
     once, text_of = distinct(chosen)
     with retriever.evaluating():
-        batcher = TextBatcher(_of_tower(retriever, "text"))
+        batcher = TextBatcher(retriever.of_tower("text"))
         parts = [batcher.embed(once[start : start + CAPTIONS]) for start in range(0, len(once), CAPTIONS)]
     return np.asarray(torch.cat(parts).float().cpu().numpy()[text_of])
-
-
-def _of_tower(retriever: Retriever, side: str) -> Retriever:
-    """A retriever with the same towers whose embeddings are the output of one of them: projections lose some of it."""
-    other = retriever.with_towers(retriever.audio_tower, retriever.text_tower)
-    width = getattr(retriever, f"{side}_tower").width
-    setattr(other, f"{side}_projection", nn.Identity())
-    other.settings = dataclasses.replace(retriever.settings, embedding_width=width)
-    return other
 
 
 @torch.no_grad()

@@ -284,6 +284,19 @@ def test_attention_learns_which_windows_count_and_is_saved(tmp_path: Path) -> No
     assert not torch.allclose(retriever.encode_audio(clip)[0], pooled, atol=1e-4)
 
 
+def test_a_towers_outputs_are_pooled_without_the_query_of_the_shared_space() -> None:
+    """Estimates of the pairs read them, and they are of another width."""
+    retriever = retriever_of("attention")
+    retriever.window_query.data.normal_()
+    width = retriever.audio_tower.width = 24
+    windows = torch.nn.functional.normalize(torch.randn(3, width), dim=1)
+    found = retriever.of_tower("audio").pool_windows(windows, torch.tensor([0, 0, 1]))
+    query = torch.nn.functional.normalize(windows[:2].mean(0), dim=0) / 0.1
+    pooled = torch.nn.functional.normalize(torch.softmax(windows[:2] @ query, 0) @ windows[:2], dim=0)
+    torch.testing.assert_close(found, torch.stack([pooled, windows[2]]))
+    assert isinstance(retriever.window_query, torch.nn.Parameter)
+
+
 def test_the_gradient_of_the_query_is_that_of_finite_differences() -> None:
     retriever = retriever_of("attention").double()
     draw = torch.Generator().manual_seed(0)

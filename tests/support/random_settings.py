@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ray_atr.common.override import Setting, describe, override
+from ray_atr.data.shards import write_clips
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
 from tests.support import tiny_checkpoints
-from tests.support.tiny import MEASURED, prepared_for, tiny
+from tests.support.tiny import MEASURED, prepared_for, tiny, tone_clip
 from tests.support.vectors import on_vectors
 
 LEFT_AS_THEY_ARE = re.compile(
@@ -34,14 +35,31 @@ TRANSFORMERS: dict[str, Callable[[Path], Path]] = {
 }  # fmt: skip
 
 
+def write_uneven(folder: Path, seed: int) -> None:
+    """Recordings of three lengths with one to three captions a language; French and labels are of some, and English of most."""
+    generator, clips = np.random.default_rng(seed), []
+    for split, count in (("train", 24), ("val", 8), ("test", 8)):
+        for index in range(count):
+            english = [f"a tone {index % 9}", f"sound {index % 5}", f"noise {index}"]
+            french = [f"un son {index}", f"bruit {index % 4}"]
+            captions = {"eng": english[: generator.integers(1, 4)]}
+            if generator.random() < 0.6:
+                captions["fra"] = french[: generator.integers(1, 3)]
+            if len(captions) > 1 and generator.random() < 0.1:
+                del captions["eng"]
+            label = "abc"[index % 3] if generator.random() < 0.8 else ""
+            clips.append(tone_clip(split, index, captions, label, seconds=float(generator.choice([0.4, 0.6, 1.2]))))
+    write_clips(folder, clips, name="uneven", licence="none", clips_per_shard=7)
+
+
 def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
-    """What is changed in tiny experiments on `home`'s tones: parts of random kinds, and random values of random settings.
+    """What is changed in tiny experiments on recordings in `home`: parts of random kinds, and random values of random settings.
 
     What an experiment refuses is not changed. The inputs of each experiment are made.
     """
     generator = np.random.default_rng(seed)
     while True:
-        yield from _drawn(partial(tiny, home / "tones"), home, _towers(home / "towers", generator), generator)
+        yield from _drawn(partial(tiny, home / "uneven"), home, _towers(home / "towers", generator), generator)
 
 
 def random_experiments_on_vectors(home: Path, seed: int) -> Iterator[dict[str, Any]]:
