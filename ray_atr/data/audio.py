@@ -274,7 +274,7 @@ def _kaldi(waveform: Waveform, front_end: FrontEnd) -> torch.Tensor:
         centred = frame - frame.mean(dim=1, keepdim=True)
         emphasised = centred - PRE_EMPHASIS * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
         spectrum = torch.fft.rfft(emphasised * window, n=fft_size(front_end))
-        torch.matmul((spectrum.real.square() + spectrum.imag.square()).float(), filters, out=energies_part)
+        torch.matmul((spectrum.real.square() + spectrum.imag.square()).to(filters.dtype), filters, out=energies_part)
     return energies.clamp_(min=torch.finfo(torch.float32).eps).log_()
 
 
