@@ -55,7 +55,7 @@ def require(retriever: Retriever) -> None:
 
 def require_width(retriever: Retriever, target: str) -> None:
     """ValueError, naming the format, for an audio projection that is wider inside than a ClapModel's."""
-    layers = _linear_layers(retriever.audio_projection)
+    layers = linear_layers(retriever.audio_projection)
     if layers and layers[0].out_features != retriever.settings.embedding_width:
         given = f"model.projection {retriever.settings.projection}"
         allowed = (
@@ -114,7 +114,7 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
         text_config=text_config.to_dict(),
         audio_config=audio_config,
         projection_dim=width,
-        projection_hidden_act="relu" if any(map(_is_relu, retriever.audio_projection.modules())) else "linear",
+        projection_hidden_act="relu" if has_relu(retriever.audio_projection) else "linear",
         logit_scale_init_value=1 / temperature,
     )
     with torch.random.fork_rng():
@@ -127,19 +127,21 @@ def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:
 def projection_state(projection: nn.Module, width: int) -> dict[str, torch.Tensor]:
     """A projection's weights as those of two layers of so many outputs; those that it lacks are the identity."""
     layers: list[tuple[torch.Tensor, torch.Tensor]] = [
-        (layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in _linear_layers(projection)
+        (layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in linear_layers(projection)
     ]
     layers += [(torch.eye(width), torch.zeros(width))] * (2 - len(layers))
     (weight1, bias1), (weight2, bias2) = layers
     return {"linear1.weight": weight1, "linear1.bias": bias1, "linear2.weight": weight2, "linear2.bias": bias2}
 
 
-def _linear_layers(projection: nn.Module) -> list[nn.Linear]:
+def linear_layers(projection: nn.Module) -> list[nn.Linear]:
+    """A projection's layers in their order; none for the identity."""
     return [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
 
 
-def _is_relu(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.ReLU)
+def has_relu(projection: nn.Module) -> bool:
+    """Whether a ReLU is between a projection's layers."""
+    return any(isinstance(layer, nn.ReLU) for layer in projection.modules())
 
 
 def stock_tokeniser(retriever: Retriever) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse, require_extra
-from ray_atr.deploy.export.clap import clap_model, is_htsat, require_width, stock_tokeniser
+from ray_atr.deploy.export.clap import clap_model, has_relu, is_htsat, linear_layers, require_width, stock_tokeniser
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -104,11 +104,10 @@ def _projected(projection: nn.Module) -> list[nn.Module]:
     """The layers from a tower to unit vectors of the shared space."""
     from sentence_transformers.base.modules import Dense, Normalize
 
-    layers = [layer for layer in projection.modules() if isinstance(layer, nn.Linear)]
-    has_relu = any(isinstance(layer, nn.ReLU) for layer in projection.modules())
+    layers, is_linear_throughout = linear_layers(projection), not has_relu(projection)
     modules: list[nn.Module] = []
     for layer in layers:
-        is_linear = layer is layers[-1] or not has_relu
+        is_linear = layer is layers[-1] or is_linear_throughout
         modules.append(
             Dense(
                 layer.in_features,
