@@ -136,7 +136,7 @@ def check_inputs(experiment: Experiment, manifest: Manifest) -> None:
 def check_labels(experiment: Experiment, manifest: Manifest) -> None:
     """ValueError if a split that is measured by label has no labels."""
     for split in (experiment.data.validation_split, experiment.data.test_split):
-        if manifest.num_rows_of(split) and not any(clip.labels for clip in read_captions(manifest, split)):
+        if manifest.num_rows_of(split) and not _has_labels(manifest.folder, manifest.hash, split):
             allowed = f"clip: no clip of split {split} of {manifest.folder} has labels"
             raise refuse("evaluation.relevance", "label", allowed)
 
@@ -171,7 +171,7 @@ def check_row_groups(experiment: Experiment, manifest: Manifest) -> None:
     try:
         require_steps([shard.num_rows for shard in shards])
     except ValueError:
-        require_steps([size for shard in shards for size in row_group_sizes(manifest, shard)])
+        require_steps(_row_groups_of(manifest.folder, manifest.hash, data.train_split))
 
 
 def check_parts_named(experiment: Experiment) -> None:
@@ -259,6 +259,19 @@ def _counts_of(
     """Captions of each clip in each language, [N, K], in a data set with this hash."""
     clips = _captions_of(source, split)
     return np.array([[len(captions.get(code) or ()) for code in languages] for _, captions in clips], np.int64)
+
+
+@lru_cache(maxsize=8)
+def _has_labels(source: str, digest: str, split: str) -> bool:
+    """Whether a clip of a split has a label, in a data set with this hash."""
+    return any(clip.labels for clip in read_captions(read_manifest(source), split))
+
+
+@lru_cache(maxsize=8)
+def _row_groups_of(source: str, digest: str, split: str) -> list[int]:
+    """The sizes of a split's row groups, in a data set with this hash."""
+    manifest = read_manifest(source)
+    return [size for shard in manifest.shards_of(split) for size in row_group_sizes(manifest, shard)]
 
 
 @lru_cache(maxsize=8)
