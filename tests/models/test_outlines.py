@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +30,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "resnet38": {"width_divisor": 16},
     "vectors": {"width": 6},
 }
-CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
-    "htsat": tiny.clap,
-    "ast": tiny.ast,
-    "transformers": tiny.wav2vec2,
-}
-OF_TEXT: dict[str, Callable[[Path], Path]] = {
-    "sonar": tiny.sonar,
-    "labse": tiny.bert,
-    "bert": tiny.bert,
-    "xlm_roberta": tiny.xlm_roberta,
-    "transformers": clap_with_words,
-}
+OF_TEXT = {**tiny.OF_TEXT, "transformers": clap_with_words}
 
 
-@pytest.mark.parametrize("name", [*SMALL, *CHECKPOINTS])
+@pytest.mark.parametrize("name", [*SMALL, *tiny.OF_AUDIO])
 def test_an_outline_has_the_layers_of_the_audio_tower(name: str, tmp_path: Path) -> None:
-    how: dict[str, Any] = SMALL[name] if name in SMALL else {"checkpoint": str(CHECKPOINTS[name](tmp_path / "model"))}
+    how: dict[str, Any] = SMALL[name] if name in SMALL else {"checkpoint": str(tiny.OF_AUDIO[name](tmp_path / "model"))}
     same_layers(AUDIO_TOWERS[name](**how))
 
 

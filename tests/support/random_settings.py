@@ -29,10 +29,7 @@ TEACHER = "teacher"
 BASE: dict[str, Any] = {**MEASURED, "data__noise__ratio": 0.4, "train__checkpoint_every_steps": 1}
 KINDS_CHANGED, OTHERS_CHANGED = 0.6, 14
 """The chance that a part is of another kind, and how many of the other settings are changed at most."""
-TRANSFORMERS: dict[str, Callable[[Path], Path]] = {
-    "sonar": tiny_checkpoints.sonar, "bert": tiny_checkpoints.bert, "xlm_roberta": tiny_checkpoints.xlm_roberta,
-    "htsat": tiny_checkpoints.clap, "ast": tiny_checkpoints.ast,
-}  # fmt: skip
+MAKERS = {**tiny_checkpoints.OF_AUDIO, **tiny_checkpoints.OF_TEXT}
 
 
 def write_uneven(folder: Path, seed: int) -> None:
@@ -101,7 +98,7 @@ def _towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
             continue
         if not (checkpoint := folder / name).is_dir():
             checkpoint.mkdir(parents=True)
-            TRANSFORMERS[name](checkpoint)
+            MAKERS[name](checkpoint)
         # Of its own each drops out a tenth.
         changes |= {
             f"model.{kind}.checkpoint": str(checkpoint),

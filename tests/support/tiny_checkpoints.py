@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -207,3 +208,8 @@ def wav2vec2(folder: Path) -> Path:
     Wav2Vec2Model(config).save_pretrained(folder)
     Wav2Vec2FeatureExtractor(do_normalize=True).save_pretrained(folder)
     return folder
+
+
+OF_AUDIO: dict[str, Callable[[Path], Path]] = {"htsat": clap, "ast": ast, "transformers": wav2vec2}
+OF_TEXT: dict[str, Callable[[Path], Path]] = {"sonar": sonar, "labse": bert, "bert": bert, "xlm_roberta": xlm_roberta}
+"""Names of towers, and what makes a checkpoint of each."""
