@@ -7,15 +7,17 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
 
 from ray_atr.cli import main
+from ray_atr.cli.comparisons import NOTHING, TABLES, KnowledgeSweep, NoiseSweep, ask
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.parse import parse_with_settings
-from ray_atr.cli.running import open_run, plan_search, resumed_experiment, start_of
+from ray_atr.cli.running import kept_options, open_run, plan_search, resumed_experiment, start_of
+from ray_atr.cli.tuned_methods import CorrespondenceSweep
 from ray_atr.common.override import override
 from ray_atr.common.runtime import code_version
 from ray_atr.common.storage import write_json
@@ -279,36 +281,65 @@ def test_other_code_is_said_and_can_be_refused(home: Path, capsys: pytest.Captur
         open_run(str(run.path), "sweep", same_code=True)
 
 
-ADDED = [{"objective": "m_ltm", "data.noise.ratio": 0.2, "seed": seed} for seed in (0, 1, 2)]
-DEFAULT_NOISE = [
-    {"objective": objective, "data.noise.ratio": ratio, "seed": seed}
-    for objective in ("triplet", "contrastive", "m_ltm", "m_ltm_pot")
-    for ratio in (0.0, 0.2, 0.4, 0.6)
-    for seed in (0, 1, 2)
-]
+def at(objective: str, ratio: float, *seeds: int) -> list[dict[str, object]]:
+    return [{"objective": objective, "data.noise.ratio": ratio, "seed": seed} for seed in seeds]
 
 
 @pytest.mark.parametrize(
     ("arguments", "added"),
     [
         ([], []),
-        (["--objectives", "m_ltm", "--noise", "0.2"], ADDED),
-        (["--seeds", "0", "4"], [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": 4}]),
+        (["--objectives", "m_ltm", "--noise", "0.2"], at("m_ltm", 0.2, 0, 5)),
+        # What is not given is the folder's, and not the default.
+        (["--objectives", "m_ltm"], at("m_ltm", 0.3, 0, 5)),
+        (["--noise", "0", "0.3"], at("kcl", 0.0, 0, 5)),
+        (["--objectives", "m_ltm", "--seeds", "4"], at("m_ltm", 0.3, 4)),
+        (["--seeds", "0", "4"], at("kcl", 0.3, 4)),
         # The defaults, given.
-        (["--seeds", "0", "1", "2"], [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": seed} for seed in (1, 2)]),
-        (["--noise", "0", "0.2", "0.4", "0.6"], DEFAULT_NOISE),
+        (["--seeds", "0", "1", "2"], at("kcl", 0.3, 1, 2)),
+        (
+            ["--noise", "0", "0.2", "0.4", "0.6"],
+            [point for ratio in (0.0, 0.2, 0.4, 0.6) for point in at("kcl", ratio, 0, 5)],
+        ),
     ],
 )
 def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
     home: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], added: list[dict[str, object]]
 ) -> None:
-    points = [{"objective": "kcl", "data.noise.ratio": 0.3, "seed": 0}]
+    points = at("kcl", 0.3, 0, 5)
     plan = SweepPlan(FixedPoints(points))
-    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", **describe_plan(plan)})
+    info = {**describe_plan(plan), **kept_options(NoiseSweep(objectives=("kcl",), noise=(0.3,), seeds=(0, 5)))}
+    run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", **info})
     plans = []
     replace_work(monkeypatch, {"cli.running.run_plan": lambda *given, **_: plans.append(given[3])})
     main("sweep", "noise", arguments=["--resume", str(run.path), *arguments])
     assert plans[0](run.experiment, run).search.points == [*points, *added]
+
+
+def test_a_comparison_continues_with_all_values_that_it_was_given() -> None:
+    first = NoiseSweep(objectives=("kcl",), noise=(0.0, 0.4)).added_to({})
+    assert first == {"objectives": ["kcl"], "noise": [0.0, 0.4]}
+    second = NoiseSweep(objectives=("m_ltm",)).continuing(first)
+    assert (second.objectives, second.noise) == (("m_ltm",), (0.0, 0.4))
+    both = second.added_to(first)
+    assert both == {"objectives": ["kcl", "m_ltm"], "noise": [0.0, 0.4]}
+    assert NoiseSweep(noise=(0.6,)).continuing(both).objectives == ("kcl", "m_ltm")
+    tuned = CorrespondenceSweep(tuned="tuned.json").added_to({})
+    assert CorrespondenceSweep(methods=("oracle",)).continuing(tuned).tuned == "tuned.json"
+
+
+def test_a_table_of_a_knowledge_base_is_added_to_a_grid_and_a_grid_to_a_table() -> None:
+    grid = KnowledgeSweep(neighbours=(3,), injection_ratio=(0.3,)).added_to({})
+    assert KnowledgeSweep(table="ablation").continuing(grid).points() == TABLES["ablation"]
+    assert KnowledgeSweep(neighbours=(7,)).continuing(grid).points() == [
+        NOTHING,
+        ask(neighbours=7, injection_ratio=0.3),
+    ]
+    table = KnowledgeSweep(table="ablation").added_to({})
+    assert KnowledgeSweep(neighbours=(7,), injection_ratio=(0.3,)).continuing(table).points() == [
+        NOTHING,
+        ask(neighbours=7, injection_ratio=0.3),
+    ]
 
 
 COMPARISONS_CUT_SHORT = {
@@ -487,6 +518,23 @@ def test_a_run_goes_on_with_ray_or_without_it_as_it_was_last_run(
         with pytest.raises(SystemExit):
             main(*command.split(), arguments=["--tracking.mlflow", "false", *resumed, *how])
     assert used == [False, False, True, True, False, False]
+
+
+def test_a_comparison_that_is_added_to_twice_keeps_what_was_added(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_work(monkeypatch, {"cli.running.sweep": Mock(side_effect=KeyboardInterrupt)})
+    place = str(home / "run")
+    first = ["--out", place, "--objectives", "kcl", "--noise", "0.4", "--seeds", "3", "--tracking.mlflow", "false"]
+    for arguments in (
+        first,
+        *(["--resume", place, *added] for added in (["--objectives", "m_ltm"], ["--noise", "0.1"])),
+    ):
+        with pytest.raises(SystemExit):
+            main("sweep", "noise", arguments=[*arguments, "--ray", "never"])
+    info = RunFolder.open(place).info
+    assert info["options"] == {"objectives": ["kcl", "m_ltm"], "noise": [0.4, 0.1]}
+    assert info["points"] == [
+        point for ratio in (0.4, 0.1) for objective in ("kcl", "m_ltm") for point in at(objective, ratio, 3)
+    ]
 
 
 def test_a_run_goes_on_with_its_data_set_where_that_is_now(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

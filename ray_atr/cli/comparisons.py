@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -135,6 +136,12 @@ class KnowledgeSweep(ComparisonSweep):
         # All options except the table and the figure are settings of ASK.
         values_by_name = {name: values for name, values in self.own_options.items() if values}
         return [NOTHING, *(ask(**point) for point in combinations(values_by_name))]
+
+    def continuing(self, earlier: Mapping[str, Any]) -> KnowledgeSweep:
+        """With the earlier one's grid, if this one has a grid too."""
+        if self.table is not None or self.figure is not None:
+            return self
+        return super().continuing({**earlier, "table": None, "figure": None})
 
     def require_no_grid(self, name: str) -> None:
         """ValueError for values beside a table or figure (`name`), which has its own."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import tyro
 
@@ -197,3 +197,20 @@ class ComparisonSweep(SweepOptions, ABC):
     def given_options(self) -> dict[str, Any]:
         """The options that only this comparison has and that were given, if with their default values."""
         return {name: value for name, value in self.own_options.items() if value is not getattr(type(self), name)}
+
+    def continuing(self, earlier: Mapping[str, Any]) -> Self:
+        """This comparison with an earlier one's own options, as `added_to` described them, in the place of those not given."""
+        given = self.given_options
+        missing: dict[str, Any] = {
+            name: tuple(earlier[name]) if isinstance(earlier[name], list) else earlier[name]
+            for name in self.own_options
+            if name in earlier and name not in given
+        }
+        return replace(self, **missing)
+
+    def added_to(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
+        """The own options of an earlier comparison and of this one, which continues it: what a list has of either."""
+        return {
+            name: list(dict.fromkeys((*earlier.get(name, ()), *value))) if isinstance(value, tuple) else value
+            for name, value in self.own_options.items()
+        }

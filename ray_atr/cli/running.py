@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -83,6 +84,8 @@ def run_plan(
         print(*cost.lines(experiment), sep="\n")
         return
     last = resumed.info if resumed is not None else {}
+    if isinstance(how, ComparisonSweep):
+        how = how.continuing(last.get("options", {}))
     how = replace(
         how,
         ray=ray_of(options, resumed),
@@ -130,7 +133,7 @@ def _run(
     run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, echo: Echo
 ) -> None:
     # What was added to a sweep, and the resources that it resumes with.
-    now = {**describe_plan(plan), **kept_options(how)}
+    now = {**describe_plan(plan), **kept_options(how, run.info.get("options", {}))}
     if not is_new and {**run.info, **now} != run.info:
         run.update_info(**now)
     if not is_new:
@@ -163,9 +166,10 @@ def _run(
     _finish(run, plan, result, time.monotonic() - started, tracker, figures=bool(how.figures))
 
 
-def kept_options(how: SweepOptions) -> dict[str, Any]:
-    """The options that the run folder keeps for a `--resume` that does not give them."""
-    return {"ray": how.ray, "concurrency": how.concurrency, "figures": how.figures}
+def kept_options(how: SweepOptions, earlier: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The options that the run folder keeps for a `--resume` that does not give them, with a comparison's `earlier` values."""
+    own = {"options": how.added_to(earlier)} if isinstance(how, ComparisonSweep) else {}
+    return {"ray": how.ray, "concurrency": how.concurrency, "figures": how.figures, **own}
 
 
 def start_of(options: ExperimentOptions, settings: Mapping[str, str] | None = None) -> Experiment:
@@ -343,17 +347,21 @@ def _finish(
 
 def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed, after those of the run folder that it resumes. Seeds alone are added to the
-    folder's points. ValueError if an option has no value, or the run folder has no list of points.
+    folder's points, and values of other options with the seeds and the other values of the folder. ValueError if an option has
+    no value, or the run folder has no list of points.
     """
     options.require_values()
+    info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     points = [] if resumed is None else planned_points(resumed)
+    seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
     if resumed is None or options.gives_values:
-        points += [{**point, "seed": seed} for point in options.points() for seed in options.seeds]
+        points += [
+            {**point, "seed": seed} for point in options.continuing(info.get("options", {})).points() for seed in seeds
+        ]
         points += options.trials_before() if options.estimate else []
     elif options.gives_seeds:
-        points += [{**point, "seed": seed} for point in points for seed in options.seeds]
+        points += [{**point, "seed": seed} for point in points for seed in seeds]
     distinct = {point_key(point): point for point in points}
-    info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     return SweepPlan(
         FixedPoints(list(distinct.values())),
         hours=options.hours,
