@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import os
 import resource
 import shutil
@@ -366,3 +368,18 @@ def test_a_disk_that_is_full_while_a_folder_is_copied_is_named(tmp_path: Path) -
     with pytest.raises(OSError, match="No space left") as error, disk_errors(tmp_path / "export"):
         raise shutil.Error(told)
     assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "export"))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_ctrl_c_in_the_middle_of_torchs_writing_is_one(number: int) -> None:
+    """torch ends such a file while it handles the KeyboardInterrupt, which fails with a RuntimeError about positions."""
+    written, calls = io.BytesIO(), itertools.count()
+
+    def write(content: bytes) -> int:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return written.write(content)
+
+    with pytest.raises(KeyboardInterrupt), disk_errors(Path("state.pt")):
+        torch.save({"weight": torch.zeros(1000)}, SimpleNamespace(write=write, flush=lambda: None))
+    assert next(calls) > number

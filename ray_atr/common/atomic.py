@@ -65,11 +65,15 @@ def disk_errors(file: Path) -> Iterator[None]:
     """Raises a library's error about a disk that refuses a write as the original OSError, naming the file.
 
     torch raises a RuntimeError about positions while it handles the OSError; safetensors has only its number in the message,
-    FAISS only its text; shutil and a rename name another file, and writing to an open file or syncing it names none.
+    FAISS only its text; shutil and a rename name another file, and writing to an open file or syncing it names none. torch
+    does the same to a Ctrl-C in the middle of a write, which is raised as what it was too.
     """
     try:
         yield
     except Exception as error:
+        stop = error.__context__
+        if isinstance(error, RuntimeError) and stop is not None and not isinstance(stop, Exception):
+            raise stop from None
         number = _refusal_behind(error)
         if number is None:
             raise
