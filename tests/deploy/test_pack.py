@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from starlette.testclient import TestClient
@@ -408,6 +409,15 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(
             **given,
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_column_text_row_without_the_spaces_text_vectors_is_no_vector(inputs: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(inputs / "pairs.csv")
+    table.assign(text_row=range(len(table))).to_csv(tmp_path / "pairs.csv", index=False)
+    given = str(inputs / "audio.npy"), str(tmp_path / "pairs.csv"), str(inputs / "model"), tmp_path / "out"
+    with pytest.raises(ValueError, match="--method: got 'both'; allowed with --space-text"):
+        make_pack(*given, options=PackOptions(onnx=False))
+    assert read_space(*given[:2]).text_of() == {}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def read_space(
     if not any(pair.split for pair in pairs):
         pairs = _drawn_splits(pairs, seed)
     if space_text is None:
-        return ForeignSpace(audio, pairs, model=model)
+        # A column text_row numbers vectors that are not there.
+        return ForeignSpace(audio, [replace(pair, text_row=None) for pair in pairs], model=model)
     text = unit_rows(read_vectors(space_text, "--space-text"), f"--space-text: {space_text}")
     if text.shape[1] != audio.shape[1]:
         raise refuse("--space-text", f"vectors of {text.shape[1]} numbers", f"{audio.shape[1]}, as --space has")
