@@ -288,6 +288,15 @@ def test_a_long_value_is_cut_and_many_metrics_are_sent_in_batches(tmp_path, stor
     assert max(sizes) <= 1000
 
 
+@pytest.mark.parametrize("name", ["sounds%20of rain", "what?", "100% & more#1", "é+ü"])
+def test_a_database_is_beside_the_run_whatever_its_folder_is_called(tmp_path, monkeypatch, name):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = store_of(tmp_path / name / "run")
+    store.experiment_id(store.connect(), "one")
+    assert (tmp_path / name / "mlflow.db").stat().st_size
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [".mlflow.db.lock", "mlflow.db"]
+
+
 def test_the_default_store_lies_beside_the_run_folders_and_the_environment_overrules(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert store_of(tmp_path / "run").uri == f"sqlite:///{tmp_path / 'mlflow.db'}"

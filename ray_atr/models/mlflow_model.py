@@ -88,7 +88,10 @@ def hush_mlflow() -> None:
 
 
 def model_parts(weights: Path) -> dict[str, Any]:
-    """Arguments of `mlflow.pyfunc.log_model` and `save_model` for a folder's retriever: code, weights, signature, packages."""
+    """Arguments of `mlflow.pyfunc.log_model` and `save_model` for a folder's retriever: code, weights, signature, packages.
+    ValueError for a folder that MLflow does not find.
+    """
+    require_path(weights)
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {"retriever": str(weights)},
@@ -96,6 +99,12 @@ def model_parts(weights: Path) -> dict[str, Any]:
         "pip_requirements": [f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
         "signature": signature(Retriever.from_pretrained(weights).vector_width),
     }
+
+
+def require_path(folder: Path) -> None:
+    """ValueError for a folder whose path MLflow decodes as a URL's, and so looks for elsewhere."""
+    if set("%#?") & set(str(folder.absolute())):
+        raise refuse("MLflow model", str(folder), "a path without %, # and ?, which MLflow decodes")
 
 
 def _column(frame: pd.DataFrame, name: str) -> list[Any]:

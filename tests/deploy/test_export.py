@@ -245,6 +245,16 @@ def test_mlflow_says_nothing_of_the_files_it_copies(made, tmp_path, capfd, recwa
     assert not [one for one in recwarn if "input example" in str(one.message)]
 
 
+@pytest.mark.parametrize("name", ["sounds%20of rain", "what?", "#1"])
+def test_a_folder_in_which_mlflow_finds_no_model_is_refused(made, tmp_path, name):
+    folder = made("small_cnn", "small_transformer")
+    copied = shutil.copytree(folder, tmp_path / name / "retriever")
+    for out, checkpoint in ((copied, folder), (tmp_path / "out", copied)):
+        with pytest.raises(ValueError, match="allowed a path without %, # and "):
+            TARGETS["mlflow"].write(Retriever.from_pretrained(folder), out, checkpoint=checkpoint)
+        assert not (out / "model").exists()
+
+
 @pytest.mark.parametrize("of_code", [True, False])
 def test_a_disk_that_is_full_is_told_as_one_where_mlflow_blames_the_code(made, tmp_path, monkeypatch, of_code):
     folder, original = made("small_cnn", "small_transformer"), shutil.copytree

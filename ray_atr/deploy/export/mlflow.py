@@ -24,8 +24,9 @@ def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[s
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    from ray_atr.models.mlflow_model import hush_mlflow, model_parts
+    from ray_atr.models.mlflow_model import hush_mlflow, model_parts, require_path
 
+    require_path(folder)
     hush_mlflow()
     with fetched(checkpoint) as weights:
         try:

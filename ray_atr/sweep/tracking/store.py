@@ -136,7 +136,14 @@ def cut(text: str, length: int) -> str:
 
 
 def _uri(file: str | Path) -> str:
-    return f"sqlite:///{file}"
+    """The address of a database. SQLAlchemy 2.1 decodes it: with `%20` or `?` it would be another folder."""
+    from sqlalchemy.engine import URL, make_url
+
+    plain = f"sqlite:///{file}"
+    if make_url(plain).database == str(file):
+        return plain
+    # MLflow also makes an empty folder by the encoded name.
+    return URL.create("sqlite", database=str(file)).render_as_string()
 
 
 def _open(uri: str) -> MlflowClient:
