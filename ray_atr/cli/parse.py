@@ -6,6 +6,7 @@ A command's own options are a small dataclass of `option`s that tyro parses; all
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import dataclasses
@@ -402,6 +403,7 @@ def run_script(main: Callable[[], None]) -> None:
     """
     terminate_like_interrupt()
     _end_an_import_at_once()
+    sys.unraisablehook = _repeat_interrupt
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Readers of a pipe, a file or a job's log get each line at once, as in a terminal. A sweep of hours must not end at the
         # arrow of its table because the locale has none.
@@ -453,6 +455,18 @@ def _end_an_import_at_once() -> None:
     # A SIGINT that is ignored, as in a shell's background jobs, stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
+
+
+_tell_ignored = sys.unraisablehook
+
+
+def _repeat_interrupt(ignored: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C that Python ignores: one in the callback of a weak reference, or while garbage is collected."""
+    if isinstance(ignored.exc_value, KeyboardInterrupt):
+        # In a moment, when what ignores it has been left.
+        threading.Timer(0.05, _thread.interrupt_main).start()
+    else:
+        _tell_ignored(ignored)
 
 
 def _one_line(error: Exception) -> str:

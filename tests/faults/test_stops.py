@@ -24,6 +24,7 @@ from ray_atr.common import runtime
 from ray_atr.sweep import FixedPoints, SweepPlan, SweepResult
 from ray_atr.training.checkpoint import _seal, load_checkpoint
 from tests.support.commands import replace_work
+from tests.support.fork_server import run_program
 from tests.support.own_ray import end_processes_of, environment_without_ray, wait_until
 
 SCRIPT = """
@@ -120,6 +121,29 @@ def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code
     script = "import sys; from ray_atr.cli.parse import run_script\nassert 'torch' not in sys.modules\n"
     script += f"sys.path.insert(0, {str(tmp_path)!r})\nrun_script(lambda: __import__('torch'))"
     assert stopped(script, "on", number) == (code, "\ninterrupted\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_stop_that_python_ignores_comes_again(number: str, code: int) -> None:
+    """An exception in the callback of a weak reference is told and forgotten: the command went on."""
+    ended = run_program(IGNORES, number)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "\ninterrupted\n")
+
+
+IGNORES = """
+import signal, sys, time, weakref
+from ray_atr.cli.parse import run_script
+
+def main():
+    held = set()
+    reference = weakref.ref(held, lambda _: signal.raise_signal(signal.Signals[sys.argv[1]]))
+    del held
+    time.sleep(10)
+    print("went on")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run_script(main)
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
