@@ -130,13 +130,20 @@ def _start_local(*, tries: int = STARTS, **options: Any) -> None:
 
 @contextlib.contextmanager
 def own_handlers() -> Iterator[None]:
-    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the one, and Tune does not restore the other."""
+    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the one, and Tune does not restore the other. A
+    SIGTERM that Ray's own handler has answered meanwhile, by an exit, is like any other.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except SystemExit as stop:
+        if stop.code != signal.SIGTERM:
+            raise
+        TERMINATED.set()
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

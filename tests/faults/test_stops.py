@@ -130,6 +130,26 @@ def test_a_stop_that_python_ignores_comes_again(number: str, code: int) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "\ninterrupted\n")
 
 
+STARTS_RAY = """
+import signal, sys
+from ray_atr.cli.parse import run_script
+from ray_atr.common.runtime import advising, own_handlers
+
+def main():
+    with advising("resume it"), own_handlers():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as ray.init does
+        signal.raise_signal(signal.SIGTERM)
+    print("went on")
+
+run_script(main)
+"""
+
+
+def test_a_sigterm_while_ray_starts_is_one_line_too() -> None:
+    ended = run_program(STARTS_RAY)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "\ninterrupted: resume it\n")
+
+
 IGNORES = """
 import signal, sys, time, weakref
 from ray_atr.cli.parse import run_script
