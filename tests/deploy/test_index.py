@@ -33,6 +33,7 @@ from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.options import IndexEncoding
+from ray_atr.deploy.index.search import best_of_sounds
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -820,6 +821,26 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         assert bool(index.search("a low tone", top=2, or_nothing=True)) == is_there
     with pytest.raises(ValueError, match="or_nothing: got True; allowed a calibrated retriever"):
         Index.open(place / "index").search("a low tone", or_nothing=True)
+
+
+def test_whether_nothing_is_found_does_not_depend_on_how_many_answers_are_asked_for(place: Path, tmp_path: Path) -> None:
+    from ray_atr.metrics.calibration import Calibration, LanguageCalibration
+
+    copied(place / "model", tmp_path / "model")
+    copied(place / "audio", tmp_path / "audio")
+    best = Index.open(place / "index").search("a low tone", top=1)[0]
+    # The best sound alone has more windows than are counted.
+    number = int(best.path.removeprefix("tone ").removesuffix(".wav"))
+    (tmp_path / "audio" / best.path).write_bytes(tone(number, number, 15.0))
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    matches = Index.open(tmp_path / "index").search("a low tone", top=100)
+    assert {one.path for one in matches[:50]} == {best.path}
+    below = (matches[0].score + float(np.mean(best_of_sounds(matches)))) / 2
+    own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0, 1), 2, 5, below)
+    Calibration({"any": own}).write(tmp_path / "model")
+    index = Index.open(tmp_path / "index")
+    assert len(index.search("a low tone", top=1, or_nothing=True)) == 1
+    assert len(index.search("a low tone", top=100, or_nothing=True)) == len(matches)
 
 
 def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:
