@@ -34,6 +34,7 @@ from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.search import best_of_sounds
+from ray_atr.deploy.index.shards import open_shards
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -150,6 +151,18 @@ def test_files_of_one_name_in_two_folders_are_told_apart(place: Path, tmp_path: 
         "b/c.d/rain.1.wav": "b/c.d/rain.1",
         "b/rain.flac": "b/rain.flac",
     }
+
+
+def test_equal_sounds_are_in_one_order_in_an_index_and_in_its_parts(place: Path, tmp_path: Path) -> None:
+    for name in ("a/x.wav", "a/y.wav", "a b.wav", "a-b.wav", "b.wav"):
+        (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "audio" / name).write_bytes(tone(1, 1, 0.25))
+    for name in ("", "1/2", "2/2"):
+        out, alone = str(tmp_path / f"index{name[:1]}"), IndexEncoding(batch_size=1)
+        build_index(str(place / "model"), str(tmp_path / "audio"), out, part=name, encoding=alone)
+    whole, parts = Index.open(tmp_path / "index"), open_shards([str(tmp_path / f"index{number}") for number in (1, 2)])
+    for top in (1, 2, 3, 5):
+        assert parts.search("a low tone", top=top) == whole.search("a low tone", top=top)
 
 
 def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
@@ -823,7 +836,9 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         Index.open(place / "index").search("a low tone", or_nothing=True)
 
 
-def test_whether_nothing_is_found_does_not_depend_on_how_many_answers_are_asked_for(place: Path, tmp_path: Path) -> None:
+def test_whether_nothing_is_found_does_not_depend_on_how_many_answers_are_asked_for(
+    place: Path, tmp_path: Path
+) -> None:
     from ray_atr.metrics.calibration import Calibration, LanguageCalibration
 
     copied(place / "model", tmp_path / "model")
