@@ -216,6 +216,10 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", "short")
     with pytest.raises(ValueError, match="16 or more"):
         required_token("0.0.0.0")
+    for unsent in ("ein Geheimnis für alle", f" {TOKEN}", f"{TOKEN}\n"):
+        monkeypatch.setenv("RAY_ATR_TOKEN", unsent)
+        with pytest.raises(ValueError, match="RAY_ATR_TOKEN: got 'other characters'; allowed a secret of ASCII"):
+            required_token("127.0.0.1")
     monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
     assert required_token("0.0.0.0") == TOKEN
     assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
