@@ -578,6 +578,15 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
 
 
+def test_a_vector_beyond_16_bits_is_left_out(tmp_path: Path) -> None:
+    retriever = save_retriever(tmp_path / "model", metric="mahalanobis")
+    vectors = retriever.encode_text(["a low tone", "a high tone"]).numpy()
+    np.save(tmp_path / "ready.npy", vectors * np.array([[1.0], [1e6]], np.float32))
+    changes = build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "index"))
+    assert changes.broken == {"1": "its vector is beyond what 16 bits hold"}
+    assert [one.path for one in Index.open(tmp_path / "index").search("a high tone")] == ["0"]
+
+
 def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     retriever = save_retriever(tmp_path / "model")
     retriever.languages = ("eng", "fra")

@@ -41,7 +41,7 @@ from ray_atr.deploy.index.archive import (
 )
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
-from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
+from ray_atr.deploy.index.windows import BEYOND_16_BITS, EncodedSound, encode_archive, uses_ray
 from ray_atr.models.fingerprint import is_told_language, model_fingerprint, reads_any_text
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
@@ -323,8 +323,11 @@ def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     norm = float(np.linalg.norm(row))
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
         return EncodedSound(sound, "", error="a vector that is zero or not finite")
-    unit = row / norm if distance == "cosine" else row
-    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
+    with np.errstate(over="ignore"):
+        stored = (row / norm if distance == "cosine" else row).astype(np.float16)
+    if not np.isfinite(stored).all():
+        return EncodedSound(sound.without_data(), "", error=BEYOND_16_BITS)
+    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), stored[None])
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
