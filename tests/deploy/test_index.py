@@ -292,6 +292,15 @@ def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) 
     shutil.copytree(place / "audio", other / "deeper")
     changes = update_index(index, audio=str(other))
     assert (changes.encoded, changes.taken_over, changes.removed) == (12, 4, 0)
+    # Other vectors, whose rows are called the same.
+    rows = np.random.default_rng(0).standard_normal((30, 16))
+    for name, some in {"some": rows[:10], "more": rows[:20], "others": rows[20:]}.items():
+        np.save(tmp_path / f"{name}.npy", some)
+    build_index(str(place / "model"), str(tmp_path / "some.npy"), str(tmp_path / "of vectors"))
+    with pytest.raises(ValueError, match="this one has 0 of its 10 sounds"):
+        update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "others.npy"))
+    changes = update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "more.npy"))
+    assert (changes.encoded, changes.taken_over) == (10, 10)
 
 
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
