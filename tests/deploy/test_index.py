@@ -644,6 +644,9 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     assert "tone 1.wav" in capsys.readouterr().out
     main("index", arguments=["query", index, "a", "low", "tone", "--json", "--top", "2"])
     assert json.loads(capsys.readouterr().out) == answer
+    (tmp_path / "with a mark").write_text("a low tone\n", encoding="utf-8-sig")
+    main("index", arguments=["query", index, "--from", str(tmp_path / "with a mark"), "--json", "--top", "2"])
+    assert json.loads(capsys.readouterr().out) == answer
     (tmp_path / "long texts").write_text("a low tone\n\n" + 2_001 * "x")
     refused = {
         "nothing to look for": [index],
