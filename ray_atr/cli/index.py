@@ -179,7 +179,9 @@ def _lines(file: str) -> list[str]:
             raise refuse("--from", file, "a text file in UTF-8") from None
     from ray_atr.deploy.index.search import check_text
 
-    lines = {number: line.strip() for number, line in enumerate(text.splitlines(), start=1) if line.strip()}
+    # Editors of Windows put a mark first, which would be a part of the first text.
+    listed = text.removeprefix("\ufeff").splitlines()
+    lines = {number: line.strip() for number, line in enumerate(listed, start=1) if line.strip()}
     if not lines:
         raise refuse("--from", file, "a file with a text on a line")
     for number, line in lines.items():

@@ -103,12 +103,18 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def required_token(host: str) -> str | None:
-    """The secret in the environment. ValueError if it is missing or short and the address is not of this machine only."""
+    """The secret in the environment. ValueError if it is missing and the address is not of this machine only, if it is short, or
+    if a header does not carry it unchanged.
+    """
     token = os.environ.get(TOKEN) or None
     if token is None and not is_loopback(host):
         raise refuse("--host", host, f"127.0.0.1, or any address once {TOKEN} holds a secret")
     if token is not None and len(token) < LEAST_TOKEN:
         raise refuse(TOKEN, f"{len(token)} characters", f"a secret of {LEAST_TOKEN} or more")
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        # Clients send other characters in different bytes, and headers lose spaces at their ends.
+        allowed = "a secret of ASCII characters, without a space at its beginning or end"
+        raise refuse(TOKEN, "other characters", allowed)
     return token
 
 

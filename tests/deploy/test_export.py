@@ -62,6 +62,8 @@ def made(tmp_path_factory):
 
     towers: dict[str, Any] = {
         "htsat": lambda: Htsat(checkpoint=checkpoint("clap")),
+        "htsat_1s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=1.0),
+        "htsat_half_s": lambda: Htsat(checkpoint=checkpoint("clap"), clip_seconds=0.5),
         "ast": lambda: Ast(checkpoint=checkpoint("ast")),
         "wav2vec2": lambda: TransformersAudio(checkpoint=checkpoint("wav2vec2")),
         "small_cnn": lambda: SmallCnn(width=32),
@@ -153,6 +155,8 @@ def test_the_command_and_the_targets_name_the_same_formats():
         # It is below, read as plain words.
         pytest.param("clap", "htsat", "xlm_roberta", {"projection": "mlp"}, marks=ONLY_IN_WHOLE),
         pytest.param("clap", "htsat", "xlm_roberta", {}, marks=ONLY_IN_WHOLE),
+        # Another window than the checkpoint's.
+        ("clap", "htsat_1s", "xlm_roberta", {}),
         # No wider inside than a ClapModel's projection.
         pytest.param(
             "clap", "htsat", "xlm_roberta", {"projection": "wide_mlp", "embedding_width": 512}, marks=ONLY_IN_WHOLE
@@ -357,6 +361,7 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
             "--to sentence-.*projection wide_mlp",
             marks=SENTENCE_TRANSFORMERS,
         ),
+        ("clap", "htsat_half_s", "xlm_roberta", {}, "clip_seconds 0.5'; allowed whole seconds"),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
         ("coreml", "ast", "bert", {}, "--to: got 'coreml'; allowed one of clap"),
     ],

@@ -33,6 +33,8 @@ from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.options import IndexEncoding
+from ray_atr.deploy.index.search import best_of_sounds
+from ray_atr.deploy.index.shards import open_shards
 from ray_atr.deploy.index.structure import build_structure, nearest_rows, read_structure, write_structure
 from ray_atr.models.retriever import Retriever
 from ray_atr.workshop.importing.import_options import VectorImport
@@ -149,6 +151,18 @@ def test_files_of_one_name_in_two_folders_are_told_apart(place: Path, tmp_path: 
         "b/c.d/rain.1.wav": "b/c.d/rain.1",
         "b/rain.flac": "b/rain.flac",
     }
+
+
+def test_equal_sounds_are_in_one_order_in_an_index_and_in_its_parts(place: Path, tmp_path: Path) -> None:
+    for name in ("a/x.wav", "a/y.wav", "a b.wav", "a-b.wav", "b.wav"):
+        (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "audio" / name).write_bytes(tone(1, 1, 0.25))
+    for name in ("", "1/2", "2/2"):
+        out, alone = str(tmp_path / f"index{name[:1]}"), IndexEncoding(batch_size=1)
+        build_index(str(place / "model"), str(tmp_path / "audio"), out, part=name, encoding=alone)
+    whole, parts = Index.open(tmp_path / "index"), open_shards([str(tmp_path / f"index{number}") for number in (1, 2)])
+    for top in (1, 2, 3, 5):
+        assert parts.search("a low tone", top=top) == whole.search("a low tone", top=top)
 
 
 def test_a_second_is_in_the_window_that_begins_with_it(place: Path) -> None:
@@ -278,6 +292,15 @@ def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) 
     shutil.copytree(place / "audio", other / "deeper")
     changes = update_index(index, audio=str(other))
     assert (changes.encoded, changes.taken_over, changes.removed) == (12, 4, 0)
+    # Other vectors, whose rows are called the same.
+    rows = np.random.default_rng(0).standard_normal((30, 16))
+    for name, some in {"some": rows[:10], "more": rows[:20], "others": rows[20:]}.items():
+        np.save(tmp_path / f"{name}.npy", some)
+    build_index(str(place / "model"), str(tmp_path / "some.npy"), str(tmp_path / "of vectors"))
+    with pytest.raises(ValueError, match="this one has 0 of its 10 sounds"):
+        update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "others.npy"))
+    changes = update_index(str(tmp_path / "of vectors"), audio=str(tmp_path / "more.npy"))
+    assert (changes.encoded, changes.taken_over) == (10, 10)
 
 
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
@@ -564,6 +587,15 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
 
 
+def test_a_vector_beyond_16_bits_is_left_out(tmp_path: Path) -> None:
+    retriever = save_retriever(tmp_path / "model", metric="mahalanobis")
+    vectors = retriever.encode_text(["a low tone", "a high tone"]).numpy()
+    np.save(tmp_path / "ready.npy", vectors * np.array([[1.0], [1e6]], np.float32))
+    changes = build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "index"))
+    assert changes.broken == {"1": "its vector is beyond what 16 bits hold"}
+    assert [one.path for one in Index.open(tmp_path / "index").search("a high tone")] == ["0"]
+
+
 def test_a_language_that_was_never_trained_on_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     retriever = save_retriever(tmp_path / "model")
     retriever.languages = ("eng", "fra")
@@ -611,6 +643,9 @@ def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: py
     main("index", arguments=["query", index, "--like", str(place / "audio" / "tone 1.wav"), "--top", "1"])
     assert "tone 1.wav" in capsys.readouterr().out
     main("index", arguments=["query", index, "a", "low", "tone", "--json", "--top", "2"])
+    assert json.loads(capsys.readouterr().out) == answer
+    (tmp_path / "with a mark").write_text("a low tone\n", encoding="utf-8-sig")
+    main("index", arguments=["query", index, "--from", str(tmp_path / "with a mark"), "--json", "--top", "2"])
     assert json.loads(capsys.readouterr().out) == answer
     (tmp_path / "long texts").write_text("a low tone\n\n" + 2_001 * "x")
     refused = {
@@ -820,6 +855,28 @@ def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, t
         assert bool(index.search("a low tone", top=2, or_nothing=True)) == is_there
     with pytest.raises(ValueError, match="or_nothing: got True; allowed a calibrated retriever"):
         Index.open(place / "index").search("a low tone", or_nothing=True)
+
+
+def test_whether_nothing_is_found_does_not_depend_on_how_many_answers_are_asked_for(
+    place: Path, tmp_path: Path
+) -> None:
+    from ray_atr.metrics.calibration import Calibration, LanguageCalibration
+
+    copied(place / "model", tmp_path / "model")
+    copied(place / "audio", tmp_path / "audio")
+    best = Index.open(place / "index").search("a low tone", top=1)[0]
+    # The best sound alone has more windows than are counted.
+    number = int(best.path.removeprefix("tone ").removesuffix(".wav"))
+    (tmp_path / "audio" / best.path).write_bytes(tone(number, number, 15.0))
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    matches = Index.open(tmp_path / "index").search("a low tone", top=100)
+    assert {one.path for one in matches[:50]} == {best.path}
+    below = (matches[0].score + float(np.mean(best_of_sounds(matches)))) / 2
+    own = LanguageCalibration((-1, 1), (0, 1), (0.0,), (0.0,), 0.5, 2, (-1, 1), (0, 1), 2, 5, below)
+    Calibration({"any": own}).write(tmp_path / "model")
+    index = Index.open(tmp_path / "index")
+    assert len(index.search("a low tone", top=1, or_nothing=True)) == 1
+    assert len(index.search("a low tone", top=100, or_nothing=True)) == len(matches)
 
 
 def test_the_best_tag_has_the_probability_of_an_answer(place: Path, tmp_path: Path) -> None:

@@ -110,6 +110,17 @@ def test_splits_are_drawn_by_clip_where_the_table_has_none(tmp_path: Path) -> No
     assert len(by_clip) == CLIPS
 
 
+def test_captions_whose_accents_are_characters_of_their_own_are_those_of_the_data_set(
+    inputs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
+    table = (tmp_path / "pairs.csv").read_text(encoding="utf-8").replace("number", "nume\u0301ro")
+    (tmp_path / "pairs.csv").write_text(table, encoding="utf-8")
+    made = packed(tmp_path, tmp_path / "out", onnx=False)
+    assert made.before is not None
+    assert made.after.metrics.keys() >= made.before.metrics.keys()
+
+
 def test_a_text_vector_stands_in_the_place_of_a_clip(inputs: Path) -> None:
     space = read_space(str(inputs / "audio.npy"), str(inputs / "pairs.csv"), str(inputs / "english.npy"))
     text = np.arange(2 * CLIPS, dtype=np.float32)[:, None]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -217,6 +216,10 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ATR_TOKEN", "short")
     with pytest.raises(ValueError, match="16 or more"):
         required_token("0.0.0.0")
+    for unsent in ("ein Geheimnis für alle", f" {TOKEN}", f"{TOKEN}\n"):
+        monkeypatch.setenv("RAY_ATR_TOKEN", unsent)
+        with pytest.raises(ValueError, match="RAY_ATR_TOKEN: got 'other characters'; allowed a secret of ASCII"):
+            required_token("127.0.0.1")
     monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
     assert required_token("0.0.0.0") == TOKEN
     assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
@@ -427,8 +430,8 @@ def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index) ->
             async with opened(f"http://127.0.0.1:{port}/?text=x") as page:
                 await page.until("note.textContent.startsWith('a token is needed')")
         with ExitStack() as running:
-            port = running.enter_context(serving(calibrated, token=TOKEN))
-            async with opened(f"http://127.0.0.1:{port}/?text=x#token={quote(TOKEN)}") as page:
+            port = running.enter_context(serving(calibrated, token="aSecret+of/Base64=="))
+            async with opened(f"http://127.0.0.1:{port}/?text=x#token=aSecret+of/Base64==") as page:
                 await page.until(f"note.textContent === '2 found for “x” ({rough})' && !nothing.hidden")
                 await page.run("form.elements.or_nothing.click(); form.requestSubmit(); 0")
                 await page.until(f"note.textContent.startsWith('nothing found for “x” ({rough}); without the tick')")

@@ -56,7 +56,7 @@ def random_experiments(home: Path, seed: int) -> Iterator[dict[str, Any]]:
     """
     generator = np.random.default_rng(seed)
     while True:
-        yield from _drawn(partial(tiny, home / "uneven"), home, _towers(home / "towers", generator), generator)
+        yield from _drawn(partial(tiny, home / "uneven"), home, random_towers(home / "towers", generator), generator)
 
 
 def random_experiments_on_vectors(home: Path, seed: int) -> Iterator[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _drawn(
         yield changes
 
 
-def _towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
+def random_towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
     """Other towers than those of `tiny`, or not."""
     changes: dict[str, Any] = {}
     for kind, names in (("audio", ("", "resnet38", "htsat", "ast")), ("text", ("", "sonar", "bert", "xlm_roberta"))):

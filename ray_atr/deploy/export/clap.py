@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ def require(retriever: Retriever) -> None:
     if retriever.distance != "cosine":
         raise refuse("--to clap", "a learned metric, for which a ClapModel has no layer", NEEDED)
     require_width(retriever, "clap")
+    require_window(retriever, "clap")
 
 
 def require_width(retriever: Retriever, target: str) -> None:
@@ -62,6 +64,14 @@ def require_width(retriever: Retriever, target: str) -> None:
             "linear, two_linear or mlp: in a ClapModel both layers have model.embedding_width outputs; onnx takes any"
         )
         raise refuse(f"--to {target}", given, allowed)
+
+
+def require_window(retriever: Retriever, target: str) -> None:
+    """ValueError, naming the format, for HTS-AT with a window that is not of whole seconds, as its extractor's is."""
+    seconds = retriever.audio_tower.front_end.clip_seconds
+    if seconds != int(seconds):
+        allowed = "whole seconds, as the feature extractor has; onnx takes any"
+        raise refuse(f"--to {target}", f"model.audio.clip_seconds {seconds:g}", allowed)
 
 
 def is_htsat(tower: nn.Module) -> bool:
@@ -93,8 +103,15 @@ def write(retriever: Retriever, folder: Path) -> dict[str, Any]:
     model.text_projection.load_state_dict(projection_state(retriever.text_projection, width))
     model.save_pretrained(folder)
     stock_tokeniser(retriever).save_pretrained(folder)
-    audio.extractor.save_pretrained(folder)
+    extractor_of(audio).save_pretrained(folder)
     return {}
+
+
+def extractor_of(audio: TransformersAudioTower) -> Any:
+    """The feature extractor of HTS-AT with the tower's own window, up to which it repeats a clip."""
+    extractor = copy.deepcopy(audio.extractor)
+    extractor.max_length_s, extractor.nb_max_samples = int(audio.front_end.clip_seconds), audio.front_end.clip_samples
+    return extractor
 
 
 def clap_model(retriever: Retriever, text_config: Any) -> ClapModel:

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from ray_atr.common.settings import refuse, require_extra
-from ray_atr.deploy.export.clap import clap_model, has_relu, is_htsat, linear_layers, require_width, stock_tokeniser
+from ray_atr.deploy.export.clap import (
+    clap_model,
+    extractor_of,
+    has_relu,
+    is_htsat,
+    linear_layers,
+    require_width,
+    require_window,
+    stock_tokeniser,
+)
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import TransformersAudioTower, TransformersTextTower
 
@@ -30,6 +39,7 @@ def require(retriever: Retriever) -> None:
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
     if is_htsat(audio):
         require_width(retriever, "sentence-transformers")
+        require_window(retriever, "sentence-transformers")
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
     if text.language_tags:
@@ -74,7 +84,7 @@ def _audio_modules(retriever: Retriever, folder: Path) -> list[nn.Module]:
 
     tower = retriever.audio_tower
     assert isinstance(tower, TransformersAudioTower)
-    tower.extractor.save_pretrained(folder)
+    (extractor_of(tower) if is_htsat(tower) else tower.extractor).save_pretrained(folder)
     if is_htsat(tower):
         # The library opens CLAP's audio tower only as part of a complete model, so its text side is made small.
         from transformers import ClapTextConfig

@@ -41,7 +41,7 @@ from ray_atr.deploy.index.archive import (
 )
 from ray_atr.deploy.index.options import IndexEncoding
 from ray_atr.deploy.index.structure import EXACT_ROWS, read_structure
-from ray_atr.deploy.index.windows import EncodedSound, encode_archive, uses_ray
+from ray_atr.deploy.index.windows import BEYOND_16_BITS, EncodedSound, encode_archive, uses_ray
 from ray_atr.models.fingerprint import is_told_language, model_fingerprint, reads_any_text
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
@@ -304,7 +304,8 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
     def is_known(sound: ArchivedSound) -> bool:
         older = earlier.get(sound.path)
         if older is not None and older.sound.size == sound.size:
-            return True
+            # Rows of vectors have no size, and all have the same paths.
+            return bool(sound.size) or _digest(sound, archive) == older.digest
         return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
 
     # No more than these are looked for, as each may have to be read.
@@ -323,8 +324,11 @@ def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     norm = float(np.linalg.norm(row))
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
         return EncodedSound(sound, "", error="a vector that is zero or not finite")
-    unit = row / norm if distance == "cosine" else row
-    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), unit[None].astype(np.float16))
+    with np.errstate(over="ignore"):
+        stored = (row / norm if distance == "cosine" else row).astype(np.float16)
+    if not np.isfinite(stored).all():
+        return EncodedSound(sound.without_data(), "", error=BEYOND_16_BITS)
+    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), stored[None])
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:

@@ -211,7 +211,9 @@ class Search(ABC):
         calibrated = calibrated_language(calibration, code)
         if or_nothing:
             for place, row in enumerate(matches_of_queries):
-                is_nothing = calibration.says_nothing(best_of_sounds(row), calibrated, queries[place])
+                # Of no more windows, however many answers are asked for: more have more sounds, of lower scores.
+                counted = best_of_sounds(row[:COUNTED])
+                is_nothing = calibration.says_nothing(counted, calibrated, queries[place])
                 matches_of_queries[place] = [] if is_nothing else row[:top]
         of_language = calibration.for_language(calibrated)
         likely = [_with_probability(matches, of_language) for matches in matches_of_queries]

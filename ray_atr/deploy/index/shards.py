@@ -35,7 +35,9 @@ class OpenShard(Protocol):
 
 
 class ShardedIndex(Search):
-    """Shards, queried in parallel, with the answers of one index of all windows; equal scores are in the order of paths."""
+    """Shards, queried in parallel, with the answers of one index of all windows; equal scores are in the order of paths, folder
+    by folder, as an archive's folder lists them.
+    """
 
     def __init__(
         self, shards: Sequence[OpenShard], manifests: Sequence[IndexManifest], *, checkpoint: str | None = None
@@ -53,7 +55,8 @@ class ShardedIndex(Search):
         each = self._ask_all(lambda shard: shard.matches(queries, top))
         of_queries = (chain.from_iterable(matches) for matches in zip(*each, strict=True))
         return [
-            sorted(matches, key=lambda match: (-match.score, match.path, match.start))[:top] for matches in of_queries
+            sorted(matches, key=lambda match: (-match.score, match.path.split("/"), match.start))[:top]
+            for matches in of_queries
         ]
 
     def window(self, path: str, start: float) -> NDArray[np.float32]:

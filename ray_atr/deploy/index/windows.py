@@ -30,6 +30,7 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.training.encoding.encode import ClipBatch, encode_clips
 
 SOUNDS_IN_A_JOB = 32
+BEYOND_16_BITS = "its vector is beyond what 16 bits hold"
 LOWEST_NORM = 0.5  # unit vectors have norm 1; vectors that are zero or not finite fail this check
 
 
@@ -173,7 +174,7 @@ def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
     ends = [min(start + length, reading.seconds) for start in starts]
     vectors = retriever.vectors(embedded).numpy().astype(np.float16)
     if not np.isfinite(vectors).all():
-        return EncodedSound(reading.sound, reading.digest, error="its vector is beyond what 16 bits hold")
+        return EncodedSound(reading.sound, reading.digest, error=BEYOND_16_BITS)
     return EncodedSound(reading.sound, reading.digest, tuple(starts), tuple(ends), vectors)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common import sampling
-from ray_atr.common.language_codes import ENGLISH, require_language
+from ray_atr.common.language_codes import ENGLISH, normalise, require_language
 from ray_atr.common.settings import counted, refuse
 from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
 from ray_atr.workshop.importing.sources.read_table import read_table
@@ -112,7 +112,8 @@ def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
         pairs.append(
             PairedCaption(
                 audio_row=number,
-                caption=" ".join(texts[0].split()),
+                # As the data set that is made of them has it.
+                caption=normalise(texts[0]),
                 language=require_language(code).code if code else language,
                 split=cell_of(row, "split"),
                 clip_id=cell_of(row, "clip_id") or f"clip-{number:08d}",
