@@ -85,7 +85,9 @@ class LanguageCalibration:
 
     def random_share(self, scores: ArrayLike) -> Floats:
         """Share of pairs that do not match whose score is at least this, of the scores' shape."""
-        return 1 - np.interp(np.asarray(scores, np.float64), self.random, LEVELS, left=0.0, right=1.0)
+        # From above: of pairs that have one score, all count.
+        falling = -np.asarray(self.random)[::-1]
+        return np.interp(-np.asarray(scores, np.float64), falling, 1 - LEVELS[::-1], left=0.0, right=1.0)
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,9 @@ def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: fl
                     setattr(part, name, 0.0)
                 elif "dropout" in name and dropout is not None:
                     setattr(part, name, dropout)
-        if hasattr(part, "apply_spec_augment"):
-            # wav2vec 2.0's own masking draws from NumPy's global generator; `model.augment` is the one to use.
+        if hasattr(part, "apply_spec_augment") or hasattr(part, "mask_time_prob"):
+            # wav2vec 2.0's own masking draws from NumPy's global generator; `model.augment` is the one to use. Data2vec masks
+            # unless its configuration has the switch, and by itself it has none.
             part.apply_spec_augment = False
     return config
 

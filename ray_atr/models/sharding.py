@@ -3,7 +3,8 @@
 A sharded tower gathers each layer's weights in every call, forward and backward, so all workers must call it equally often and in
 the same order. But their shares differ: texts are encoded in groups of similar length, a worker may have no text in a language,
 and the number of windows differs. So before each call the workers agree on the next tower. A worker with nothing to embed makes
-an empty call, of one frame or token, whose gradient is zero. Each call costs a reduction of one number.
+an empty call, of one frame or token, whose gradient is zero. Each call costs a reduction of one number. Within a call, all
+workers encode as many groups of one length (`tower.encode_groups`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NO_TOWER = 0
 """The request of a worker that has embedded everything."""
 
 
-def shard_tower(tower: nn.Module, device: torch.device) -> None:
+def shard_tower(tower: AudioTower | TextTower, device: torch.device) -> None:
     """Shard the tower's weights: this worker gets its part, on `device`. All workers must call it.
 
     Each repeated layer is gathered by itself, and the rest with the tower's call: the device never holds the full weights of more
@@ -44,6 +45,7 @@ def shard_tower(tower: nn.Module, device: torch.device) -> None:
     numbers = {parameter for parameter in tower.parameters() if parameter.ndim == 0}
     for part in (*reversed(repeated_layers(tower)), tower):
         fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)
+    tower.is_divided = True
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.common.settings import Settings, setting
 from ray_atr.data.audio import FrontEnd
 from ray_atr.models.adaptation import Adaptation
@@ -44,6 +45,8 @@ class AudioTower(nn.Module):
     """Whether batch norms have the statistics of the batch in training, in towers that support it."""
     saves_weights: ClassVar[bool] = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
+    is_divided: bool = False
+    """Whether the weights are sharded over the workers (`models.sharding`)."""
 
     @abstractmethod
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -78,6 +81,8 @@ class TextTower(nn.Module):
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
     reads_texts: bool = True
     """Whether it takes texts, and not only their vectors."""
+    is_divided: bool = False
+    """Whether the weights are sharded over the workers (`models.sharding`)."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
@@ -192,18 +197,33 @@ def pad_tokens(token_ids: Sequence[Sequence[int]], pad_token_id: int) -> tuple[T
 
 
 def encode_groups(
-    groups: Sequence[tuple[Tensor, int]], encode: Callable[[Tensor, int], Encoded], length: int = 0
+    groups: Sequence[tuple[Tensor, int]],
+    encode: Callable[[Tensor, int], Encoded],
+    length: int = 0,
+    *,
+    is_divided: bool = False,
 ) -> Encoded:
-    """The results of `encode(rows, longest)` for groups of rows, in the order of the rows; tokens padded to at least `length`."""
+    """The results of `encode(rows, longest)` for groups of rows, in the order of the rows; tokens padded to at least `length`.
+
+    is_divided: whether the weights are sharded over workers, which must then all encode as many groups.
+    """
+    most = len(groups)
+    if is_divided:
+        # Before the first one is encoded: the order of exchanges is the same on all workers.
+        most = int(Ranks.here().maximum(torch.tensor(most, device=groups[0][0].device)))
     parts = [encode(rows, longest) for rows, longest in groups]
     back = torch.argsort(torch.cat([rows for rows, _ in groups]))
     L = max(length, *(part.tokens.shape[1] for part in parts))
     pad = nn.functional.pad
-    return Encoded(
-        torch.cat([part.pooled for part in parts])[back],
-        torch.cat([pad(part.tokens, (0, 0, 0, L - part.tokens.shape[1])) for part in parts])[back],
-        torch.cat([pad(part.token_mask, (0, L - part.tokens.shape[1])) for part in parts])[back],
-    )
+    pooled = torch.cat([part.pooled for part in parts])[back]
+    tokens = torch.cat([pad(part.tokens, (0, 0, 0, L - part.tokens.shape[1])) for part in parts])[back]
+    mask = torch.cat([pad(part.token_mask, (0, L - part.tokens.shape[1])) for part in parts])[back]
+    rows, longest = groups[0]
+    for _ in range(most - len(groups)):
+        # Its first row once more, whose gradient is zero.
+        more = encode(rows[:1], longest)
+        pooled, tokens = pooled + 0 * more.pooled.sum(), tokens + 0 * more.tokens.sum()
+    return Encoded(pooled, tokens, mask)
 
 
 def embed_by_length(

@@ -272,6 +272,19 @@ def test_strata_whose_errors_do_not_rise_are_one_and_what_is_left_unheard_alone_
     assert (finite.high - finite.low) / (whole.high - whole.low) == pytest.approx(np.sqrt(340 / 399), abs=0.01)
 
 
+def test_the_interval_holds_no_total_that_what_was_heard_excludes() -> None:
+    """Of random strata that are heard nearly or wholly to their ends."""
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        sizes = random.integers(1, 30, size=random.integers(1, 11))
+        heard = np.maximum(sizes - random.integers(0, 4, size=len(sizes)), 1)
+        wrong = random.integers(0, heard + 1)
+        found = interval(sizes, heard, wrong)
+        known = np.array([wrong.sum(), sizes.sum() - (heard - wrong).sum()]) / sizes.sum()
+        assert known[0] - 1e-9 <= found.low <= found.share + 1e-9
+        assert found.share - 1e-9 <= found.high <= known[1] + 1e-9
+
+
 def test_the_interval_of_strata_has_a_degree_of_freedom_less_for_each_rate() -> None:
     """Of two strata of one size with 1 wrong of 5 and 4 of 5, by a plain search over both rates."""
     found = interval(np.full(2, 10**9), np.full(2, 5), np.array([1, 4]))

@@ -76,6 +76,17 @@ def test_random_share_counts_the_pairs_that_do_not_match(calibration):
     assert calibration.random_share(-9.0, "eng") == 1
 
 
+def test_random_share_counts_all_pairs_of_one_score():
+    """As where clips or texts are the same, or a model says one thing of all."""
+    scores, match = drawn(0)
+    rounded = (scores * 5).round()
+    found = fit_calibration({"eng": rounded}, {"eng": RELEVANCE})
+    for score in np.unique(rounded[~match]):
+        assert found.random_share(score, "eng") == pytest.approx((rounded[~match] >= score).mean(), abs=0.02)
+    of_one_score = fit_calibration({"eng": np.zeros_like(scores)}, {"eng": RELEVANCE})
+    assert of_one_score.random_share([-0.1, 0.0, 0.1], "eng").tolist() == [1, 1, 0]
+
+
 def test_a_stated_prior_moves_the_probability():
     scores, match = drawn(0)
     even = fit_calibration({"eng": scores}, {"eng": RELEVANCE}, prior=0.5)

@@ -187,6 +187,16 @@ def test_a_waveform_model_is_the_librarys_own_in_a_ragged_batch(folder: Any) -> 
             torch.testing.assert_close(row, expected.mean(dim=0), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("model", tiny.WAVEFORM_MODELS)
+def test_a_waveform_model_drops_no_layer_and_masks_nothing_by_itself(model: str, folder: Any) -> None:
+    tower = TransformersAudio(checkpoint=folder(tiny.wav2vec2, model=model), dropout=0.0).build()
+    clips, frames = torch.from_numpy(noise(16_000, 0))[None, :, None], torch.tensor([16_000])
+    with torch.inference_mode():
+        expected = tower.eval()(clips, frames).pooled
+        for _ in range(3):
+            torch.testing.assert_close(tower.train()(clips, frames).pooled, expected, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["clap", "ast", "wav2vec2"])
 def test_every_trained_weight_of_every_audio_tower_gets_a_gradient(kind: str, folder: Any) -> None:
     settings = {"clap": Htsat, "ast": Ast, "wav2vec2": TransformersAudio}[kind]

@@ -22,7 +22,7 @@ from tests.support.vectors import on_vectors
 LEFT_AS_THEY_ARE = re.compile(
     # Files and folders of one's own; how much is computed; what another part of the machine does.
     r"data\.(source|soundscapes|noise\.index|noise\.parts|weights|\w+_split)|tracking\.|scaling\.(?!share_losses|shard_towers|loss_memory)"
-    r"|.*\.(checkpoint|allow_mismatch|lora_targets|data|teachers|source|captions|compile|is_frozen|width_divisor)$"
+    r"|.*\.(checkpoint|allow_mismatch|lora_targets|data|teachers|source|captions|compile|is_frozen|width_divisor|audio\.size|num_blocks)$"
     r"|train\.(epochs|precision|distance_to|start_from|keep_trajectory)|objective$|model\.(audio|text)$"
 )
 TEACHER = "teacher"
@@ -30,6 +30,9 @@ BASE: dict[str, Any] = {**MEASURED, "data__noise__ratio": 0.4, "train__checkpoin
 KINDS_CHANGED, OTHERS_CHANGED = 0.6, 14
 """The chance that a part is of another kind, and how many of the other settings are changed at most."""
 MAKERS = {**tiny_checkpoints.OF_AUDIO, **tiny_checkpoints.OF_TEXT}
+AUDIO = ("", "resnet38", "htsat", "ast", "ced", "transformers")
+TEXT = ("", "sonar", "bert", "xlm_roberta", "labse")
+"""Names of towers; the empty one is that of `tiny`."""
 
 
 def write_uneven(folder: Path, seed: int) -> None:
@@ -89,16 +92,25 @@ def _drawn(
 def random_towers(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
     """Other towers than those of `tiny`, or not."""
     changes: dict[str, Any] = {}
-    for kind, names in (("audio", ("", "resnet38", "htsat", "ast")), ("text", ("", "sonar", "bert", "xlm_roberta"))):
+    for kind, names in (("audio", AUDIO), ("text", TEXT)):
         if not (name := str(generator.choice(names))):
             continue
         changes[f"model.{kind}"] = name
         if name == "resnet38":
             changes[f"model.{kind}.width_divisor"] = 16
             continue
-        if not (checkpoint := folder / name).is_dir():
+        if name == "ced":
+            # Most clips are longer than a chunk.
+            changes |= {"model.audio.size": "tiny", "model.audio.num_blocks": 1, "model.audio.chunk_frames": 48}
+            changes["model.audio.dropout"] = float(generator.choice([0, 0.1]))
+            continue
+        checkpoint, make = folder / name, MAKERS[name]
+        if name == "transformers":
+            of_kind = str(generator.choice(tiny_checkpoints.WAVEFORM_MODELS))
+            checkpoint, make = folder / of_kind, partial(tiny_checkpoints.wav2vec2, model=of_kind)
+        if not checkpoint.is_dir():
             checkpoint.mkdir(parents=True)
-            MAKERS[name](checkpoint)
+            make(checkpoint)
         # Of its own each drops out a tenth.
         changes |= {
             f"model.{kind}.checkpoint": str(checkpoint),

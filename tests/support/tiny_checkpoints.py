@@ -13,6 +13,8 @@ from transformers import (
     ASTConfig,
     ASTFeatureExtractor,
     ASTForAudioClassification,
+    AutoConfig,
+    AutoModel,
     BertConfig,
     BertForPreTraining,
     BertModel,
@@ -25,9 +27,7 @@ from transformers import (
     M2M100Config,
     NllbTokenizer,
     PreTrainedTokenizerFast,
-    Wav2Vec2Config,
     Wav2Vec2FeatureExtractor,
-    Wav2Vec2Model,
     XLMRobertaConfig,
     XLMRobertaModel,
 )
@@ -190,10 +190,15 @@ def ast(folder: Path) -> Path:
     return folder
 
 
-def wav2vec2(folder: Path) -> Path:
-    """wav2vec 2.0, which takes the waveform."""
+WAVEFORM_MODELS = ("wav2vec2", "hubert", "wavlm", "data2vec-audio")
+
+
+def wav2vec2(folder: Path, model: str = "wav2vec2") -> Path:
+    """wav2vec 2.0, or another of WAVEFORM_MODELS: each takes the waveform."""
     torch.manual_seed(0)
-    config = Wav2Vec2Config(
+    is_data2vec = model == "data2vec-audio"
+    config = AutoConfig.for_model(
+        model,
         vocab_size=20,
         hidden_size=32,
         num_hidden_layers=2,
@@ -202,10 +207,11 @@ def wav2vec2(folder: Path) -> Path:
         conv_dim=(16, 16, 16),
         conv_stride=(5, 4, 4),
         conv_kernel=(10, 8, 8),
-        num_conv_pos_embeddings=8,
+        # Of data2vec it is the number of layers, of the others the width of one.
+        num_conv_pos_embeddings=2 if is_data2vec else 8,
         num_conv_pos_embedding_groups=4,
     )
-    Wav2Vec2Model(config).save_pretrained(folder)
+    AutoModel.from_config(config).save_pretrained(folder)
     Wav2Vec2FeatureExtractor(do_normalize=True).save_pretrained(folder)
     return folder
 

@@ -25,7 +25,7 @@ from tests.support.tiny import tiny
 from tests.support.vectors import on_vectors, vector_files
 from tests.support.whole_product import IS_WHOLE
 
-SEEDS, EACH = (range(20), 5) if IS_WHOLE else ((12,), 1)
+SEEDS, EACH = (range(20), 5) if IS_WHOLE else ((3,), 1)
 APART, ROUNDED = 1e-7, 1e-4
 AMPLIFY_ROUNDING = {"consensus", "ance"}
 """A mixture that begins at the median of its scores, where ties are broken by rounding; and a search in float32."""

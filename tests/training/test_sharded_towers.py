@@ -26,6 +26,7 @@ from upath import UPath
 import ray_atr.training.shards as shards_module
 from ray_atr.common.override import flatten, override
 from ray_atr.common.transfer import CheckpointSync
+from ray_atr.data.shards import write_clips
 from ray_atr.models.audio import SmallCnn
 from ray_atr.models.sharding import EqualCalls, local, shard_tower
 from ray_atr.training import checks, loop, ray_train
@@ -43,10 +44,20 @@ from ray_atr.training.ray_train import run_trial
 from ray_atr.training.run_folder import LAST
 from ray_atr.training.setup import first_state
 from ray_atr.training.shards import ShardWriter
+from tests.support import tiny_checkpoints
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, train, train_until_lost, until_lost
 from tests.support.processes import run_processes
-from tests.support.tiny import MEASURED, any_towers_will_do, prepared_for, require_regression, short_resnets, tiny
+from tests.support.random_settings import write_uneven
+from tests.support.tiny import (
+    MEASURED,
+    any_towers_will_do,
+    prepared_for,
+    require_regression,
+    short_resnets,
+    tiny,
+    tone_clip,
+)
 from tests.support.whole_product import IS_WHOLE
 
 SHARDED = {"scaling__shard_towers": True, "scaling__workers": 2, "data__noise__ratio": 0.2}
@@ -168,9 +179,40 @@ def sharded_and_whole(experiments: Mapping[str, Experiment], home: Path) -> tupl
 
 def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, tmp_path: Path) -> None:
     experiments = {name: tiny(home / "tones", **SHARDED, **settings) for name, settings in CASES.items()}
+    require_equal(experiments, home, tmp_path)
+
+
+def test_workers_encode_as_many_groups_of_one_length(tmp_path: Path) -> None:
+    """Encoders of transformers encode texts in groups of similar length, and waveforms of each length by themselves."""
+    write_uneven(tmp_path / "uneven", seed=6)
+    # Adam would take steps by the sign of gradients that are zero but for rounding, as those of an attention's keys are.
+    settings: dict[str, Any] = {"objective": "kcl", "train__optimizer": "sgd"}
+    for tower, make in (("audio", tiny_checkpoints.wav2vec2), ("text", tiny_checkpoints.xlm_roberta)):
+        (folder := tmp_path / tower).mkdir()
+        kind = "transformers" if tower == "audio" else "xlm_roberta"
+        checkpoint, dropout = f"model__{tower}__checkpoint", f"model__{tower}__dropout"
+        settings |= {f"model__{tower}": kind, checkpoint: str(make(folder)), dropout: 0.0}
+    # One worker has 16 texts, in two groups; the other has 12. Each computes them again in the backward pass.
+    clips = [
+        tone_clip(split, i, {"eng": [f"tone {i}"], **({"fra": [f"son {i}"]} if i % 2 else {})})
+        for split, count in (("train", 24), ("val", 4))
+        for i in range(count)
+    ]
+    write_clips(tmp_path / "in some", clips, name="tones", licence="none")
+    of_texts = {"train__batch_size": 20, "train__embedding_chunk": 18}
+    of_clips = {"train__batch_size": 6, "train__batches_per_step": 2}
+    experiments = {
+        "groups of texts": tiny(tmp_path / "in some", **SHARDED, **settings, **of_texts),
+        "lengths of clips": tiny(tmp_path / "uneven", **SHARDED, **settings, **of_clips),
+    }
+    require_equal(experiments, tmp_path, tmp_path)
+
+
+def require_equal(experiments: Mapping[str, Experiment], home: Path, folder: Path) -> None:
+    """AssertionError unless two workers with sharded towers take the steps of one with whole towers."""
     flats, plain, prepared = sharded_and_whole(experiments, home)
-    by_two = run_processes(worker, 2, tmp_path / "two", flats, prepared)
-    (by_one,) = run_processes(worker, 1, tmp_path / "one", plain, prepared)
+    by_two = run_processes(worker, 2, folder / "two", flats, prepared)
+    (by_one,) = run_processes(worker, 1, folder / "one", plain, prepared)
     for name, expected in by_one.items():
         for found in (workers[name] for workers in by_two):
             # The rows of a weight of odd height are not divided evenly.

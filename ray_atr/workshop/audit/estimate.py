@@ -91,7 +91,9 @@ def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> Noise
     n *= (rest - 1) / (rest - n)
     low = certain + _least(rest, n, n * rates, allowed)
     high = certain + rest.sum() - _least(rest, n, n * (1 - rates), allowed)
-    return NoiseInterval(*(float(np.clip(total / pairs, 0, 1)) for total in (certain + rest @ rates, low, high)))
+    # What was heard is known, wrong or right.
+    least, most = num_wrong.sum() / pairs, 1 - (num_heard - num_wrong).sum() / pairs
+    return NoiseInterval(*(float(np.clip(total / pairs, least, most)) for total in (certain + rest @ rates, low, high)))
 
 
 def _least(sizes: Floats, n: Floats, x: Floats, allowed: float) -> float:
