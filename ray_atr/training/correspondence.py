@@ -225,13 +225,17 @@ def estimate_clean_shares(
     *,
     most_clips: int = SAMPLE,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of at most so many clips, of those
-    that are asked, [N].
+    """Estimate the share of true pairs in the trained languages by what is read of a sample of those clips that are asked, [N]:
+    at most so many that have a caption in a language, of each language.
     """
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     order = order if is_asked is None else order[is_asked[order]]
-    rows = np.sort(order[:most_clips])
-    shares.estimate(_readings(reads, retriever, captions, experiment.trained_languages, rows), experiment.seed)
+    trained = experiment.trained_languages
+    columns = np.flatnonzero(np.isin(captions.languages, trained))
+    of_columns = [order[captions.has_caption[order, :, k].any(axis=1)][:most_clips] for k in columns]
+    rows = np.unique(np.concatenate(of_columns))
+    if len(rows):
+        shares.estimate(_readings(reads, retriever, captions, trained, rows), experiment.seed)
 
 
 @torch.no_grad()

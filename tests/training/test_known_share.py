@@ -193,6 +193,7 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny(home / "tones")
+    of_both = tiny(home / "tones", objective__scheme="kcl")
     prepared = prepared_for(experiment, home)
     features, data = open_features(prepared.features, "train"), experiment.data
     captions = TrainingCaptions(features, data.languages, data.noise, experiment.seed)
@@ -207,6 +208,15 @@ def test_an_estimate_reads_clips_drawn_from_all_and_the_trained_languages_alone(
     drawn = sampling.permutation(features.clip_ids, experiment.seed, "clean share")[:6]
     assert rows == [sorted(drawn.tolist())]
     assert max(rows[0]) > 6
+    # Of a language that few clips have, as many clips as of another.
+    few = [*drawn[3:].tolist(), max(set(range(24)) - set(drawn.tolist()))]
+    captions.has_caption[np.setdiff1d(np.arange(24), few), :, 0] = False
+    correspondence.estimate_clean_shares(*given, most_clips=3)
+    correspondence.estimate_clean_shares(*given[:3], of_both, "auto", most_clips=3)
+    assert rows[1:] == [sorted(drawn[3:].tolist()), sorted(drawn.tolist())]
+    captions.has_caption[..., 0] = False
+    correspondence.estimate_clean_shares(*given, most_clips=3)
+    assert len(rows) == 3
 
 
 @pytest.fixture(scope="module")
