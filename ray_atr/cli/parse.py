@@ -6,7 +6,6 @@ A command's own options are a small dataclass of `option`s that tyro parses; all
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import dataclasses
@@ -463,8 +462,9 @@ _tell_ignored = sys.unraisablehook
 def _repeat_interrupt(ignored: sys.UnraisableHookArgs) -> None:
     """Repeat a Ctrl-C that Python ignores: one in the callback of a weak reference, or while garbage is collected."""
     if isinstance(ignored.exc_value, KeyboardInterrupt):
-        # In a moment, when what ignores it has been left.
-        threading.Timer(0.05, _thread.interrupt_main).start()
+        # In a moment, when what ignores it has been left. A signal also ends a wait, and SIGINT itself may be ignored.
+        number = signal.SIGTERM if TERMINATED.is_set() else signal.SIGINT
+        threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, number)).start()
     else:
         _tell_ignored(ignored)
 
