@@ -45,7 +45,7 @@ def shard_tower(tower: AudioTower | TextTower, device: torch.device) -> None:
     numbers = {parameter for parameter in tower.parameters() if parameter.ndim == 0}
     for part in (*reversed(repeated_layers(tower)), tower):
         fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)
-    tower.is_divided = True
+    tower.is_sharded = True
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -45,7 +45,7 @@ class AudioTower(nn.Module):
     """Whether batch norms have the statistics of the batch in training, in towers that support it."""
     saves_weights: ClassVar[bool] = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
-    is_divided: bool = False
+    is_sharded: bool = False
     """Whether the weights are sharded over the workers (`models.sharding`)."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class TextTower(nn.Module):
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
     reads_texts: bool = True
     """Whether it takes texts, and not only their vectors."""
-    is_divided: bool = False
+    is_sharded: bool = False
     """Whether the weights are sharded over the workers (`models.sharding`)."""
 
     @abstractmethod
@@ -201,14 +201,14 @@ def encode_groups(
     encode: Callable[[Tensor, int], Encoded],
     length: int = 0,
     *,
-    is_divided: bool = False,
+    is_sharded: bool = False,
 ) -> Encoded:
     """The results of `encode(rows, longest)` for groups of rows, in the order of the rows; tokens padded to at least `length`.
 
-    is_divided: whether the weights are sharded over workers, which must then all encode as many groups.
+    is_sharded: whether the weights are sharded over workers, which must then all encode as many groups.
     """
     most = len(groups)
-    if is_divided:
+    if is_sharded:
         # Before the first one is encoded: the order of exchanges is the same on all workers.
         most = int(Ranks.here().maximum(torch.tensor(most, device=groups[0][0].device)))
     parts = [encode(rows, longest) for rows, longest in groups]

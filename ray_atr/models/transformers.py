@@ -125,11 +125,11 @@ class TransformersAudioTower(AudioTower):
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
         lengths = frames.tolist()
-        if len(set(lengths)) == 1 and not self.is_divided:
+        if len(set(lengths)) == 1 and not self.is_sharded:
             return self._encode(features[:, : lengths[0]])
         groups = [((frames == length).nonzero().flatten(), length) for length in dict.fromkeys(lengths)]
         return encode_groups(
-            groups, lambda rows, length: self._encode(features[rows, :length]), is_divided=self.is_divided
+            groups, lambda rows, length: self._encode(features[rows, :length]), is_sharded=self.is_sharded
         )
 
     def _encode(self, features: Tensor) -> Encoded:
@@ -348,13 +348,13 @@ class TransformersTextTower(TextTower):
 
     def forward(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         groups = length_groups(token_mask.sum(dim=1), self.num_groups, GPU_TOKENS if token_ids.is_cuda else 0)
-        if len(groups) == 1 and not self.is_divided:
+        if len(groups) == 1 and not self.is_sharded:
             return self._encode(token_ids, token_mask)
         return encode_groups(
             groups,
             lambda rows, longest: self._encode(token_ids[rows, :longest], token_mask[rows, :longest]),
             token_ids.shape[1],
-            is_divided=self.is_divided,
+            is_sharded=self.is_sharded,
         )
 
     def _encode(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
