@@ -308,7 +308,7 @@ def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
 ) -> None:
     points = at("kcl", 0.3, 0, 5)
     plan = SweepPlan(FixedPoints(points))
-    info = {**describe_plan(plan), **kept_options(NoiseSweep(objectives=("kcl",), noise=(0.3,), seeds=(0, 5)))}
+    info = {**describe_plan(plan), **kept_options(NoiseSweep(objectives=("kcl",), noise=(0.3,), seeds=(0, 5)), {})}
     run = RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_noise", **info})
     plans = []
     replace_work(monkeypatch, {"cli.running.run_plan": lambda *given, **_: plans.append(given[3])})
@@ -319,8 +319,9 @@ def test_resume_goes_on_with_the_points_of_the_folder_and_those_that_are_added(
 def test_a_comparison_continues_with_all_values_that_it_was_given() -> None:
     first = NoiseSweep(objectives=("kcl",), noise=(0.0, 0.4)).added_to({})
     assert first == {"objectives": ["kcl"], "noise": [0.0, 0.4]}
-    second = NoiseSweep(objectives=("m_ltm",)).continuing(first)
-    assert (second.objectives, second.noise) == (("m_ltm",), (0.0, 0.4))
+    second = NoiseSweep(objectives=("m_ltm",))
+    continued = second.continuing(first)
+    assert (continued.objectives, continued.noise) == (("m_ltm",), (0.0, 0.4))
     both = second.added_to(first)
     assert both == {"objectives": ["kcl", "m_ltm"], "noise": [0.0, 0.4]}
     assert NoiseSweep(noise=(0.6,)).continuing(both).objectives == ("kcl", "m_ltm")
@@ -332,6 +333,12 @@ def test_a_table_of_a_knowledge_base_is_added_to_a_grid_and_a_grid_to_a_table() 
     grid = KnowledgeSweep(neighbours=(3,), injection_ratio=(0.3,)).added_to({})
     assert KnowledgeSweep(table="ablation").continuing(grid).points() == TABLES["ablation"]
     assert KnowledgeSweep(neighbours=(7,)).continuing(grid).points() == [
+        NOTHING,
+        ask(neighbours=7, injection_ratio=0.3),
+    ]
+    # A table or figure in between leaves the grid as it was.
+    between = KnowledgeSweep(figure="lag").added_to(grid)
+    assert KnowledgeSweep(neighbours=(7,)).continuing(between).points() == [
         NOTHING,
         ask(neighbours=7, injection_ratio=0.3),
     ]

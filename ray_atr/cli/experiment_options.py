@@ -209,8 +209,8 @@ class ComparisonSweep(SweepOptions, ABC):
         return replace(self, **missing)
 
     def added_to(self, earlier: Mapping[str, Any]) -> dict[str, Any]:
-        """The own options of an earlier comparison and of this one, which continues it: what a list has of either."""
+        """The own options of an earlier comparison and of this one, which continues it: what either gives in a list."""
         return {
             name: list(dict.fromkeys((*earlier.get(name, ()), *value))) if isinstance(value, tuple) else value
-            for name, value in self.own_options.items()
+            for name, value in {**self.own_options, **earlier, **self.given_options}.items()
         }

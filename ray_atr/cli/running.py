@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -84,8 +83,6 @@ def run_plan(
         print(*cost.lines(experiment), sep="\n")
         return
     last = resumed.info if resumed is not None else {}
-    if isinstance(how, ComparisonSweep):
-        how = how.continuing(last.get("options", {}))
     how = replace(
         how,
         ray=ray_of(options, resumed),
@@ -133,7 +130,7 @@ def _run(
     run: RunFolder, experiment: Experiment, plan: SweepPlan, how: SweepOptions, *, is_new: bool, echo: Echo
 ) -> None:
     # What was added to a sweep, and the resources that it resumes with.
-    now = {**describe_plan(plan), **kept_options(how, run.info.get("options", {}))}
+    now = {**describe_plan(plan), **kept_options(how, run.info)}
     if not is_new and {**run.info, **now} != run.info:
         run.update_info(**now)
     if not is_new:
@@ -166,9 +163,9 @@ def _run(
     _finish(run, plan, result, time.monotonic() - started, tracker, figures=bool(how.figures))
 
 
-def kept_options(how: SweepOptions, earlier: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """The options that the run folder keeps for a `--resume` that does not give them, with a comparison's `earlier` values."""
-    own = {"options": how.added_to(earlier)} if isinstance(how, ComparisonSweep) else {}
+def kept_options(how: SweepOptions, last: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the run folder keeps for a `--resume` that does not give them; `last`: what it has kept so far."""
+    own = {"options": how.added_to(last.get("options", {}))} if isinstance(how, ComparisonSweep) else {}
     return {"ray": how.ray, "concurrency": how.concurrency, "figures": how.figures, **own}
 
 
@@ -297,7 +294,7 @@ def _create(
     program = Path(sys.argv[0])
     words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
     command = redact_command([*words, *sys.argv[1:]])
-    started = {**kept_options(how), "code": code_version(), "command": command}
+    started = {**kept_options(how, {}), "code": code_version(), "command": command}
     info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
     return RunFolder.create(_folder_of(name, options), experiment, info)
 
@@ -355,9 +352,8 @@ def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPla
     points = [] if resumed is None else planned_points(resumed)
     seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
     if resumed is None or options.gives_values:
-        points += [
-            {**point, "seed": seed} for point in options.continuing(info.get("options", {})).points() for seed in seeds
-        ]
+        continued = options.continuing(info.get("options", {}))
+        points += [{**point, "seed": seed} for point in continued.points() for seed in seeds]
         points += options.trials_before() if options.estimate else []
     elif options.gives_seeds:
         points += [{**point, "seed": seed} for point in points for seed in seeds]
