@@ -137,6 +137,15 @@ class OneWay:
         return expected, self.text / deviations(self.text, expected)[:, None]
 
 
+def require_clips(count: int, folds: int, captions: str = "captions") -> None:
+    """ValueError if a number of clips with captions (which) is less than two a fold; there are two folds or more."""
+    if count < 4:
+        raise refuse("split", f"{counted(count, 'clip')} with {captions}", "4 or more, for two folds")
+    if count < 2 * folds:
+        allowed = f"at most {count // 2}, half of the {count} clips with {captions}"
+        raise refuse("--cross-fit.folds", folds, allowed)
+
+
 def cross_fit(
     pairs: Pairs, folds: int, seed: int, progress: CountProgress = silent, scorer: type[PairScorer] = OneWay
 ) -> Iterator[Fold]:
@@ -146,14 +155,7 @@ def cross_fit(
     Raises ValueError if there are fewer clips with captions than two folds need.
     """
     captioned = np.unique(pairs.clip)
-    if len(captioned) < 4:
-        raise refuse("split", f"{counted(len(captioned), 'clip')} with captions", "4 or more, for two folds")
-    if len(captioned) < 2 * folds:
-        raise refuse(
-            "--cross-fit.folds",
-            folds,
-            f"at most {len(captioned) // 2}, half of the {len(captioned)} clips with captions",
-        )
+    require_clips(len(captioned), folds)
     names, language = np.unique(pairs.language, return_inverse=True)
     audio = of_unit_norm(pairs.audio)
     rows_of = [np.flatnonzero(language == k) for k in range(len(names))]

@@ -29,7 +29,7 @@ from ray_atr.evaluation.encoding import EncodingSource, encode
 from ray_atr.evaluation.eval_split import languages_among, listen, require_split
 from ray_atr.evaluation.options import Encoding
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.objectives.correspondence.cross_fit import Pairs
+from ray_atr.objectives.correspondence.cross_fit import Pairs, require_clips
 from ray_atr.objectives.correspondence.noise_rate import wrong_share
 from ray_atr.workshop.audit.answers import FACTS_FILE, LIST_FILE, sample_of, write_list
 from ray_atr.workshop.audit.options import NOTHING_FOUND, RATE_CAVEAT, TELLING, AuditOptions, CrossFit
@@ -159,11 +159,8 @@ def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> 
     """
     clips = Counter(language for language, _ in {(caption.language, caption.row) for caption in captions})
     language, most = clips.most_common(1)[0]
-    if most < 2 * folds and len(clips) > 1:
-        if most < 4:
-            raise refuse("split", f"{counted(most, 'clip')} with captions in {language}", "4 or more, for two folds")
-        allowed = f"at most {most // 2}, half of the {most} clips with captions in {language}"
-        raise refuse("--cross-fit.folds", folds, allowed)
+    if len(clips) > 1:
+        require_clips(most, folds, f"captions in {language}")
     if most < LEAST_CLIPS:
         echo(
             f"warning: {counted(most, 'clip')} at most in a language; below {LEAST_CLIPS} the stated rate may not hold"
