@@ -131,6 +131,12 @@ def shared_data() -> Path:
     return folder
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # The run between two changes: what takes long waits for the run of everything. A file that is named runs as it is.
+    if config.option.markexpr == "not ray" and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.option.markexpr = "not ray and not slow"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     # One file or one test runs in pytest's own process: a second one costs its imports.

@@ -136,6 +136,7 @@ def test_links_and_pictures_of_a_page_exist(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_lines_that_register_prints_load_the_model(run, address, monkeypatch
     assert opened == [*([] if address else [f"sqlite:///{run.parent / 'mlflow.db'}"]), "models:/m-1"]
 
 
+@pytest.mark.slow
 def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     import mlflow
     from mlflow.pyfunc.scoring_server import infer_and_parse_data, init

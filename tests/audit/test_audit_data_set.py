@@ -155,6 +155,7 @@ def test_the_list_to_listen_to_is_a_drawn_one_only_where_pairs_are_left_out(
     assert "All 60 pairs, in random order." in (tmp_path / "listen.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize(("name", "first"), [("audit.html", "keep"), ("listen.html", "right")])
 def test_the_pages_are_used_by_keyboard_and_on_a_phone(

@@ -29,6 +29,7 @@ def script() -> ModuleType:
     return load_script("benchmarks/soundscape_towers.py")
 
 
+@pytest.mark.slow
 def test_two_runs_write_the_same_bytes_which_the_towers_take(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def losses(rank: int, size: int, folder: Path, experiment: Experiment) -> list[f
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
+@pytest.mark.slow
 def test_two_and_three_workers_train_as_one(data: Path, tmp_path: Path) -> None:
     changes = {**IN_SHARDS, "data__order_parts": 6, "train__batch_size": 12}
     experiment = tiny(data, **changes, data__captions_per_epoch="each", train__epochs=2)
@@ -167,6 +168,7 @@ def test_two_and_three_workers_train_as_one(data: Path, tmp_path: Path) -> None:
             assert found == pytest.approx(alone, rel=1e-5), workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     [

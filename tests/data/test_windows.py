@@ -255,6 +255,7 @@ def loud_in_one_window(data: Path) -> Path:
     return data
 
 
+@pytest.mark.slow
 def test_attention_learns_which_windows_count_and_is_saved(tmp_path: Path) -> None:
     data = loud_in_one_window(tmp_path / "set")
     settings = {

@@ -149,6 +149,7 @@ def test_the_command_and_the_targets_name_the_same_formats():
     assert set(TARGET_NAMES) == set(TARGETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "audio", "text", "settings"),
     [
@@ -204,6 +205,7 @@ def loader_of(folder: Path) -> Any:
     return loader
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error:overflow:RuntimeWarning")
 @pytest.mark.parametrize(
     ("target", "audio", "text"),
@@ -288,6 +290,7 @@ def test_the_tokeniser_of_an_export_reads_as_the_tower_does(made, tmp_path, text
     assert (read["input_ids"][0] == read["input_ids"][1]) == text.startswith("plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "audio", "text", "settings"),
     [

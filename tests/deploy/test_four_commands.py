@@ -33,6 +33,7 @@ def make_folder(folder: Path) -> None:
     (folder / "captions.csv").write_text("\n".join(rows), encoding="utf-8-sig")
 
 
+@pytest.mark.slow
 def test_a_messy_folder_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -364,6 +364,7 @@ def test_a_cluster_encodes_with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not encoders.uses_ray(IndexEncoding(ray="never"))
 
 
+@pytest.mark.slow
 def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     save_retriever(tmp_path / "model")
     audio = make_tones(tmp_path / "audio", count=2)
@@ -424,6 +425,7 @@ def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
     assert 0 < len(Index.open(tmp_path / "index")) < before
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
     save_retriever(tmp_path / "model")
     audio = make_tones(tmp_path / "audio", count=2, seconds=0.2)
@@ -449,6 +451,7 @@ def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
     assert {"taken up: 1 sound of an interrupted build", "taken up: 2 sounds of an interrupted build"} & set(said)
 
 
+@pytest.mark.slow
 def test_an_update_that_is_killed_leaves_the_old_index_or_the_new_one(place: Path, tmp_path: Path) -> None:
     audio = make_tones(tmp_path / "audio", count=4)
     (audio / "tone 3.wav").unlink()

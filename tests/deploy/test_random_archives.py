@@ -68,6 +68,7 @@ def require_ranked(
     assert len({(one.path, one.start) for one in found}) == len(found) == min(top, len(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:no captions in")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_way_to_an_answer_ends_with_the_same_one(tmp_path: Path, seed: int) -> None:

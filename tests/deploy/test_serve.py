@@ -374,6 +374,7 @@ def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch:
     whole.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.usefixtures("of_two_languages")
@@ -414,6 +415,7 @@ def test_the_page_is_used_by_keyboard(port: int, width: int) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_the_page_says_that_nothing_was_found_and_what_is_wrong(index: Index) -> None:
     class NothingWhereAllowed(Index):

@@ -56,6 +56,7 @@ def refuse_to_work(*arguments: Any, **options: Any) -> None:
 ASK = {"objective__knowledge__prototypes": 4, "objective__knowledge__neighbours": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "settings"),
     [

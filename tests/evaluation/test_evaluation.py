@@ -112,6 +112,7 @@ def alone(world: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
         }
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[str, Path], tmp_path: Path) -> None:
     got = evaluate([world["runs"] / "seed0"], options(figures=True), out=tmp_path / "out", **quiet)
     assert sorted(path.name for path in tmp_path.glob("out/*")) == [
@@ -280,6 +281,7 @@ def test_ray_actors_encode_what_this_process_encodes(
         np.testing.assert_allclose(theirs, mine, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_path: Path) -> None:
     runs = world["runs"]
     got = evaluate([runs / "seed0"], options(mlflow=True), baseline=[runs / "rate"], **quiet)
@@ -424,6 +426,7 @@ def test_the_script_says_what_it_found_and_what_was_wrong(
     assert "interrupted: the same command starts again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_evaluation_whose_card_cannot_be_written_is_complete_and_says_so(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

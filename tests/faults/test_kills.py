@@ -148,6 +148,7 @@ def test_a_trial_is_resumed_and_its_end_is_known(tmp_path: Path, work: str) -> N
         assert not leftovers(trial.folder), where
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_at_any_point_and_resumed_ends_as_one_that_nobody_killed(tmp_path: Path) -> None:
     """One trial has a knowledge base, the other estimates clean pairs; checkpoints are also written within an epoch."""
     data, home = make_data(tmp_path / "tones"), tmp_path / "home"
@@ -201,6 +202,7 @@ class TwoParts(BackgroundRefresher):
         return load_version(self.folder, version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts: int) -> None:
     """Pruning (of 1) and rewinding (of 3) included: a checkpoint with version 2 leads to the same version 3."""
@@ -250,6 +252,7 @@ def test_a_base_builds_again_whatever_version_a_kill_took(tmp_path: Path, parts:
     assert in_fork(all_resumed) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_store", [False, True])
 def test_a_feature_cache_ends_whole(tmp_path: Path, in_store: bool) -> None:
     data = make_data(tmp_path / "tones", num_train=2, num_val=1, num_test=0)

@@ -35,6 +35,7 @@ FEW = ("eng", "fra")
 """Languages. A report of few takes as many file operations as one of many."""
 
 
+@pytest.mark.slow
 def test_a_report_has_no_half_file(tmp_path: Path) -> None:
     """Figures, which take seconds, are written by the same way as tables and are left out."""
     run = write_run(tmp_path / "run", SPACE, languages=FEW)
@@ -107,6 +108,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CALLS = ("create_run", "log_batch", "update_run", "set_terminated", "log_artifacts", "log_text")
 
 
+@pytest.mark.slow
 def test_an_upload_sends_each_thing_once(tmp_path: Path, database: Path) -> None:
     """Killed before each of its calls that write: MLflow then has the trials, epochs and files of an upload never killed."""
     from mlflow import MlflowClient
@@ -187,6 +189,7 @@ def test_a_noise_index_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert [path.name for path in folder.iterdir()] == ["noise_index.npy"], where
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_repeated_by_the_same_command(tmp_path: Path, database: Path) -> None:
     """Killed at any point, in MLflow too, the same command ends whole; MLflow then has one run of it, and that is finished."""
     data = make_data(tmp_path / "data", num_train=4, num_val=2, num_test=4)

@@ -93,6 +93,7 @@ def note_of_elsewhere(place: Location, seconds_ago: float) -> None:
     (place / HOLDER_FILE).write_text(json.dumps(note))
 
 
+@pytest.mark.slow
 def test_a_holder_on_another_machine_counts_as_dead_when_it_has_not_said_otherwise(
     place: Location, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_holder_on_another_machine_that_renews_its_note_is_left_alone(place: L
     renewal.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_set_back", [False, True])
 def test_a_clock_that_is_ahead_or_set_back_makes_nobody_wait_for_hours(
     place: Location, is_set_back: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

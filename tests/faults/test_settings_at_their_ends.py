@@ -93,6 +93,7 @@ def trained(base: Experiment, changes: Mapping[str, Any], folder: Path) -> str:
     return "trained" if all(map(math.isfinite, losses)) else f"trained with losses {losses}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("sections", [(section,) for section in SECTIONS] if ALL_POINTS else [("train", "seed")])
 def test_a_setting_at_its_ends_trains_or_is_named(tmp_path: Path, sections: tuple[str, ...]) -> None:

@@ -59,6 +59,7 @@ def listen_to(*numbers: signal.Signals) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "again_at"),
     [
@@ -166,6 +167,7 @@ run_script(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_at_the_exit_has_no_traceback(number: signal.Signals) -> None:
     """As of torch, which writes a table then; the interrupt was told as an ignored exception, and the code was 0."""

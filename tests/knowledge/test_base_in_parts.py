@@ -144,6 +144,7 @@ def test_a_pool_is_a_loop_over_the_members(pooling: str) -> None:
             np.testing.assert_allclose(found.values[cluster] / prototypes.FIXED, expected, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize(
     "settings",
@@ -319,6 +320,7 @@ def searching(rank: int, size: int, folder: Path) -> dict[str, bool]:
     return equal
 
 
+@pytest.mark.slow
 def test_four_workers_find_in_two_to_four_parts_what_each_finds_in_the_whole(tmp_path: Path) -> None:
     for found in run_processes(searching, 4, tmp_path):
         assert len(found) == sum(len(counts) for _, _, counts in SEARCHES.values())
@@ -426,6 +428,7 @@ def train(
     return ended
 
 
+@pytest.mark.slow
 def test_two_workers_train_with_parts_as_with_the_whole_base_also_if_resumed_without_parts(tmp_path: Path) -> None:
     make_data(tmp_path / "tones")
     prepared_for(tiny(tmp_path / "tones"), tmp_path)

@@ -122,6 +122,7 @@ def whole(tmp_path_factory):
     return cache(lambda name: run(VARIANTS[name], tmp_path_factory.mktemp(name))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(VARIANTS))
 def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path, whole):
     stopped, _ = run(VARIANTS[name], tmp_path, stop=5)

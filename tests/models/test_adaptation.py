@@ -196,6 +196,7 @@ def test_checkpointing_keeps_less_for_the_backward_pass(settings: Any) -> None:
     assert saved_bytes(True) < 0.5 * saved_bytes(False)
 
 
+@pytest.mark.slow
 def test_compiling_layers_changes_neither_names_nor_values() -> None:
     plain, compiled = ced().eval(), ced().eval()
     # The tracing is what can go wrong here; generating machine code takes minutes on a CPU.

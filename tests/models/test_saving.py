@@ -103,6 +103,7 @@ def disturb(retriever: Retriever) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_saved_retriever_encodes_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
     retriever = pair(name, tmp_path)
@@ -123,6 +124,7 @@ def test_a_saved_retriever_encodes_the_same_bit_for_bit(name: str, tmp_path: Pat
     torch.testing.assert_close(expected.norm(dim=1), torch.ones(len(expected)))
 
 
+@pytest.mark.slow
 def test_every_pair_of_towers_encodes_the_same_bit_for_bit_in_a_fresh_process(tmp_path: Path) -> None:
     retrievers, saved = [], []
     for name in PAIRS:
@@ -170,6 +172,7 @@ def test_paths_bytes_and_arrays_are_the_same_clip(tmp_path: Path) -> None:
     torch.testing.assert_close(embedded, embedded[:1].expand(4, -1), atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_embedding_is_the_same_alone_and_in_any_company(name: str, tmp_path: Path) -> None:
     retriever = pair(name, tmp_path).train()

@@ -116,6 +116,7 @@ def test_the_audio_tower_tells_kinds_apart_that_it_heard_in_other_clips() -> Non
     assert is_right[has_another].mean() > 0.5, "by chance about one in forty"
 
 
+@pytest.mark.slow
 def test_triplet_learns_in_the_quickstart(tmp_path: Path) -> None:
     small: dict[str, Any] = {
         "objective": "triplet",

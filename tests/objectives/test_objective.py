@@ -126,6 +126,7 @@ def test_shapes_that_do_not_fit_are_refused_by_name(changes: dict[str, torch.Ten
         batch(**changes)
 
 
+@pytest.mark.slow
 def test_objectives_and_their_gradients_run_under_torch_compile() -> None:
     # A plan takes most of the time: each week. A balanced plan is a partial one of full mass, of the same solver.
     chosen = [preset("contrastive"), *([preset("m_ltm_pot", metric="euclidean")] if IS_WHOLE else [])]

@@ -162,6 +162,7 @@ def by_two() -> list[dict[str, tuple[Tensor, dict[str, Tensor]]]]:
     return run_threads(work, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_two_workers_equal_one(name: str, by_two: list[dict[str, tuple[Tensor, dict[str, Tensor]]]]) -> None:
     loss, gradients = outcome(name, batch(), identity)

@@ -128,6 +128,7 @@ def test_a_recipe_is_fit_with_tiny_towers(name: str, home: Path) -> None:
     check_experiment(small(RECIPES[name], home))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_training())
 def test_a_recipe_trains_a_step_with_tiny_towers(name: str, home: Path, tmp_path: Path) -> None:
     experiment = small(RECIPES[name], home)

@@ -56,6 +56,7 @@ def embeddings() -> tuple:
     return audio, text, captions
 
 
+@pytest.mark.slow
 def test_page_holds_the_evaluation_and_the_comparison_with_itself_is_zero(embeddings: tuple) -> None:
     audio, text, captions = embeddings
 

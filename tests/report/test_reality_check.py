@@ -229,6 +229,7 @@ def train_methods(run: RunFolder, names: Sequence[str], seeds: Sequence[int], *,
         train_trial(experiment, prepared, Path(str(trial.folder)), report, use_ray_data=False)
 
 
+@pytest.mark.slow
 def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
     base = tiny(data, train__epochs=2, evaluation__select_by="audio_to_text/eng/recall_at_1", data__test_split="test")

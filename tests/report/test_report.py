@@ -117,6 +117,7 @@ def test_a_column_of_ranks_is_no_percentage_and_marks_the_smallest(noise_run):
     assert [cell.is_best for cell in variance] == [cell.is_best for cell in recall] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_the_terminal_table_fits_and_says_what_is_left_out(noise_report):
     text = noise_report.summary
     assert max(len(line) for line in text.splitlines()) <= 115
@@ -141,6 +142,7 @@ def test_the_page_is_self_contained_and_complete(noise_report):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_on_a_phone_a_figure_scrolls_in_its_box_and_the_page_does_not(noise_report):
     async def look(width):

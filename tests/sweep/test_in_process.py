@@ -48,6 +48,7 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     assert f"1 of 6 trials are in {run.path} already" in said
 
 
+@pytest.mark.slow
 def test_the_search_for_garbage_passes_over_the_trials_while_they_run_on_ray(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def edited(name: str) -> Callable[[Path], None]:
     return act
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "file", "says"),
     [

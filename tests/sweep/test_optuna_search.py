@@ -111,6 +111,7 @@ def rates_in(study: Study) -> list[float]:
     return [trial.params[RATE] for trial in study.storage.get_all_trials(study.study_id)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_goals", [1, 2])
 def test_of_many_points_a_study_goes_by_the_newest_and_the_best(num_goals: int) -> None:
     goals, drawn, history = GOALS[:num_goals], random.Random(0), History()

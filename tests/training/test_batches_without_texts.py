@@ -101,6 +101,7 @@ def trained_share(rank: int, size: int, folder: Path, home: Path) -> tuple[list[
     ).tolist()
 
 
+@pytest.mark.slow
 def test_a_worker_without_texts_takes_part_in_a_shared_plan(home: Path, tmp_path: Path) -> None:
     """It would else leave the exchange of gradients to the others, and its next one would be another than theirs."""
     clips = [

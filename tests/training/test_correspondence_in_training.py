@@ -63,6 +63,7 @@ def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
     return {**chosen, "objective__correspondence__teachers": str(teacher)} if name == "teacher" else chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CORRESPONDENCES))
 def test_a_run_logs_its_detector_and_resumes_bit_for_bit(name: str, data: Path, teacher: Path, tmp_path: Path) -> None:
     experiment = tiny(data, **settings_of(name, teacher))

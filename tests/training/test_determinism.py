@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.agreement import differences
 
 
+@pytest.mark.slow
 def test_workers_agree(tmp_path: Path) -> None:
     parts = (
         ("objective.pair", "learning_to_match"),

@@ -111,6 +111,7 @@ def alone(
     return ended
 
 
+@pytest.mark.slow
 def test_four_then_two_then_three_workers_give_the_losses_of_one(home: Path, tmp_path: Path) -> None:
     experiments = [tiny(home / "tones", **settings, **MEASURED, data__noise__ratio=0.2) for settings in CASES.values()]
     prepared = [prepared_for(experiment, home) for experiment in experiments]
@@ -143,6 +144,7 @@ def test_a_notice_makes_a_checkpoint_within_an_epoch(home: Path, tmp_path: Path)
     assert not (tmp_path / "none" / LAST / STATE_FILE).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_a_notice_at_the_last_step_of_an_epoch_loses_nothing_of_it(home: Path, tmp_path: Path, epoch: int) -> None:
     experiment = tiny(home / "tones", **MEASURED)

@@ -172,6 +172,7 @@ def worker(
     return found
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_loss_and_gradients_of_one(home: Path, tmp_path: Path) -> None:
     always = {"data__noise__ratio": 0.2, "model__learn_temperature": True}
     experiments = [
@@ -198,6 +199,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(folder / LAST)["model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "settings", "kill_after_steps"),
     [("cacl", {}, 2), ("ask", {**ASK, **DROPOUT}, 4), ("ask", WRITE_THROUGH, 5)],
@@ -302,6 +304,7 @@ def in_bfloat16(rank: int, size: int, folder: Path, experiment: Experiment, prep
     return torch.cat([value.flatten().double() for value in weights(folder).values() if value.is_floating_point()])
 
 
+@pytest.mark.slow
 def test_three_workers_in_bfloat16_round_what_their_shares_round(home: Path, tmp_path: Path) -> None:
     """They are apart from one worker as far as that precision rounds: sums over a share, and gradients times three."""
     experiment = tiny(home / "tones", objective="kcl", train__precision="bfloat16", train__epochs=1)

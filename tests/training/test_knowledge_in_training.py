@@ -98,6 +98,7 @@ def test_with_every_part_off_a_whole_run_is_the_plain_one_bit_for_bit(home: Path
     assert not equal(plain, asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_the_same_seeds_give_the_same_run_twice_however_long_a_refresh_takes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int

@@ -44,6 +44,7 @@ def of(data: Path, **changes: str) -> Experiment:
     return override(tiny(data, **changes), {"data.languages": "", "scaling.workers": 0, "scaling.ray_data": False})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize(
     ("languages", "scheme", "codes"),

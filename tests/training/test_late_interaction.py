@@ -83,6 +83,7 @@ def test_the_similarity_is_that_of_each_clip_and_text_by_themselves(home: Path) 
         assert torch.allclose(retriever.embed_audio(*clips)[4], mean, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "knowledge"), [("kcl", {}), ("cacl", ASK), ("triplet", {}), ("triplet", ASK)])
 def test_it_trains_over_schemes_and_pair_losses_with_and_without_ask(
     home: Path, tmp_path: Path, objective: str, knowledge: dict[str, Any]

@@ -92,6 +92,7 @@ def test_equal_captions_are_no_negatives_and_absent_ones_take_no_part() -> None:
     assert found[0]["train/loss"] == pytest.approx(float(expected.detach()), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "times"), [(Kcl(), 2), (MlClap(), 1)])
 def test_it_learns_and_is_the_same_again(scheme: Any, times: int) -> None:
     objective = Objective(scheme=scheme, pair=Contrastive(temperature=0.1))

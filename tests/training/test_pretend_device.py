@@ -153,6 +153,7 @@ def require_same(home: Path, folder: Path, case: Case | None = None, **changes: 
     assert found == near(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", covering(), ids="-".join)
 def test_a_training_leaves_nothing_on_the_cpu_and_has_its_losses(case: Case, tones: Path, tmp_path: Path) -> None:
     require_same(tones, tmp_path, case)

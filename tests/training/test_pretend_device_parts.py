@@ -128,6 +128,7 @@ def worker(
         ]
 
 
+@pytest.mark.slow
 def test_two_workers_send_each_other_nothing_of_the_cpu(tmp_path: Path) -> None:
     """In one or two epochs of one step. One case is tested at its end too: an evaluation is the slowest part."""
     cases = []

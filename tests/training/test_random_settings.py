@@ -40,6 +40,7 @@ class Found(NamedTuple):
     resumed: Trained | None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_settings_resume_with_the_same_bits_and_agree_on_two_workers(tmp_path: Path, seed: int) -> None:
     write_uneven(tmp_path / "uneven", seed)

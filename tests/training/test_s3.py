@@ -55,6 +55,7 @@ def weights_of_a_run_that_never_stopped(experiment: Any, prepared: Prepared, fol
     return load_checkpoint(folder / LAST)["model"]
 
 
+@pytest.mark.slow
 def test_a_trial_killed_on_one_node_goes_on_from_s3_on_another(
     s3: ThreadedMotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

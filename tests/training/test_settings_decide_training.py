@@ -82,6 +82,7 @@ def library_rates(epochs: int, steps: int, warm: int) -> list[float]:
     return rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fraction", "warm"), [(0.0, 0), (0.3, 3), (0.5, 5)])
 def test_the_rate_rises_and_falls_as_the_library_says(home: Path, tmp_path: Path, fraction: float, warm: int) -> None:
     experiment = tiny(home / "tones", train__epochs=5, train__warmup_fraction=fraction, evaluation__every_epochs=5)

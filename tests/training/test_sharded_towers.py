@@ -177,11 +177,13 @@ def sharded_and_whole(experiments: Mapping[str, Experiment], home: Path) -> tupl
     return flats, plain, {name: prepared_for(experiment, home) for name, experiment in experiments.items()}
 
 
+@pytest.mark.slow
 def test_two_workers_train_sharded_towers_as_one_trains_whole_ones(home: Path, tmp_path: Path) -> None:
     experiments = {name: tiny(home / "tones", **SHARDED, **settings) for name, settings in CASES.items()}
     require_equal(experiments, home, tmp_path)
 
 
+@pytest.mark.slow
 def test_workers_encode_as_many_groups_of_one_length(tmp_path: Path) -> None:
     """Encoders of transformers encode texts in groups of similar length, and waveforms of each length by themselves."""
     write_uneven(tmp_path / "uneven", seed=6)
@@ -286,6 +288,7 @@ def alone(
     return {name: [dict(report) for report in reports] for name, reports in ended.items()}
 
 
+@pytest.mark.slow
 def test_one_then_three_then_two_workers_give_the_run_of_whole_towers(home: Path, tmp_path: Path) -> None:
     settings = {**SHARDED, **MEASURED, "scaling__workers": "1:3"}
     experiments = {name: tiny(home / "tones", **settings, **changes) for name, changes in RUNS.items()}

@@ -62,6 +62,7 @@ def same_weights(folder: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -117,6 +118,7 @@ def never_stopped(home: Path) -> tuple[Path, Rows]:
     return folder, run(tiny(home / "tones", **STOPPED), home, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "goes_on"), [(2, LateValidator), (4, LateValidator), (5, LateValidator), (5, None)])
 def test_a_stopped_run_validates_what_it_had_begun_to(
     home: Path, tmp_path: Path, never_stopped: tuple[Path, Rows], steps: int, goes_on: Callable[..., Any] | None

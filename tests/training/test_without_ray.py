@@ -76,6 +76,7 @@ def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in recorded and not name.startswith("seconds/")}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_home")
 def test_a_model_is_trained_without_ray_and_resumed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

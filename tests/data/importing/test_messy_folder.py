@@ -99,6 +99,7 @@ def write_table(root: Path, language: str, rows: list[dict[str, Any]]) -> None:
     (root / "captions.csv").write_bytes(buffer.getvalue().encode(encoding))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize("language", ["eng", "swe", "kor"])
 def test_a_messy_folder_is_imported_checked_and_trained(tmp_path: Path, language: str) -> None:

@@ -197,6 +197,7 @@ print((peak() - before) / manifest.shards[0].num_bytes)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_a_few_times_the_largest_file(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     soundfile.write(tmp_path / "in" / "long.wav", np.zeros((16_000 * 800, 2), np.int16), 16_000)
@@ -251,6 +252,7 @@ def test_a_set_may_be_named(tmp_path: Path) -> None:
         Import(name="../x")
 
 
+@pytest.mark.slow
 def test_a_bucket_is_read_from_and_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
     from moto.server import ThreadedMotoServer

@@ -140,6 +140,7 @@ def test_audiocaps_tables_with_other_columns_or_a_row_twice_are_refused(tmp_path
         found(AudioCaps(source=str(tmp_path)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tables", "counts"), [("v1", (49_838, 495, 975)), ("retrieval_split", (49_274, 494, 957))])
 def test_audiocaps_real_tables_with_little_audio(
     shared_data: Path, tmp_path: Path, tables: str, counts: tuple[int, ...]
@@ -154,6 +155,7 @@ def test_audiocaps_real_tables_with_little_audio(
     assert all(entry.is_normal for entry in absent)
 
 
+@pytest.mark.slow
 def test_japanese_captions_join_every_clip_of_the_retrieval_split(shared_data: Path, tmp_path: Path) -> None:
     captions, audio = shared_data / "captions", tmp_path / "audio"
     sample = write_tone(tmp_path / "sample.wav", seconds=0.05)
