@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -97,6 +98,10 @@ def start_ray(num_cpus: int | None = None) -> None:
             require_answer(os.environ.get("RAY_ADDRESS", ""))
             ray.init(**options)
         else:
+            if shlex.quote(sys.executable) != sys.executable:
+                # Ray starts the processes of trials by a shell, and does not quote the path: with a space in the name of the
+                # folder of the environment none of them would ever start.
+                options["runtime_env"] = {"py_executable": shlex.quote(sys.executable)}
             _start_local(address="local", num_cpus=num_cpus, include_dashboard=False, **options)
     quiet_ray_data()
 

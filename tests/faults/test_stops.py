@@ -6,7 +6,9 @@ import contextlib
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import venv
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -295,6 +297,31 @@ def test_a_worker_that_dies_while_ray_starts_holds_nothing_up(tmp_path: Path) ->
         finally:
             end_processes_of(temporary)
     assert said.strip() == "started"
+
+
+STARTS_A_TRIAL = """
+import ray
+from ray_atr.common.runtime import start_ray
+start_ray(num_cpus=2)
+work = ray.remote(lambda: "started").options(runtime_env={"env_vars": {"AS_TUNE_AND_TRAIN": "1"}})
+print(ray.get(work.remote(), timeout=120))
+"""
+
+
+@pytest.mark.ray
+def test_trials_start_from_an_environment_whose_folder_has_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "My Drive" / ".venv"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "these.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    with tempfile.TemporaryDirectory(prefix="ra", ignore_cleanup_errors=True) as temporary:
+        environment = environment_without_ray() | {"RAY_TMPDIR": temporary, "RAY_ATR_HOME": str(tmp_path)}
+        words = [folder / "bin" / "python", "-c", STARTS_A_TRIAL]
+        try:
+            said = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        finally:
+            end_processes_of(temporary)
+    assert said.stdout.strip() == "started", said.stderr[-2000:]
 
 
 def first_worker_of(driver: int) -> psutil.Process | None:

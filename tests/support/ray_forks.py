@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import runpy
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,7 +19,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-SHIM = """#!{python} -IS
+SHELL = """#!/bin/sh
+exec {python} -IS {shim} "$@"
+"""
+"""Starts the shim: the first line of a script cannot have a path with a space."""
+SHIM = """
 import json, os, socket, sys
 words, variables, given = sys.argv[1:], dict(os.environ), "--serialized-runtime-env-context="
 if words[0].endswith("setup_worker.py"):
@@ -30,12 +35,12 @@ if words[0].endswith("setup_worker.py"):
 if words[0].endswith("default_worker.py"):
     try:
         with socket.socket(socket.AF_UNIX) as asked:
-            asked.connect("{place}")
+            asked.connect({place!r})
             asked.sendall(json.dumps([words, variables, os.getcwd(), os.getpid()]).encode() + b"\\n")
             sys.exit(int(asked.recv(16) or 1))
     except OSError:
         pass
-os.execv("{python}", ["{python}", *sys.argv[1:]])
+os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 """
 """What Ray starts in the place of Python: for a worker it asks for a fork, and ends as that does. All else is Python itself.
 
@@ -61,9 +66,12 @@ def forking_python() -> Iterator[Path]:
         yield Path(sys.executable)
         return
     with tempfile.TemporaryDirectory(prefix="ra") as folder:
-        place, shim = f"{folder}/asked", Path(folder) / "python"
-        shim.write_text(SHIM.format(python=sys.executable, place=place))
-        shim.chmod(0o700)
+        place, shim, python = f"{folder}/asked", Path(folder) / "shim.py", Path(folder) / "python"
+        shim.write_text(SHIM.format(python=sys.executable, place=place), encoding="utf-8")
+        python.write_text(
+            SHELL.format(python=shlex.quote(sys.executable), shim=shlex.quote(str(shim))), encoding="utf-8"
+        )
+        python.chmod(0o700)
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(place)
             listening.listen(64)
@@ -73,7 +81,7 @@ def forking_python() -> Iterator[Path]:
                 pass_fds=[listening.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL,
             )  # fmt: skip
         try:
-            yield shim
+            yield python
         finally:
             server.kill()
             server.wait()
