@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 PRIVATE = 0o600
-"""The mode of files that hold commands, paths and settings: what a person may have typed a key into."""
+"""The mode of files that hold what a library said of an error, where a key may have a form that nobody knows."""
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Error numbers with which a disk refuses a write."""
 

@@ -128,12 +128,12 @@ def _taken(folder: Location, what: str, holder: Holder) -> ValueError:
 def _renew(folder: Location, mine: Holder, ended: threading.Event) -> None:
     while not ended.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
-            write_json(folder / HOLDER_FILE, {**asdict(mine), "renewed": time.time()}, is_private=True)
+            write_json(folder / HOLDER_FILE, {**asdict(mine), "renewed": time.time()})
 
 
 def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:
     if isinstance(folder, Path) or not is_first:
-        write_json(folder / HOLDER_FILE, asdict(holder), is_private=True)
+        write_json(folder / HOLDER_FILE, asdict(holder))
         return
     file = folder / HOLDER_FILE
     # If two start at once, the store lets one create the file; the other reads its name in it.

@@ -195,7 +195,7 @@ class TrialFolder:
 
     def update(self, **changes: Any) -> None:
         """Change entries of `trial.json`. StorageError if the file is missing."""
-        storage.write_json(self.folder / "trial.json", {**self.describe(), **changes}, is_private=True)
+        storage.write_json(self.folder / "trial.json", {**self.describe(), **changes})
 
     def result(self) -> dict[str, Any]:
         """The content of `result.json` of a finished trial."""
@@ -271,10 +271,8 @@ class RunFolder:
             # Of two that start at once, the second would train with the first one's settings, or the first with its.
             with storage.hold(folder, "this run"):
                 _require_no_run(folder)
-                storage.write_json(folder / "experiment.json", settings, is_private=True)
-                storage.write_json(
-                    folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]}, is_private=True
-                )
+                storage.write_json(folder / "experiment.json", settings)
+                storage.write_json(folder / "sweep.json", {**redact_values(info), "format": FORMATS["run"]})
         except StorageError as error:
             raise ValueError(str(error)) from None
         except OSError as error:
@@ -307,7 +305,7 @@ class RunFolder:
     def update_experiment(self, experiment: Experiment) -> None:
         """Replace the run's experiment, if it differs."""
         if (settings := flatten(experiment)) != self.settings:
-            storage.write_json(self.path / "experiment.json", settings, is_private=True)
+            storage.write_json(self.path / "experiment.json", settings)
 
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with the trial's overrides.
@@ -344,7 +342,7 @@ class RunFolder:
 
     def update_info(self, **changes: Any) -> None:
         """Change entries of `sweep.json`."""
-        storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)}, is_private=True)
+        storage.write_json(self.path / "sweep.json", {**self.info, **redact_values(changes)})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -396,7 +394,7 @@ class RunFolder:
                 "error": None,
                 "train_seconds": None,
             }
-            storage.write_json(trial.folder / "trial.json", described, is_private=True)
+            storage.write_json(trial.folder / "trial.json", described)
         return trial
 
 

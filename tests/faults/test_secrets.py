@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,7 +144,6 @@ def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
     assert SECRET not in (folder / "sweep.json").read_text()
     for name in ("sweep.json", "experiment.json"):
         new = RunFolder.create(tmp_path / name, Experiment(), {"command": f"x --api-key {SECRET}"})
-        assert (new.path / name).stat().st_mode & 0o777 == 0o600
         assert SECRET not in (new.path / name).read_text()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://ada:{SECRET}@mlflow.host")
     assert mlflow_command(folder) == "python -m webbrowser https://***@mlflow.host"
@@ -163,3 +163,15 @@ def test_what_a_trial_says_of_its_end_is_private(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     assert file.read_text() == "https://***@host refused\n"
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    """Others evaluate it and report on it. None of its settings has a key."""
+    previous = os.umask(0o027)
+    try:
+        run = RunFolder.create(tmp_path / "run", Experiment(), {"command": "ray-atr train"})
+        run.add_trial({"train.seed": 1})
+    finally:
+        os.umask(previous)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in run.path.rglob("*.json")}
+    assert modes == dict.fromkeys(("experiment.json", "sweep.json", "trial.json"), 0o640)
