@@ -10,7 +10,7 @@ import tyro
 from ray_atr.cli.parse import option, parse
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location, entries_in, file_exists, locate
+from ray_atr.common.storage import Location, entries_in, file_exists, locate, require_replaceable
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ def report_script(options: ReportCommand) -> None:
             raise refuse("--out", options.out, "a new or empty folder, or one with an earlier report")
     try:
         folders = _folders(options)
+        if options.out is None:
+            try:
+                require_replaceable(folders[0] / "report")
+            except PermissionError as error:
+                raise ValueError(f"{error.filename}: cannot be written; --out writes the report elsewhere") from None
         report = write_report(*folders, out=options.out, figures=options.figures)
         print(f"{report.summary}\n\nreport: {report.page}")
         for path in (report.table_csv, report.table_markdown, *report.figures):

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ray_atr.cli.report import ReportCommand, report_script
+from tests.support.denied import deny
 from tests.support.fake_runs import write_run
 
 
@@ -48,6 +49,14 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_written(tmp_path)
     with pytest.raises(ValueError, match="not a run folder"):
         report_script(ReportCommand((str(tmp_path / "none"),), out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
+
+
+def test_where_a_report_can_go_is_told_if_the_run_is_somebody_elses(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", {"objective": ["m_ltm"]})
+    deny(monkeypatch, run)
+    with pytest.raises(ValueError, match=f"^{run}: cannot be written; --out writes the report elsewhere$"):
+        report_script(ReportCommand((str(run),), figures=False))
+    report_script(ReportCommand((str(run),), out=str(tmp_path / "out"), figures=False))
 
 
 def test_a_folder_with_other_files_is_refused_and_one_with_a_report_gets_a_new_one(tmp_path):
