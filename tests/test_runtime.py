@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -47,6 +48,30 @@ def test_the_address_of_a_dashboard_is_not_taken_for_a_clusters() -> None:
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)
+
+
+def test_a_user_without_a_home_has_a_ray_with_a_token_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray keeps its token there, and does not start if it cannot."""
+    # Both are as they were when the test ends.
+    for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    runtime._give_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    (tmp_path / "no_home").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "no_home"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "mine")
+    runtime._give_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    runtime._give_token()
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    runtime._give_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
 @pytest.fixture

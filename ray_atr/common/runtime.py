@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -98,6 +99,7 @@ def start_ray(num_cpus: int | None = None) -> None:
             require_answer(os.environ.get("RAY_ADDRESS", ""))
             ray.init(**options)
         else:
+            _give_token()
             if shlex.quote(sys.executable) != sys.executable:
                 # Ray starts the processes of trials by a shell, and does not quote the path: with a space in the name of the
                 # folder of the environment none of them would ever start.
@@ -108,6 +110,20 @@ def start_ray(num_cpus: int | None = None) -> None:
 
 class RayStartError(ConnectionError):
     """Ray did not start on this machine, or the cluster of RAY_ADDRESS does not answer: nothing has run."""
+
+
+def _give_token() -> None:
+    """Give a Ray that is about to start a token of its own, if it can neither find one nor write one to the user's home: many
+    containers run as a user without a home.
+    """
+    try:
+        file = Path.home() / ".ray" / "auth_token"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        has_place = os.access(file, os.R_OK) or os.access(file.parent, os.W_OK)
+    except (OSError, RuntimeError):
+        has_place = False
+    if not has_place and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _start_local(*, tries: int = STARTS, **options: Any) -> None:
