@@ -6,6 +6,7 @@ that runs the command, so that help is printed in less than 2 s.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ __all__ = ["main"]
 
 def main(*command: str, arguments: Sequence[str] | None = None) -> None:
     """Run a command. `command` holds the first words of a script (`"sweep", "noise"`), which precede the command line's."""
+    _open_closed_streams()
     try:
         # Imported inside `try`, since Ctrl-C may come meanwhile.
         from ray_atr.cli.commands import run_command
@@ -21,3 +23,12 @@ def main(*command: str, arguments: Sequence[str] | None = None) -> None:
         print("\ninterrupted", file=sys.stderr)
         raise SystemExit(130) from None
     run_command([*command, *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _open_closed_streams() -> None:
+    """Open the streams that were closed by who started the process, as `>&-` does, to nowhere. Else the next file that is
+    opened would have such a stream's number, and get what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 as long as the process lives
