@@ -318,6 +318,24 @@ def test_a_setting_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "--train.epochs: given twice, '3' and '4'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("sweep", ["--space", "train.epochs=grid(1,2)", "--space", "train.learning_rate=grid(.1)"]),
+        ("sweep noise", ["--seeds", "0", "--seeds=1"]),
+        ("report", ["runs/x", "--figures", "--no-figures"]),
+    ],
+)
+def test_an_option_given_twice_is_refused(command: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Its first values would be lost without a word."""
+    with pytest.raises(SystemExit):
+        main(*command.split(), arguments=words)
+    assert re.fullmatch(
+        r"error: --(space|seeds|figures): given 2 times; allowed once, with all its values behind it\n",
+        capsys.readouterr().err,
+    )
+
+
 def test_the_package_offers_its_public_names() -> None:
     assert all(getattr(ray_atr, name) is not None for name in ray_atr.__all__)
     assert ray_atr.__version__.count(".") == 2

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ from ray_atr.common.override import as_typed, describe, nearest_path
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
-from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
+from ray_atr.common.settings import RepeatedNameError, counted, each_once, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
@@ -107,6 +108,7 @@ RANGE = re.compile(r"(\d+)(?:\.\.+|-)(\d+)")
 @contextlib.contextmanager
 def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
     """Replaces tyro's message on a refused value, or on a range instead of numbers, by a ValueError in our form."""
+    _refuse_repeated(arguments)
     seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
     for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
         if match := RANGE.fullmatch(word):
@@ -124,6 +126,15 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
         raise
     finally:
         sys.stderr.write(output.getvalue())
+
+
+def _refuse_repeated(arguments: Sequence[str]) -> None:
+    """ValueError for an option that is given twice, of which tyro would take the last."""
+    words = [word[2:] for word in itertools.takewhile(lambda word: word != "--", arguments) if word.startswith("--")]
+    options = [word.partition("=")[0].replace("_", "-").removeprefix("no-") for word in words]
+    for name, count in Counter(options).items():
+        if count > 1 and "." not in name:
+            raise ValueError(f"--{name}: given {counted(count, 'time')}; allowed once, with all its values behind it")
 
 
 def _of_box(box: str, arguments: Sequence[str]) -> str:
