@@ -23,6 +23,16 @@ def test_a_class_name_occurs_in_one_module() -> None:
     assert [name for name, number in count.items() if number > 1] == []
 
 
+def test_no_text_file_depends_on_the_locale() -> None:
+    """A page with an arrow would end a sweep under ISO 8859-1."""
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(value=object_, attr="read_text" | "write_text")):
+                    is_ours = isinstance(object_, ast.Name) and object_.id == "storage"
+                    assert is_ours or "encoding" in {word.arg for word in node.keywords}, f"{file}:{node.lineno}"
+
+
 def test_two_classes_of_one_name_are_refused() -> None:
     class CopiedContrastive(Contrastive):
         """Its author forgot to change `name`."""

@@ -124,7 +124,7 @@ class TextVectorsTower(TextTower):
         return Encoded(pooled, pooled[:, None], token_mask[:, :1])
 
     def save(self, folder: Path) -> None:
-        (folder / WIDTH_FILE).write_text(json.dumps({"width": self.width}) + "\n")
+        (folder / WIDTH_FILE).write_text(json.dumps({"width": self.width}) + "\n", encoding="utf-8")
 
 
 class EncodedText(TextVectorsTower):

@@ -413,7 +413,7 @@ def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, 
     frame = table(methods)
     frame.to_csv(folder / "reality_check.csv", index=False)
     shown = page_table(frame, measured, next(iter(methods.values())).hits.shape[1], left_out)
-    (folder / "reality_check.md").write_text(shown.to_markdown())
+    (folder / "reality_check.md").write_text(shown.to_markdown(), encoding="utf-8")
     if not figures:
         return Added(tables=[shown], left_out=left_out)
     bars = folder / "reality_check.png"

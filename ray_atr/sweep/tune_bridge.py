@@ -171,7 +171,7 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     if file_exists(path):
         return path.read_text(encoding="utf-8").strip()
     file = getattr(trial, "error_file", None)
-    text = Path(file).read_text().strip() if file else ""
+    text = Path(file).read_text(encoding="utf-8").strip() if file else ""
     if not text:
         return "the trial's process died"
     write_text(folder.folder / TRACEBACK_FILE, redact(text) + "\n", is_private=True)

@@ -76,8 +76,10 @@ def write_report(
         # A trial without a best epoch would make the others' a 5.0.
         integer_columns = {name: "Int64" for name in ("best_epoch",) if name in runs.trials}
         write_csv(runs.trials.astype(integer_columns), folder / "trials.csv")
-        (folder / "table.md").write_text("\n".join(table.to_markdown() for table in (*tables, *layouts)))
-        (folder / "report.html").write_text(sweep_page(runs, tables, layouts, pictures))
+        (folder / "table.md").write_text(
+            "\n".join(table.to_markdown() for table in (*tables, *layouts)), encoding="utf-8"
+        )
+        (folder / "report.html").write_text(sweep_page(runs, tables, layouts, pictures), encoding="utf-8")
     return ReportPaths(
         page=place / "report.html",
         table_csv=place / "table.csv",

@@ -212,7 +212,7 @@ def _ensure(
     identity, root = tower.identity(), cache_folder(tower.home, "vectors")
     link = root / "known" / cache_key([content, identity])
     if identity is not None and link.is_file():
-        folder = root / link.read_text()
+        folder = root / link.read_text(encoding="utf-8")
         if is_complete(folder):
             return folder
     built = tower.build()

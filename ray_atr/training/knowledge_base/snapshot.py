@@ -181,7 +181,7 @@ def save(snapshot: Snapshot, folder: Path) -> Path:
             np.save(aside / f"{name}.npy", getattr(snapshot, name))
         for position, index in enumerate(snapshot.text_index):
             np.save(aside / f"text_index-{position}.npy", index)
-        (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n")
+        (aside / MANIFEST_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         seal_folder(aside)
     return folder
 

@@ -225,6 +225,6 @@ def write_caption_vectors(
     write(KEYS_FILE, keys)
     for number, start in enumerate(range(0, len(keys), PART)):
         write(part_file(number), vectors_of(slice(start, start + PART)))
-    (folder / MANIFEST_FILE).write_text(json.dumps({"width": width, "num_captions": len(keys)}))
+    (folder / MANIFEST_FILE).write_text(json.dumps({"width": width, "num_captions": len(keys)}), encoding="utf-8")
     seal_folder(folder)
     return digest.hexdigest()
