@@ -86,6 +86,18 @@ def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path,
     assert len({(line.get_color(), line.get_marker()) for line in points}) == len(points) == len(names)
 
 
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path, drawn: list[Figure]) -> None:
+    folders = ["/data/$_$", "/data/$5 or $6"]
+    runs = read_runs([write_run(tmp_path / "run", {"data.source": folders, "data.noise.ratio": [0.0, 0.4]})])
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    draw_languages(runs, tmp_path / "languages.png")
+    for figure in drawn:
+        figure.draw_without_rendering()
+        named = [text for text in figure.findobj(Text) if "$" in text.get_text()]
+        assert len(named) >= len(folders)
+        assert not any(text.get_parse_math() for text in named)
+
+
 def test_a_figure_says_which_points_it_names_where_there_are_too_many(tmp_path: Path, drawn: list[Figure]) -> None:
     space = {"objective": ["contrastive", "m_ltm"], "train.batch_size": list(range(8, 19))}
     runs = read_runs([write_run(tmp_path / "run", space)])
