@@ -17,7 +17,7 @@ import pytest
 
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.report import read_runs, write_report
-from ray_atr.evaluation.report.aggregate import aggregate
+from ray_atr.evaluation.report.aggregate import aggregate, point_names
 from ray_atr.evaluation.report.curves import curves_of
 from ray_atr.evaluation.report.style import spread
 from ray_atr.evaluation.report.sweep_page import best_points
@@ -342,6 +342,16 @@ def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
     }
     runs = read_runs([write_run(tmp_path / "run", space)])
     assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
+
+
+def test_settings_that_end_alike_are_told_apart(tmp_path):
+    space = {"model.audio.dropout": [0.0, 0.1], "model.text.dropout": [0.0, 0.5], "data.noise.ratio": [0.0, 0.4]}
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    assert [curve.file for curve in curves_of(runs)] == ["noise", "audio.dropout", "text.dropout"]
+    table = main_tables(runs)[0]
+    assert list(table.columns[:3]) == ["noise", "audio.dropout", "text.dropout"]
+    assert table.title.startswith("Recall by noise, audio.dropout and text.dropout, ")
+    assert point_names(aggregate(runs), runs)[-1] == "contrastive noise=0.4 audio.dropout=0.1 text.dropout=0.5"
 
 
 def test_a_report_without_figures_has_everything_else(noise_run, noise_report, tmp_path):

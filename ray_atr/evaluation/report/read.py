@@ -277,9 +277,16 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
     return trained, [language for language in ordered if language not in trained]
 
 
-def short_name(path: str) -> str:
-    """A setting's name in tables: `noise` for `data.noise.ratio`, else its last part."""
-    return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Each setting's name in tables: `noise` for `data.noise.ratio`, else its last part, with as many before it as tell it from
+    the others: `audio.dropout` and `text.dropout`.
+    """
+    names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
+    parts = 1
+    while shared := [path for path, name in names.items() if list(names.values()).count(name) > 1]:
+        parts += 1
+        names |= {path: SHORT_NAMES.get(path, ".".join(path.split(".")[-parts:])) for path in shared}
+    return names
 
 
 def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_names
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
 from ray_atr.training.run_folder import metric_chosen_by
@@ -113,7 +113,7 @@ def _summary(runs: Runs) -> str:
     if sizes:
         # A product only if every combination was run.
         joint = " × " if math.prod(sizes.values()) == len(runs.trials) else ", "
-        named = {path: PLURALS.get(path, f"values of {short_name(path)}") for path in sizes}
+        named = {path: PLURALS.get(path, f"values of {name}") for path, name in short_names(sizes).items()}
         words.append(joint.join(f"{size} {named[path]}" for path, size in sizes.items()))
     return "; ".join(words)
 

@@ -24,7 +24,7 @@ from ray_atr.evaluation.report.aggregate import (
     point_names,
     row_dicts,
 )
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_names
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_of_seeds
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
@@ -69,7 +69,7 @@ def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio; of an ablation by ASK's parts."""
     if is_ablation(runs):
         return ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
-    *others, last = [short_name(path) for path in differing(runs.finished, runs.varied) or [OBJECTIVE]]
+    *others, last = short_names(differing(runs.finished, runs.varied) or [OBJECTIVE]).values()
     paths = f"{', '.join(others)} and {last}" if others else last
     return point_table(runs, f"Recall by {paths}, {of_whom(language, runs)}", recall_columns(language))
 
@@ -133,7 +133,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
         title=title,
         note="; ".join(note for note, applies in notes.items() if applies) + ".",
         groups=[*(("", 1) for _ in lead), *((group, len(list(same))) for group, same in grouped), ("", 1)],
-        columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
+        columns=[*short_names(lead).values(), *(column.title for column in columns), "seeds"],
         blocks=blocks,
     )
 
@@ -261,7 +261,7 @@ def paired_table(runs: Runs) -> Table | None:
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=note,
-        columns=[*map(short_name, [NOISE] * has_noise + varied), *ARROWS.values()],
+        columns=[*short_names([NOISE] * has_noise + varied).values(), *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )
 
