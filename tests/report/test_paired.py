@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ray_atr.evaluation.report.tables import paired_table
 from ray_atr.metrics.bootstrap import warning_of_seeds
 from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.training.run_folder import TEST_SCORES, make_trial_id
-from tests.support.fake_runs import write_run, write_trial
+from tests.support.fake_runs import write, write_run, write_trial
 
 CLIPS = 60
 SPACE: dict[str, list[Any]] = {
@@ -24,11 +25,11 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-def write_scores(run: Path, point: dict[str, Any], seed: int, share: float) -> None:
+def write_scores(run: Path, point: dict[str, Any], seed: int, share: float, clips: int = CLIPS) -> None:
     """A share of the clips, the same ones at every seed but for one clip, is found first."""
-    found = (np.arange(CLIPS) < share * CLIPS).astype(float)
+    found = (np.arange(clips) < share * clips).astype(float)
     found[-1] = seed
-    sample = Sample(np.arange(CLIPS), np.arange(CLIPS), {"recall_at_1": found}, {})
+    sample = Sample(np.arange(clips), np.arange(clips), {"recall_at_1": found}, {})
     kept = {
         f"{direction}/{language}": sample for direction in ("text_to_audio", "audio_to_text") for language in ("eng",)
     }
@@ -114,6 +115,29 @@ def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
     assert {tuple(cell.text for cell in row[:2]) for row in table.rows} == {
         (noise, objective) for noise in ("0", "0.4") for objective in ("triplet", "m_ltm", "ask")
     }
+
+
+def test_trials_of_other_queries_are_left_out_and_named(run: Path, tmp_path: Path) -> None:
+    """Of other data as many queries have the same numbers."""
+    space = {**SPACE, "objective": ["kcl"]}
+    for name, data, clips in (
+        ("smaller", "3f6c9b1d", CLIPS // 2),
+        ("other", "another", CLIPS),
+        ("same", "3f6c9b1d", CLIPS),
+    ):
+        folder = write_run(tmp_path / name, space)
+        write(
+            folder / "sweep.json",
+            {**json.loads((folder / "sweep.json").read_text()), "data": {"name": "x", "hash": data}},
+        )
+        for noise in (0.0, 0.4):
+            for seed in (0, 1):
+                write_scores(folder, {"objective": "kcl", "data.noise.ratio": noise}, seed, 0.9, clips)
+        table = paired_table(read_runs([run, folder]))
+        assert table is not None
+        is_same = name == "same"
+        assert any(cell.text == "kcl" for row in table.rows for cell in row) is is_same
+        assert ("Measured on other queries, and not compared: kcl" in table.note) is not is_same
 
 
 def test_there_is_no_table_without_kept_scores_or_over_several_baselines(tmp_path: Path) -> None:
