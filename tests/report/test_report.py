@@ -260,6 +260,8 @@ def test_a_data_set_that_was_made_again_is_another(tmp_path):
     info = json.loads((folders[1] / "sweep.json").read_text())
     write(folders[1] / "sweep.json", {**info, "data": {"name": "soundscapes", "hash": "another"}})
     assert list(aggregate(read_runs(folders))["num_seeds"]) == [1, 1]
+    page = write_report(*folders, figures=False).page.read_text()
+    assert "<dd>soundscapes (manifest 3f6c9b1d); soundscapes (manifest another)</dd>" in page
 
 
 def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp_path):
