@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -168,9 +169,12 @@ def test_points_that_vary_other_settings_are_compared_with_the_only_baseline(tmp
 
 def test_damaged_scores_are_named(run: Path) -> None:
     file = next(run.glob(f"trials/*/{TEST_SCORES}"))
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match=rf"{file}: damaged, .* restore it from a copy, or delete it"):
-        paired_table(read_runs([run]))
+    single = io.BytesIO()
+    np.save(single, np.arange(3))
+    for content in (file.read_bytes()[:100], single.getvalue()):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{file}: damaged, .* restore it from a copy, or delete it"):
+            paired_table(read_runs([run]))
 
 
 def test_a_trial_that_lost_its_result_is_not_finished(run: Path) -> None:

@@ -324,7 +324,13 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return from_arrays(dict(arrays))
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):  # TypeError: a single array, no archive of some
         raise DamagedFileError(path) from None
 
 
