@@ -89,7 +89,7 @@ def check_captions(captions: Mapping[str, Sequence[str]], at: str) -> dict[str, 
     checked: dict[str, tuple[str, ...]] = {}
     for code, texts in captions.items():
         language = check_language(code, f"{at}, captions")
-        if isinstance(texts, str) or not texts:
+        if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
             raise refuse(f"{at}, captions[{code}]", texts, "a list of one or more captions")
         if language in checked:
             raise refuse(f"{at}, captions", tuple(captions), f"each language once ({code} is {language})")
@@ -176,7 +176,7 @@ def to_clips(batch: pa.RecordBatch) -> list[Clip]:
     clips = []
     for row in batch.select(SCHEMA.names).to_pylist():
         row |= {name: tuple(row[name]) for name in ("labels", "translated")}
-        row["captions"] = {code: tuple(texts) for code, texts in captions_by_language(row["captions"]).items()}
+        row["captions"] = {code: tuple(texts or ()) for code, texts in captions_by_language(row["captions"]).items()}
         clips.append(Clip(**row))
     return clips
 

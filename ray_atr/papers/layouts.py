@@ -20,7 +20,7 @@ from ray_atr.evaluation.report.read import (
     SECONDS,
     TRUE_SHARE,
     Runs,
-    short_name,
+    short_names,
 )
 from ray_atr.evaluation.report.tables import (
     ARROWS,
@@ -274,7 +274,7 @@ def _lead_cells(lead: Sequence[str], row: PrintedRow, paper: PaperTable) -> list
     texts = {path: written(value) for path, value in row.settings.items()}
     if paper is ABLATION:
         texts = ticks(lambda path: row.settings.get(path, True))
-    texts_by_name = {short_name(path): text for path, text in texts.items()}
+    texts_by_name = {name: texts[path] for path, name in short_names(texts).items()}
     texts_by_name[OBJECTIVE] = f"{row.objective} (paper, {paper.towers})"
     return [Cell(texts_by_name.get(title, MISSING), is_number=False) for title in lead]
 

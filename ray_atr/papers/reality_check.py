@@ -402,12 +402,13 @@ def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, 
     detector.png if a method detects.
 
     Run folders are read together, such as one for each noise; those with other settings than the first are left out, and
-    the table's note names them. ValueError if no trial of a method has finished.
+    the table's note names them. No table if no finished trial of a method kept its scores.
     """
     runs = [RunFolder.open(run_folder) for run_folder in run_folders]
     methods, left_out = read_trials(*runs)
     if not methods:
-        raise ValueError(f"{run_folders[0]}: no finished trial of a method that kept its scores")
+        # Of a data set without a test split, say. The rest of the report does not need the scores.
+        return Added(left_out=left_out)
     chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))
     frame = table(methods)

@@ -163,10 +163,12 @@ class TrialFolder:
         if not storage.file_exists(self.folder / "trial.json"):
             # A kill between making the folder and writing the file leaves an empty folder.
             return f"{self.folder / 'trial.json'}: missing" if storage.entries_in(self.folder) else None
-        described, rows = _described(self.folder / "trial.json", self.trial_id), self.epochs()
-        if described["status"] == FINISHED and not self.is_finished:
+        # In the order from what is written last: a trial may go on meanwhile, and what is read later holds no less.
+        described, is_finished = _described(self.folder / "trial.json", self.trial_id), self.is_finished
+        if described["status"] == FINISHED and not is_finished:
             return f"{self.folder / RESULT_FILE}: missing, though the trial finished"
-        result = self.result() if self.is_finished else {}
+        result = self.result() if is_finished else {}
+        rows = self.epochs()
         parts: dict[str, Sequence[Mapping[str, Any]]] = {
             "trial.json": [described],
             METRICS_FILE: rows,
@@ -181,7 +183,7 @@ class TrialFolder:
         if not all(lost):
             for problem in filter(None, lost):
                 return problem
-        if self.is_finished and storage.is_local(self.folder):
+        if is_finished and storage.is_local(self.folder):
             cut = first_cut_short(self.folder / BEST)
             if cut is not None:
                 return f"{cut}: missing or cut short, not the complete file as it was written"
@@ -198,8 +200,12 @@ class TrialFolder:
         storage.write_json(self.folder / "trial.json", {**self.describe(), **changes})
 
     def result(self) -> dict[str, Any]:
-        """The content of `result.json` of a finished trial."""
-        return dict(storage.read_json(self.folder / RESULT_FILE))
+        """The content of `result.json` of a finished trial. ValueError, naming the file, if it is something else."""
+        content = _object(self.folder / RESULT_FILE)
+        parts = [content.get(part, {}) for part in ("val", "last", "test")]
+        if type(content.get("best_epoch")) is not int or not all(isinstance(part, dict) for part in parts):
+            raise refuse(str(self.folder / RESULT_FILE), content, "the best epoch and the metrics of a finished trial")
+        return content
 
     def epochs(self) -> list[EpochReport]:
         """The recorded epochs in order, without a last line that a kill cut off: its epoch will be recorded again."""

@@ -221,6 +221,25 @@ def test_a_late_interaction_is_ranked_by_its_similarity_within_a_part_too(embedd
         assert sample.unit.tolist() == own[np.isin(own, clips)].tolist()
 
 
+def test_class_captions_are_ranked_within_a_part_too() -> None:
+    rng = np.random.default_rng(4)
+    names = ["dog", "cat", "rain"] * 4
+    labels = [[name] for name in names]
+    captions = align_captions({"eng": [[f"a {name}"] for name in names]}, labels=labels, relevance="auto")
+    audio, texts, clips = rng.normal(size=(12, 6)), rng.normal(size=(3, 6)), np.array([1, 2, 5, 7, 11])
+    embedded = Embedded(audio, {"eng": texts})
+    scored = score_model(embedded, captions, parts={"one": clips})
+    within = audio[clips] / np.linalg.norm(audio[clips], axis=1, keepdims=True) @ texts.T
+    # No dog is in this part: a query for one is none.
+    first = [names[clips[within[:, number].argmax()]] == name for number, name in ((1, "cat"), (2, "rain"))]
+    assert scored.metrics["text_to_audio_in_one/eng/recall_at_1"] == np.mean(first)
+    whole, part = (scored.samples[f"text_to_audio{end}/eng"] for end in ("", "_in_one"))
+    assert part.unit.tolist() == whole.unit[1:].tolist() == [13, 14], "each is drawn by itself, as in the whole"
+    assert scored.samples["audio_to_text_in_one/eng"].unit.tolist() == clips.tolist()
+    page = compose_page("t", {}, embedded, captions, [scored], draws=20, figures=False)
+    assert "text_to_audio_in_one/eng/map_at_10" in page.intervals
+
+
 @pytest.mark.parametrize(
     ("metric", "ranking", "how"),
     [

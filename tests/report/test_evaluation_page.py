@@ -286,6 +286,13 @@ def test_a_query_that_no_font_can_write_is_shown_by_its_name() -> None:
             assert shown == ["rain on a roof", expected]
 
 
+def test_a_query_with_dollar_signs_is_shown_as_it_is() -> None:
+    figure = rank_heat_map(np.ones((2, 1)), ["eng"], ["from $5 to $9", "a $_$ b"])
+    # As a formula, the first would lose its dollar signs, and the second is none.
+    figure.draw_without_rendering()
+    assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
+
+
 @pytest.mark.parametrize("queries", [1, 2, 12])
 def test_the_colour_bar_of_few_ranks_has_its_whole_label(queries: int) -> None:
     figure = rank_heat_map(np.ones((queries, 2)), ["eng", "fra"], ["rain"] * queries)

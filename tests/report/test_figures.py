@@ -69,6 +69,19 @@ def test_the_ticks_of_recall_against_cost_can_be_read(
     assert overlapping(figure) == []
 
 
+def test_a_cost_of_points_without_recall_is_not_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
+    run = write_run(tmp_path / "run", {"objective": ["contrastive", "kcl", "m_ltm", "triplet"]})
+    for number, trial in enumerate(sorted((run / "trials").iterdir())):
+        result, rows = json.loads((trial / "result.json").read_text()), (trial / "metrics.jsonl").read_text()
+        if number < 2:
+            write(trial / "result.json", {**result, "test": {"text_to_audio/fra/recall_at_1": 0.5}})
+        else:
+            (trial / "metrics.jsonl").write_text(rows.replace("memory/peak_allocated_bytes", "memory/other"))
+    assert draw_pareto(read_runs([run]), tmp_path / "pareto.png")
+    (figure,) = drawn
+    assert [axes.get_xlabel() for axes in figure.axes] == ["training time of a trial (seconds)"]
+
+
 def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path, drawn: list[Figure]) -> None:
     methods = ["leave_one_out", "neighbours", "none", "rematch", "small_loss", "transport", "self_refining"]
     space = {"objective": ["contrastive", "m_ltm"], "objective.correspondence": methods}
@@ -84,6 +97,18 @@ def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path,
     assert len(bars) == len(names)
     points = [line for line in pareto.axes[-1].lines if line.get_label() in names]
     assert len({(line.get_color(), line.get_marker()) for line in points}) == len(points) == len(names)
+
+
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path, drawn: list[Figure]) -> None:
+    folders = ["/data/$_$", "/data/$5 or $6"]
+    runs = read_runs([write_run(tmp_path / "run", {"data.source": folders, "data.noise.ratio": [0.0, 0.4]})])
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    draw_languages(runs, tmp_path / "languages.png")
+    for figure in drawn:
+        figure.draw_without_rendering()
+        named = [text for text in figure.findobj(Text) if "$" in text.get_text()]
+        assert len(named) >= len(folders)
+        assert not any(text.get_parse_math() for text in named)
 
 
 def test_a_figure_says_which_points_it_names_where_there_are_too_many(tmp_path: Path, drawn: list[Figure]) -> None:

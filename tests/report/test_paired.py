@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ray_atr.evaluation.report.tables import paired_table
 from ray_atr.metrics.bootstrap import warning_of_seeds
 from ray_atr.metrics.samples import Sample, to_arrays
 from ray_atr.training.run_folder import TEST_SCORES, make_trial_id
-from tests.support.fake_runs import write_run, write_trial
+from tests.support.fake_runs import write, write_run, write_trial
 
 CLIPS = 60
 SPACE: dict[str, list[Any]] = {
@@ -24,11 +26,11 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-def write_scores(run: Path, point: dict[str, Any], seed: int, share: float) -> None:
+def write_scores(run: Path, point: dict[str, Any], seed: int, share: float, clips: int = CLIPS) -> None:
     """A share of the clips, the same ones at every seed but for one clip, is found first."""
-    found = (np.arange(CLIPS) < share * CLIPS).astype(float)
+    found = (np.arange(clips) < share * clips).astype(float)
     found[-1] = seed
-    sample = Sample(np.arange(CLIPS), np.arange(CLIPS), {"recall_at_1": found}, {})
+    sample = Sample(np.arange(clips), np.arange(clips), {"recall_at_1": found}, {})
     kept = {
         f"{direction}/{language}": sample for direction in ("text_to_audio", "audio_to_text") for language in ("eng",)
     }
@@ -116,6 +118,29 @@ def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
     }
 
 
+def test_trials_of_other_queries_are_left_out_and_named(run: Path, tmp_path: Path) -> None:
+    """Of other data as many queries have the same numbers."""
+    space = {**SPACE, "objective": ["kcl"]}
+    for name, data, clips in (
+        ("smaller", "3f6c9b1d", CLIPS // 2),
+        ("other", "another", CLIPS),
+        ("same", "3f6c9b1d", CLIPS),
+    ):
+        folder = write_run(tmp_path / name, space)
+        write(
+            folder / "sweep.json",
+            {**json.loads((folder / "sweep.json").read_text()), "data": {"name": "x", "hash": data}},
+        )
+        for noise in (0.0, 0.4):
+            for seed in (0, 1):
+                write_scores(folder, {"objective": "kcl", "data.noise.ratio": noise}, seed, 0.9, clips)
+        table = paired_table(read_runs([run, folder]))
+        assert table is not None
+        is_same = name == "same"
+        assert any(cell.text == "kcl" for row in table.rows for cell in row) is is_same
+        assert ("Measured on other queries, and not compared: kcl" in table.note) is not is_same
+
+
 def test_there_is_no_table_without_kept_scores_or_over_several_baselines(tmp_path: Path) -> None:
     assert paired_table(read_runs([write_run(tmp_path / "old", SPACE)])) is None
     rates: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "train.learning_rate": [0.001, 0.01]}
@@ -144,9 +169,12 @@ def test_points_that_vary_other_settings_are_compared_with_the_only_baseline(tmp
 
 def test_damaged_scores_are_named(run: Path) -> None:
     file = next(run.glob(f"trials/*/{TEST_SCORES}"))
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(ValueError, match=rf"{file}: damaged, .* restore it from a copy, or delete it"):
-        paired_table(read_runs([run]))
+    single = io.BytesIO()
+    np.save(single, np.arange(3))
+    for content in (file.read_bytes()[:100], single.getvalue()):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{file}: damaged, .* restore it from a copy, or delete it"):
+            paired_table(read_runs([run]))
 
 
 def test_a_trial_that_lost_its_result_is_not_finished(run: Path) -> None:

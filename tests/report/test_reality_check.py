@@ -36,6 +36,7 @@ from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import RunFolder, TrialFolder
+from tests.support.fake_runs import write_run
 from tests.support.spies import spied
 from tests.support.tiny import make_data, prepared_for, tiny
 
@@ -335,3 +336,14 @@ def results_of(run: RunFolder, method: str) -> list[dict[str, Any]]:
 
 def trials_of(run: RunFolder, method: str) -> list[TrialFolder]:
     return [trial for trial in run.trials() if method_of(trial.describe()["overrides"]) == method]
+
+
+def test_a_report_of_a_data_set_without_a_test_split_has_all_but_this_table(tmp_path: Path) -> None:
+    space = {**{path: [value] for path, value in METHODS["contrastive"].items()}, "data.noise.kind": ["pair"]}
+    folder = write_run(
+        tmp_path / "run", {**space, "data.noise.ratio": [0.4], "seed": [0]}, name="sweep_correspondence", has_test=False
+    )
+    report = write_report(folder, figures=False)
+    assert "validation split after the last epoch" in report.summary
+    assert "Reality check" not in report.page.read_text()
+    assert f"{folder}: 1 trial without the scores that the table is made of" in report.summary

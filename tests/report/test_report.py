@@ -17,7 +17,7 @@ import pytest
 
 from ray_atr.common.storage import read_json
 from ray_atr.evaluation.report import read_runs, write_report
-from ray_atr.evaluation.report.aggregate import aggregate
+from ray_atr.evaluation.report.aggregate import aggregate, point_names
 from ray_atr.evaluation.report.curves import curves_of
 from ray_atr.evaluation.report.style import spread
 from ray_atr.evaluation.report.sweep_page import best_points
@@ -262,6 +262,8 @@ def test_a_data_set_that_was_made_again_is_another(tmp_path):
     info = json.loads((folders[1] / "sweep.json").read_text())
     write(folders[1] / "sweep.json", {**info, "data": {"name": "soundscapes", "hash": "another"}})
     assert list(aggregate(read_runs(folders))["num_seeds"]) == [1, 1]
+    page = write_report(*folders, figures=False).page.read_text()
+    assert "<dd>soundscapes (manifest 3f6c9b1d); soundscapes (manifest another)</dd>" in page
 
 
 def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp_path):
@@ -344,6 +346,16 @@ def test_every_numeric_setting_that_varies_has_a_curve(tmp_path):
     }
     runs = read_runs([write_run(tmp_path / "run", space)])
     assert [curve.file for curve in curves_of(runs)] == ["noise", "transport_mass"]
+
+
+def test_settings_that_end_alike_are_told_apart(tmp_path):
+    space = {"model.audio.dropout": [0.0, 0.1], "model.text.dropout": [0.0, 0.5], "data.noise.ratio": [0.0, 0.4]}
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    assert [curve.file for curve in curves_of(runs)] == ["noise", "audio.dropout", "text.dropout"]
+    table = main_tables(runs)[0]
+    assert list(table.columns[:3]) == ["noise", "audio.dropout", "text.dropout"]
+    assert table.title.startswith("Recall by noise, audio.dropout and text.dropout, ")
+    assert point_names(aggregate(runs), runs)[-1] == "contrastive noise=0.4 audio.dropout=0.1 text.dropout=0.5"
 
 
 def test_a_report_without_figures_has_everything_else(noise_run, noise_report, tmp_path):

@@ -18,8 +18,9 @@ from ray_atr.common.atomic import remove_leftovers
 from ray_atr.common.digests import seal_folder
 from ray_atr.common.storage import atomic_file, write_json, write_lines
 from ray_atr.evaluation.report import write_report
+from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.training.experiment import Experiment
-from ray_atr.training.run_folder import RunFolder, make_trial_id
+from ray_atr.training.run_folder import RunFolder, TrialFolder, make_trial_id
 from tests.support.fake_runs import write_run
 
 SPACE = {"objective": ["contrastive", "kcl"]}
@@ -143,6 +144,15 @@ def test_a_trial_whose_record_cannot_be_read_is_named_with_the_remedy(run: Path,
         write_report(run, figures=False)
 
 
+@pytest.mark.parametrize("content", ["trial.json", '["a"]', '{"best_epoch": 1, "val": [], "last": {}, "test": {}}'])
+def test_a_result_that_is_something_else_is_named_with_the_remedy(run: Path, content: str) -> None:
+    """Another file of the trial has a right digest."""
+    file = first_trial(run) / "result.json"
+    file.write_text((file.parent / content).read_text() if content.endswith(".json") else content)
+    with pytest.raises(ValueError, match=rf"{file}: got .*; restore it from a copy, or remove the trial's folder"):
+        write_report(run, figures=False)
+
+
 def test_a_retriever_that_was_cut_short_is_named_before_it_is_wanted(run: Path) -> None:
     best = first_trial(run) / "best"
     best.mkdir()
@@ -219,6 +229,24 @@ def test_a_finished_trial_knows_its_epochs_and_not_only_its_best(tmp_path: Path)
     assert trial.problem() == f"{trial.folder / 'metrics.jsonl'}: epochs 1, 2 instead of 1 to 3"
 
 
+class EndsMeanwhile(TrialFolder):
+    """A trial whose last epoch and result are written just after its epochs were read."""
+
+    def epochs(self) -> list[EpochReport]:
+        rows = super().epochs()
+        if len(rows) == 1:
+            self.add_epoch({**rows[0], "epoch": 2})
+            self.finish({"best_epoch": 2, "out_of_patience": False, "clean_share": None})
+        return rows
+
+
+def test_a_trial_that_ends_while_it_is_looked_at_lost_nothing(tmp_path: Path) -> None:
+    run = RunFolder.open(written(tmp_path / "run", {"objective": ["kcl"]}, running=(0,), languages=("eng", "fra")))
+    (trial,) = run.trials()
+    assert EndsMeanwhile(trial.folder).problem() is None
+    assert (trial.is_finished, trial.problem()) == (True, None)
+
+
 def test_refreshes_that_had_to_be_built_again_are_named(run: Path) -> None:
     trial = first_trial(run)
     rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
@@ -226,6 +254,12 @@ def test_refreshes_that_had_to_be_built_again_are_named(run: Path) -> None:
     write_lines(trial / "metrics.jsonl", rows)
     assert (
         "contrastive: 1 refresh of the knowledge base failed, built again" in write_report(run, figures=False).summary
+    )
+    other = written(run.with_name("other"), {"objective": ["contrastive"]}, languages=("eng", "fra"))
+    summary = write_report(run, other, run, figures=False).summary
+    told = f"{run}, contrastive: 1 refresh of the knowledge base failed, built again"
+    assert summary.count("built again") == summary.count(told) == 1, (
+        "of two trials of one name; of a run given twice once"
     )
 
 

@@ -38,6 +38,16 @@ def test_it_costs_what_the_linear_programme_costs(mass: float) -> None:
     assert bool((plan.sum(0) <= 1 / M + 1e-12).all())
 
 
+@pytest.mark.parametrize("mass", [0.5, 1.0])
+@pytest.mark.parametrize(("N", "M"), [(1, 1), (1, 7), (5, 2), (6, 9)])
+def test_a_constant_changes_no_plan(N: int, M: int, mass: float) -> None:
+    """Costs are often minus a similarity."""
+    cost = costs(N, M, seed=3)
+    plan = exact_plan(cost, mass=mass)
+    for constant in (3.0, -3.0):
+        torch.testing.assert_close(exact_plan(cost + constant, mass=mass), plan)
+
+
 def test_pairs_that_cost_nothing_take_no_more_than_the_mass() -> None:
     assert float(exact_plan(torch.zeros(4, 4), mass=0.5).sum()) == pytest.approx(0.5)
 

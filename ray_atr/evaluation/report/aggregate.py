@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.common.table import MISSING, written
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_name
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_names
 from ray_atr.objectives import PRESETS
 from ray_atr.training.run_folder import METRIC, includes_metric
 
@@ -63,7 +63,7 @@ def point_name(row: Mapping[Any, Any], paths: Sequence[str], *, names_objective:
     """
     words = [str(row[OBJECTIVE])] if names_objective else []
     named = {OBJECTIVE, METRIC} if words and includes_metric(words[0], row) else {OBJECTIVE}
-    values = [(short_name(path), written(row[path])) for path in paths if path not in named]
+    values = [(name, written(row[path])) for path, name in short_names(paths).items() if path not in named]
     return " ".join(words + [f"{name}={value}" for name, value in values if value != MISSING or not words])
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator
 
 from ray_atr.common.table import written
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_name
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, Runs, short_name
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, Runs, short_names
 from ray_atr.evaluation.report.style import QUIET, RC, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, language_groups, of_whom
 
@@ -60,10 +60,10 @@ def curves_of(runs: Runs) -> list[Curve]:
     standard = {curve.path: curve for curve in CURVES}
     points = aggregate(runs, [])
     curves = []
-    for path in runs.varied:
+    for path, name in short_names(runs.varied).items():
         lines = _lines(points[_are_numbers(points[path])], runs.varied, path)
         if any(frame[path].nunique() >= 2 for frame in lines.values()):
-            curves.append(standard.get(path, Curve(path, path, short_name(path))))
+            curves.append(standard.get(path, Curve(path, path, name)))
     curves = [replace(drawn, label=noise_label(runs)) if drawn.path == NOISE else drawn for drawn in curves]
     return sorted(
         curves, key=lambda curve: list(standard).index(curve.path) if curve.path in standard else len(standard)
@@ -165,7 +165,7 @@ def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tu
     others = differing(points, [path for path in varied if path not in (x, OBJECTIVE)])
     levels = {}
     for position, row in points.iterrows():
-        first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_name(x)}={row[x]}"
+        first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_names((x, *others))[x]}={row[x]}"
         line = point_name(row, [path for path in others if not pd.isna(row[path])], names_objective=False)
         levels[f"{first} {line}".strip()] = (line, points.loc[[position]])
     return dict(list(levels.items())[:MOST_LINES])

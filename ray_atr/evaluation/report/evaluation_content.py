@@ -128,8 +128,10 @@ def score_model(
         metrics |= {
             of_part(metric, part): value for metric, value in language_metrics(within, trained=embedded.trained).items()
         }
+        # A class caption's number is beyond the clips': beyond those of the part, and of the whole.
+        units = np.concatenate([rows, len(clips) + np.arange(len(captions))])
         samples |= {
-            QueryGroup(task_within(queries.task, part), queries.language): sample._replace(unit=rows[sample.unit])
+            QueryGroup(task_within(queries.task, part), queries.language): sample._replace(unit=units[sample.unit])
             for queries, sample in retrieval_samples(within).items()
         }
     metrics |= embedding_metrics(clips, embedded.text, relevance, present=captions.present)

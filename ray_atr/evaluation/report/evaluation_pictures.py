@@ -129,7 +129,8 @@ def rank_heat_map(
         for n, query in enumerate(queries)
     ]
     shown = [text if len(text) <= LONGEST_QUERY else text[: LONGEST_QUERY - 1].rstrip() + "…" for text in labels]
-    axes.set_yticks(range(len(queries)), shown, fontsize=8, fontfamily=fonts)
+    # A caption with two dollar signs is no formula.
+    axes.set_yticks(range(len(queries)), shown, fontsize=8, fontfamily=fonts, parse_math=False)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     figure.colorbar(image, ax=axes, label="rank of the right clip (1 = first)", pad=0.02, format="%d")
     return figure

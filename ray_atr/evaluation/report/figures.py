@@ -98,6 +98,8 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
     points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
         return None
+    # A trial may lack a language that the others are tested in.
+    points = points.dropna(subset=[RECALL])
     costs = [
         (metric, *_in_units(label, units, float(points[metric].max())))
         for metric, label, units in COSTS

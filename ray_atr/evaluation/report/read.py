@@ -202,17 +202,21 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         overrides=overrides,
         shared=shared,
         dropped=dropped,
-        problems=[problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows),
+        # A folder that is given twice is told of once.
+        problems=list(
+            dict.fromkeys([problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows))
+        ),
     )
 
 
 def _repeated_refreshes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Trials whose knowledge base was built again after a failure."""
-    counts = {row["name"]: int(row.get(REFRESHES, 0)) for row in rows}
+    has_several_runs = len({row["run"] for row in rows}) > 1
     return [
-        f"{name}: {counted(count, 'refresh', 'refreshes')} of the knowledge base failed, built again"
-        for name, count in counts.items()
-        if count
+        f"{row['run']}, " * has_several_runs
+        + f"{row['name']}: {counted(count, 'refresh', 'refreshes')} of the knowledge base failed, built again"
+        for row in rows
+        if (count := int(row.get(REFRESHES, 0)))
     ]
 
 
@@ -277,12 +281,21 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
     return trained, [language for language in ordered if language not in trained]
 
 
-def short_name(path: str) -> str:
-    """A setting's name in tables: `noise` for `data.noise.ratio`, else its last part."""
-    return SHORT_NAMES.get(path, path.rsplit(".", 1)[-1])
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Each setting's name in tables: `noise` for `data.noise.ratio`, else its last part, with as many before it as tell it from
+    the others: `audio.dropout` and `text.dropout`.
+    """
+    names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
+    parts = 1
+    while shared := [path for path, name in names.items() if list(names.values()).count(name) > 1]:
+        parts += 1
+        names |= {path: SHORT_NAMES.get(path, ".".join(path.split(".")[-parts:])) for path in shared}
+    return names
 
 
 def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:
+    # The epochs last: a trial that ends meanwhile has no fewer than its result is of.
+    result = trial.result() if trial.is_finished else None
     epochs = trial.epochs()
     row = {
         "run": run,
@@ -295,8 +308,7 @@ def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Map
         NOISE: float(settings.get(NOISE, 0.0)),
         SEED: int(settings.get(SEED, 0)),
     }
-    if trial.is_finished:
-        result = trial.result()
+    if result is not None:
         # Without a test split, the last epoch: the best validation epoch would be chosen on the reported numbers.
         metrics = result.get("test") or result.get("last") or result.get("val") or {}
         row["status"] = FINISHED

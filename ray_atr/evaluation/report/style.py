@@ -26,6 +26,8 @@ RC: dict[Any, Any] = {
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "grid.linewidth": 0.8,
     "xtick.color": QUIET, "ytick.color": QUIET, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
     "figure.facecolor": "white", "savefig.dpi": DPI,
+    # A name with two dollar signs is no formula.
+    "text.parse_math": False,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_name
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_names
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
 from ray_atr.training.run_folder import metric_chosen_by
@@ -113,31 +113,45 @@ def _summary(runs: Runs) -> str:
     if sizes:
         # A product only if every combination was run.
         joint = " × " if math.prod(sizes.values()) == len(runs.trials) else ", "
-        named = {path: PLURALS.get(path, f"values of {short_name(path)}") for path in sizes}
+        named = {path: PLURALS.get(path, f"values of {name}") for path, name in short_names(sizes).items()}
         words.append(joint.join(f"{size} {named[path]}" for path, size in sizes.items()))
     return "; ".join(words)
 
 
 def _facts(runs: Runs) -> list[tuple[str, str]]:
-    info = runs.infos[0]
-    code = dict(info.get("code") or {})
-    named = code_name(code)
-    code = {package: version for package, version in code.items() if package not in ("git_commit", "code_digest")}
-    data = info.get("data") or {}
-    name = data.get("name") or ", ".join(dict.fromkeys(str(entry.get("data.source")) for entry in runs.experiments))
-    hashes = ", ".join(entry[:12] for entry in str(data.get("hash", "")).split(", ") if entry)
+    def of_each(told: Iterable[str]) -> str:
+        """What is told of each run, once if it is the same of several."""
+        return "; ".join(dict.fromkeys(filter(None, told)))
+
+    codes = [dict(info.get("code") or {}) for info in runs.infos]
     seconds = float(runs.trials["train_seconds"].fillna(0).sum())
     return [
-        ("Data", f"{name} (manifest {hashes})" if hashes else str(name)),
+        ("Data", of_each(map(_data_of, runs.infos, runs.experiments))),
         ("Trained languages", ", ".join(runs.trained) or MISSING),
         ("Not trained on" if runs.is_unseen else "Trained on by some", ", ".join(runs.others)),
         ("Noise ratio", "" if NOISE in runs.varied else f"{runs.trials[NOISE].iloc[0]:g}"),
         ("Measured on", " and ".join(runs.measured_on) or "nothing yet"),
         ("Training time", f"{minutes(seconds)} over all trials"),
-        ("Code", named),
-        ("Versions", ", ".join(f"{package} {version}" for package, version in code.items() if version != "absent")),
+        ("Code", of_each(map(code_name, codes))),
+        ("Versions", of_each(map(_versions_of, codes))),
         ("Run folder", ", ".join(map(str, runs.folders))),
     ]
+
+
+def _data_of(info: Mapping[str, Any], experiment: Mapping[str, Any]) -> str:
+    """The data sets of a run, with the manifests' hashes if it kept them."""
+    data = info.get("data") or {}
+    name = str(data.get("name") or experiment.get("data.source"))
+    hashes = ", ".join(entry[:12] for entry in str(data.get("hash", "")).split(", ") if entry)
+    return f"{name} (manifest {hashes})" if hashes else name
+
+
+def _versions_of(code: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{package} {version}"
+        for package, version in code.items()
+        if package not in ("git_commit", "code_digest") and version != "absent"
+    )
 
 
 def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:

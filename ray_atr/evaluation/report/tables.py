@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,18 +24,27 @@ from ray_atr.evaluation.report.aggregate import (
     point_names,
     row_dicts,
 )
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TEST, TRAINED_LANGUAGES, VALIDATION, Runs, short_name
+from ray_atr.evaluation.report.read import (
+    NOISE,
+    OBJECTIVE,
+    SEED,
+    TEST,
+    TRAINED_LANGUAGES,
+    VALIDATION,
+    Runs,
+    short_names,
+)
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_of_seeds
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
-from ray_atr.metrics.samples import Sample, from_arrays
+from ray_atr.metrics.samples import Sample, check_same_queries, from_arrays, in_shared_tasks
 from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """The directions' names in tables."""
 SEEN = "in training?"
 AT_CHANCE = "°"
-KNOWLEDGE = "objective.knowledge."
+KNOWLEDGE, TEST_SPLIT = "objective.knowledge.", "data.test_split"
 SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))
 PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
 TICK = "✓"
@@ -69,7 +78,7 @@ def recall_table(runs: Runs, language: str) -> Table:
     """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio; of an ablation by ASK's parts."""
     if is_ablation(runs):
         return ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
-    *others, last = [short_name(path) for path in differing(runs.finished, runs.varied) or [OBJECTIVE]]
+    *others, last = short_names(differing(runs.finished, runs.varied) or [OBJECTIVE]).values()
     paths = f"{', '.join(others)} and {last}" if others else last
     return point_table(runs, f"Recall by {paths}, {of_whom(language, runs)}", recall_columns(language))
 
@@ -133,7 +142,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
         title=title,
         note="; ".join(note for note, applies in notes.items() if applies) + ".",
         groups=[*(("", 1) for _ in lead), *((group, len(list(same))) for group, same in grouped), ("", 1)],
-        columns=[*(short_name(path) for path in lead), *(column.title for column in columns), "seeds"],
+        columns=[*short_names(lead).values(), *(column.title for column in columns), "seeds"],
         blocks=blocks,
     )
 
@@ -212,8 +221,8 @@ def _is_on(runs: Runs, row: Mapping[Any, Any], path: str) -> bool:
 def paired_table(runs: Runs) -> Table | None:
     """R@1 minus the baseline's on the same queries, a block a noise ratio, over the seeds that both have.
 
-    None unless there is one point with the baseline's objective. Points with a trial that kept no scores, and those without a
-    seed of the baseline's, are left out.
+    None unless there is one point with the baseline's objective. Points with a trial that kept no scores, those without a
+    seed of the baseline's, and those of other queries, are left out.
     """
     if runs.measured_on != [TEST]:
         return None
@@ -227,6 +236,10 @@ def paired_table(runs: Runs) -> Table | None:
     reference = names[objectives.index(baseline)]
     has_noise = NOISE in runs.varied
     num_seeds: set[int] = set()
+    others: list[str] = []
+
+    def in_words(name: tuple[str, ...], noise: float) -> str:
+        return " ".join(part for part in name if part != MISSING) + f" at noise {written(noise)}" * has_noise
 
     def compared(name: tuple[str, ...], noise: float) -> list[Cell] | None:
         """A row of the table; None where no seed is both points'."""
@@ -234,8 +247,11 @@ def paired_table(runs: Runs) -> Table | None:
         seeds = sorted(before.keys() & after.keys())
         if not seeds:
             return None
+        if not all(_has_same_queries(before[seed], after[seed]) for seed in seeds):
+            others.append(in_words(name, noise))
+            return None
         num_seeds.add(len(seeds))
-        difference = compare_runs([before[seed] for seed in seeds], [after[seed] for seed in seeds])
+        difference = compare_runs([before[seed].samples for seed in seeds], [after[seed].samples for seed in seeds])
         return _row([written(noise)] * has_noise + list(name), difference)
 
     blocks = [
@@ -246,9 +262,7 @@ def paired_table(runs: Runs) -> Table | None:
         return None
     every = {seed for seeds in points.values() for seed in seeds}
     missing = [
-        " ".join(part for part in name if part != MISSING)
-        + f" at noise {written(noise)}" * has_noise
-        + f": {', '.join(map(str, lacking))}"
+        f"{in_words(name, noise)}: {', '.join(map(str, lacking))}"
         for (name, noise), seeds in points.items()
         if (lacking := sorted(every - seeds.keys()))
     ]
@@ -258,28 +272,48 @@ def paired_table(runs: Runs) -> Table | None:
     ).strip()
     if missing:
         note += f" A row is over the seeds that both points have. Seeds without a result: {'; '.join(missing)}."
+    if others:
+        note += f" Measured on other queries, and not compared: {'; '.join(others)}."
     return Table(
         title=f"R@1 minus that of {baseline}, {of_whom(TRAINED, runs)}",
         note=note,
-        columns=[*map(short_name, [NOISE] * has_noise + varied), *ARROWS.values()],
+        columns=[*short_names([NOISE] * has_noise + varied).values(), *ARROWS.values()],
         blocks=[block for block in blocks if block],
     )
 
 
-def _points(
-    runs: Runs, varied: Sequence[str]
-) -> dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]]:
+class _Scores(NamedTuple):
+    """A trial's test scores in the languages that all trials were trained on, and what they were measured on."""
+
+    samples: dict[QueryGroup, Sample]
+    data: tuple[Any, ...]
+
+
+def _has_same_queries(first: _Scores, second: _Scores) -> bool:
+    """Whether two trials were measured on the same queries of the same data. Queries are numbers, which other data have too."""
+    try:
+        check_same_queries(*in_shared_tasks([first.samples, second.samples]))
+    except ValueError:
+        return False
+    return first.data == second.data
+
+
+def _points(runs: Runs, varied: Sequence[str]) -> dict[tuple[tuple[str, ...], float], dict[int, _Scores]]:
     """The scores of each point by seed, by its values of `varied` and its noise, in reading order; only of points whose finished
     trials all have scores.
     """
     finished = in_reading_order(runs.finished.drop_duplicates(subset=[*runs.varied, SEED]), [*varied, NOISE, SEED])
-    folders = dict(zip(runs.names, runs.folders, strict=True))
-    of_points: dict[tuple[tuple[str, ...], float], dict[int, dict[QueryGroup, Sample]]] = {}
+    of_points: dict[tuple[tuple[str, ...], float], dict[int, _Scores]] = {}
     for row in row_dicts(finished):
-        stored = read_scores(folders[row["run"]] / "trials" / str(row["trial_id"]) / TEST_SCORES)
-        scores = {group: sample for group, sample in stored.items() if group.language in runs.trained}
-        of_points.setdefault((tuple(written(row[path]) for path in varied), float(row[NOISE])), {})[row[SEED]] = scores
-    return {point: scores for point, scores in of_points.items() if all(scores.values())}
+        run, overrides = runs.names.index(row["run"]), runs.overrides[row["trial_id"]]
+        stored = read_scores(runs.folders[run] / "trials" / str(row["trial_id"]) / TEST_SCORES)
+        samples = {group: sample for group, sample in stored.items() if group.language in runs.trained}
+        split = overrides.get(TEST_SPLIT, runs.experiments[run].get(TEST_SPLIT))
+        # A folder that was moved is the same data: only a trial's own source is another.
+        data = ((runs.infos[run].get("data") or {}).get("hash"), overrides.get("data.source"), split)
+        point = of_points.setdefault((tuple(written(row[path]) for path in varied), float(row[NOISE])), {})
+        point[row[SEED]] = _Scores(samples, data)
+    return {point: of_seeds for point, of_seeds in of_points.items() if all(seed.samples for seed in of_seeds.values())}
 
 
 def read_scores(path: Location) -> dict[QueryGroup, Sample]:
@@ -290,7 +324,13 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return from_arrays(dict(arrays))
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (
+        ValueError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):  # TypeError: a single array, no archive of some
         raise DamagedFileError(path) from None
 
 

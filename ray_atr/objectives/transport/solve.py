@@ -96,12 +96,14 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     Problem(cost.detach(), epsilon=1.0, mass=float(mass))
     N, M = cost.shape
     costs = cost.detach().double().cpu().numpy()
+    # A constant changes no plan of a given mass. Of costs that are all negative, the solver says that there is none.
+    costs = costs - costs.min()
     row, column = np.full(N, 1 / N), np.full(M, 1 / M)
     mass_left = 1.0 - mass
     if mass_left > 0:
         # The dummies take the mass that is not transported. Their own cost is prohibitive, so that exactly `left` goes to each.
         padded = np.zeros((N + 1, M + 1))
-        padded[:N, :M] = costs - costs.min()
+        padded[:N, :M] = costs
         padded[N, M] = 2 * padded.max() + 1
         costs, row, column = padded, np.append(row, mass_left), np.append(column, mass_left)
     with warnings.catch_warnings():

@@ -71,7 +71,7 @@ class RowOrder:
         self.names.append(clip_id)
         words = re.split(r"[\W\d_]+", " ".join([clip_id, *labels]).casefold())
         self.words.append(frozenset(word for word in words if len(word) >= 3))
-        self.captions.append({code: texts[0] for code, texts in captions.items() if texts})
+        self.captions.append({code: texts[0] for code, texts in captions.items() if texts and texts[0]})
 
     def shifted(self) -> Iterator[tuple[str, str]]:
         """(language, first and last clip) of each block of captions that looks moved by one row."""

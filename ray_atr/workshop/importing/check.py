@@ -10,7 +10,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -138,21 +138,35 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
         if batch is None:
             break
         num_rows += batch.num_rows
-        for clip in to_clips(batch):
+        for row in to_clips(batch):
+            clip = _schema_checked(row, report)
             _check_clip(clip, shard, options, report, memory)
             order.add(clip.clip_id, clip.labels, clip.captions)
     if num_rows != shard.num_rows:
         report.problems["shard has another number of clips than the manifest says"].add(f"{shard.file}: {num_rows}")
 
 
-def _check_clip(clip: Clip, shard: Shard, options: Check, report: Report, memory: _Memory) -> None:
-    name = f"{clip.clip_id} ({clip.split})"
-    if clip.split != shard.split:
-        report.problems["clip is in a shard of another split"].add(f"{name} in {shard.file}")
+def _schema_checked(clip: Clip, report: Report) -> Clip:
+    """The clip, whose breaks of the schema are reported; without languages and captions that are no text, as another program
+    may write them.
+    """
     try:
         check_clip(clip)
     except ValueError as error:
         report.problems["clip breaks the schema"].add(str(error))
+        texts = {
+            code: tuple(text for text in texts if isinstance(text, str))
+            for code, texts in clip.captions.items()
+            if isinstance(code, str)
+        }
+        return replace(clip, captions=texts)
+    return clip
+
+
+def _check_clip(clip: Clip, shard: Shard, options: Check, report: Report, memory: _Memory) -> None:
+    name = f"{clip.clip_id} ({clip.split})"
+    if clip.split != shard.split:
+        report.problems["clip is in a shard of another split"].add(f"{name} in {shard.file}")
     report.clips[clip.split] += 1
     memory.add(clip)
     for language, texts in clip.captions.items():

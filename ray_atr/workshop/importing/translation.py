@@ -263,7 +263,12 @@ def back_translate(
     pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
     for language, rows in pairs.items():
         if not rows:
-            raise refuse("languages", language, f"languages of split {split}: {', '.join(manifest.languages)}")
+            compared_with = f"as many captions as in {source_language} in a clip of split {split}"
+            raise refuse(
+                "languages",
+                language,
+                f"languages with {compared_with}: {', '.join(filter(pairs.get, pairs)) or 'none'}",
+            )
         originals, captions = [row[1] for row in rows], [row[2] for row in rows]
         back = translate(captions, language, source_language)
         compared = similarity(back, originals) if similarity else list(map(chrf, back, originals))

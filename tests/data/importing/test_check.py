@@ -5,8 +5,11 @@ import dataclasses
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
@@ -103,6 +106,30 @@ def test_the_same_audio_twice(tmp_path: Path, second: dict[str, str], kind: str,
     report = check(tmp_path, [clip(0), twin, clip(2)])
     assert {**report.problems, **report.remarks}[kind].count == 1
     assert report.is_fit is is_fit
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ({"language": "eng", "texts": ["rain", None]}, "captions[eng]: got ('rain', None)"),
+        ({"language": "eng", "texts": None}, "captions[eng]: got ()"),
+        ({"language": None, "texts": ["rain"]}, "captions: got None"),
+        ({"language": "eng", "texts": [""]}, "captions[eng]: got ('',)"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_is_no_text_in_a_shard_of_another_program_is_a_problem(
+    tmp_path: Path, written: dict[str, Any], says: str
+) -> None:
+    clips = [clip(index) for index in range(30)]
+    (shard,) = write_clips(tmp_path / "set", clips, name="toy", licence="CC0", clips_per_shard=99).shards
+    table = pq.read_table(tmp_path / "set" / shard.file)
+    rows = table.to_pylist()
+    rows[3]["captions"][0] = written
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), tmp_path / "set" / shard.file)
+    report = check_data_set(str(tmp_path / "set"))
+    assert says in report.problems["clip breaks the schema"].examples[0]
+    assert "shard has another SHA-256 than the manifest says" in "\n".join(page(report))
 
 
 def test_an_id_that_stands_twice(tmp_path: Path) -> None:

@@ -196,6 +196,21 @@ def test_back_translation_compares_like_with_like(tmp_path: Path) -> None:
         back_translate(filled, "train", back, ["deu"])
 
 
+def test_a_language_that_a_split_lacks_is_not_among_the_allowed_ones(tmp_path: Path) -> None:
+    held: dict[str, dict[str, list[str]]] = {
+        "train": {"eng": ["rain"], "fra": ["la pluie"]},
+        "test": {"eng": ["rain", "wind"], "fra": ["la pluie"], "deu": ["Regen", "Wind"]},
+    }
+    clips = [
+        Clip(clip_id=split, audio=b"x", sample_rate=9, seconds=1.0, captions=captions, split=split, source="toy")
+        for split, captions in held.items()
+    ]
+    manifest = write_clips(tmp_path / "set", clips, name="toy", licence="CC0")
+    as_many = "allowed languages with as many captions as in eng in a clip of split test: deu$"
+    with pytest.raises(ValueError, match=f"languages: got 'fra'; {as_many}"):
+        back_translate(manifest, "test", shout, ["fra", "deu"])
+
+
 @pytest.fixture(scope="module")
 def tiny_m2m100(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A randomly initialised M2M100 of one layer with a vocabulary of its own."""
