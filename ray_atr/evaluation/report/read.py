@@ -287,9 +287,9 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     """
     names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
     parts = 1
-    while shared := [path for path, name in names.items() if list(names.values()).count(name) > 1]:
+    while alike := [path for path, name in names.items() if name != path and list(names.values()).count(name) > 1]:
         parts += 1
-        names |= {path: SHORT_NAMES.get(path, ".".join(path.split(".")[-parts:])) for path in shared}
+        names |= {path: ".".join(path.split(".")[-parts:]) for path in alike}
     return names
 
 

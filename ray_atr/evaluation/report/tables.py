@@ -324,13 +324,8 @@ def read_scores(path: Location) -> dict[QueryGroup, Sample]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return from_arrays(dict(arrays))
-    except (
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ):  # TypeError: a single array, no archive of some
+    # TypeError for a single array, which is no archive of arrays.
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
         raise DamagedFileError(path) from None
 
 
