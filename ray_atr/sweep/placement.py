@@ -101,6 +101,28 @@ def cluster_nodes() -> list[Placed]:
     return nodes
 
 
+def free_room_of_dead_processes() -> None:
+    """Remove those of this command's placement groups whose creator has died: the room of a killed trial's workers.
+
+    Ray frees it only at the end of the command, so that the next trials would wait for ever. Ray Train starts a process which
+    frees it, but that asks the dashboard, which `start_ray` leaves out.
+    """
+    import ray
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData as Group  # type: ignore[attr-defined]
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    job = ray.get_runtime_context().get_job_id()
+    # Ray's public table of groups does not say who made them.
+    for content in state._connect_and_get_accessor().get_placement_group_table():
+        group = Group.FromString(content)
+        # One that this process made, as Tune's, has no creator but its job.
+        is_of_actor = not ray.ActorID(group.creator_actor_id).is_nil()
+        is_here = group.creator_job_id.hex() == job and group.state != Group.REMOVED
+        if is_here and is_of_actor and group.creator_actor_dead:
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
 class _Devices:
     """The free resources of a node: CPUs as one number, GPUs one by one, since a share of a GPU is a share of a single GPU."""
 
