@@ -124,10 +124,20 @@ class Tracker(SweepListener):
 
         `is_complete=False` says that the sweep was stopped: the parent run and the trials in progress become KILLED.
         """
+        self._end_monitor()
+        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
+
+    def abandon(self, *, is_removed: bool) -> None:
+        """End the parent run of a sweep that could not start: KILLED, or deleted if the run folder was removed."""
+        self._end_monitor()
+        # Without a connection MLflow has nothing of it.
+        if self._connection is not None:
+            self._attempt(lambda connection: connection.abandon(is_removed), is_urgent=True)
+
+    def _end_monitor(self) -> None:
         if self._monitor is not None:
             self._monitor.finish()
             self._monitor = None
-        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
 
     def parent_run_id(self) -> str | None:
         """The parent's run id, or None while MLflow is away."""
@@ -265,6 +275,12 @@ class _Connection:
         self._log(None, tags={"mlflow.note.content": self._note(), "run_folder": str(self.run.path)})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
+
+    def abandon(self, is_removed: bool) -> None:
+        if is_removed:
+            self.client.delete_run(self.runs[None].info.run_id)
+        else:
+            self._set_status(None, "KILLED")
 
     def comparison(self, most: int) -> str:
         """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
