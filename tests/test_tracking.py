@@ -176,6 +176,15 @@ def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_
     assert runs(store, Tracker(folder, store=store))[1].data.tags["run_folder"] == str(folder)
 
 
+def test_a_folder_that_another_process_writes_is_not_sent_beside_it(tmp_path, store):
+    """Each of the two would look for runs that the other has not made yet."""
+    folder = write_run(tmp_path / "run", OBJECTIVES)
+    with RunFolder.open(folder).locked(), pytest.raises(ValueError, match="is being written by process"):
+        upload(folder, store=store)
+    _, _, children = runs(store, upload(folder, store=store))
+    assert len(children) == 2
+
+
 @pytest.mark.parametrize(
     ("error", "left"), [(RayStartError("no Ray answers"), []), (ValueError("the cluster is too small"), ["KILLED"])]
 )

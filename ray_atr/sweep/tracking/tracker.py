@@ -187,12 +187,16 @@ class Tracker(SweepListener):
 
 
 def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
-    """Send what MLflow lacks of a run folder; returns the tracker. ConnectionError if MLflow cannot be reached."""
-    tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
-    statuses = {trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()}
-    tracker.start_sweep()
-    if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
-        raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
+    """Send what MLflow lacks of a run folder; returns the tracker. ConnectionError if MLflow cannot be reached, ValueError if
+    another process writes or sends the folder: each would make runs that it does not find.
+    """
+    run = RunFolder.open(run_folder)
+    with run.locked():
+        tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
+        statuses = {trial.describe()["status"] for trial in run.trials()}
+        tracker.start_sweep()
+        if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
+            raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
     return tracker
 
 
