@@ -202,6 +202,22 @@ def test_a_sweep_that_cannot_start_does_not_run_in_mlflow(own_home, monkeypatch,
     assert (own_home / "runs" / "one").exists() == bool(left)
 
 
+@pytest.mark.parametrize("name", [".hidden", "..x", "e" * 240, "été, 日本", "'"])
+def test_a_sweep_comes_back_whatever_its_folder_is_called(tmp_path, store, name):
+    folder = write_run(tmp_path / name, {"objective": ["kcl"]})
+    called(folder, f"from {name[:9]}")
+    # MLflow cuts it, within quotation marks.
+    long = f"ray-atr train --data.source '{'x y ' * 2000}'"
+    write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "command": long})
+    sent = upload(folder, store=store)
+    (fetched,) = fetch_experiment(f"from {name[:9]}", store, tmp_path / "fetched")
+    assert fetched.name == sent.sweep_id
+    parent = sent.parent_run_id()
+    assert upload(fetched, store=store).parent_run_id() == parent
+    store.connect().delete_run(parent)
+    assert upload(fetched, store=store).parent_run_id() not in (None, parent)
+
+
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", OBJECTIVES, running=[0]), store=store, sample_seconds=None)
     track(tracker)

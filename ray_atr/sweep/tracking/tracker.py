@@ -69,6 +69,8 @@ MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 MAX_COMPARED, MAX_IN_NOTE = 100, 60
 MAX_NAME, MAX_DIGEST = 500, 36
 """MLflow's limits for the name and digest of a data set, in characters."""
+MAX_READABLE = 100
+"""Characters of a run folder's name in the id of its sweep."""
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -331,7 +333,7 @@ class _Connection:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
         commit, command = code.pop("git_commit", "unknown"), str(self.info.get("command", ""))
         # The script that the command runs: MLflow shows what follows a source's last slash.
-        script = next((word for word in shlex.split(command) if word.endswith(".py")), command)
+        script = next((word for word in _words(command) if word.endswith(".py")), command)
         return {
             "mlflow.source.name": script,
             "mlflow.source.type": "LOCAL",
@@ -480,6 +482,14 @@ def log_batches(
     client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
 
 
+def _words(command: str) -> list[str]:
+    """The words of a command. One that was fetched may have been cut by MLflow, within quotation marks."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
 def _query(parts: dict[str, str]) -> str:
     # Without the last part a page shows itself in its mode for language-model applications.
     return urlencode({**parts, "workflowType": "machine_learning"}, quote_via=quote)
@@ -493,7 +503,9 @@ def _sweep_id(folder: Location) -> str:
         sweep_id = str(read_json(path)["sweep_id"])
     else:
         # It is used in the filters of MLflow's search, between quotation marks.
-        sweep_id = recorded or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
+        # It is the name of a folder where the sweep is fetched: no dot at its beginning, and not too long.
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip(".")[:MAX_READABLE]
+        sweep_id = recorded or f"{readable}-{uuid.uuid4().hex[:8]}"
         write_json(path, {"sweep_id": sweep_id})
     if recorded != sweep_id:
         # Twice, as a folder that lost it would be a second sweep in MLflow.
