@@ -160,9 +160,13 @@ def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[P
 def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequence[Placed]) -> ValueError:
     scaling = experiment.scaling
     workers = max(scaling.fewest_workers, 1)
+    labelled = []
     for name, process in (("scaling.worker_labels", processes[0]), ("scaling.encoder_labels", processes[-1])):
-        if not any(node.takes(process) for node in nodes):
-            return refuse(name, getattr(scaling, name.split(".")[1]), "labels of a node of this cluster: none has them")
+        labels, able = getattr(scaling, name.split(".")[1]), sum(node.takes(process) for node in nodes)
+        if not able:
+            return refuse(name, labels, "labels of a node of this cluster: none has them")
+        if labels and able < len(nodes):
+            labelled.append(f"{able} of them with {name}")
     has = {name: sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
         required = sum(process.resources[name] for process in processes)
@@ -171,5 +175,6 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
             beside = len(processes) - workers
             others = f" and {beside} processes that encode or validate" if beside else ""
             return refuse(path, got, f"{workers} x that{others} within the {has[name]:g} {name}s of this cluster")
-    each = "; ".join(f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes)
-    return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {each})")
+    each = [f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes]
+    there_are = "; ".join(each + labelled)
+    return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {there_are})")
