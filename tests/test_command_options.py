@@ -12,7 +12,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from ray_atr.cli import audit, cache, evaluate, export, index, pack, prepare, report, serve, sweep, translate
+from ray_atr.cli import audit, cache, evaluate, export, index, main, pack, prepare, report, serve, sweep, translate
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
@@ -257,3 +257,39 @@ def test_a_goal_is_given_once_and_what_a_run_folder_holds_is_not_given_again() -
         CorrespondenceSweep(tune=2).before({})
     with pytest.raises(ValueError, match="--tune: got -1; allowed 0 or more trials"):
         CorrespondenceSweep(tune=-1).before({})
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train", []),
+        ("sweep noise", []),
+        ("evaluate", ["--checkpoint", "c"]),
+        ("index", ["build", "--checkpoint", "c", "--audio", "a"]),
+        ("prepare", ["folder", "--source", "s"]),
+        ("report", ["runs/one"]),
+    ],
+)
+def test_a_submitted_job_does_not_write_where_ray_deletes(
+    command: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "working_dir_files" / "_ray_pkg_0"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    with pytest.raises(SystemExit):
+        main(*command.split(), arguments=[*words, "--out", "results"])
+    expected = (
+        "error: --out: got 'results'; allowed an absolute path or a URL in a submitted job, whose working directory"
+    )
+    assert expected in capsys.readouterr().err
+    assert not list(copy.iterdir())
+
+
+@pytest.mark.parametrize("out", ["/results", "~/results", "s3://bucket/results"])
+def test_a_submitted_job_writes_where_it_stays(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "working_dir_files" / "_ray_pkg_0"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("RAY_JOB_ID", "01000000")
+    assert called(monkeypatch, "evaluation.run.evaluate", evaluate, ["--checkpoint", "c", "--out", out]).kwargs

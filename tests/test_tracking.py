@@ -17,9 +17,11 @@ import pytest
 from mlflow import MlflowClient
 from sqlalchemy.exc import OperationalError
 
+from ray_atr.cli import main
 from ray_atr.cli.running import end_tracking
 from ray_atr.common.lock import user_name
 from ray_atr.common.override import flatten, override
+from ray_atr.common.runtime import RayStartError
 from ray_atr.common.storage import locate, make_folder, read_appended, read_json, write_json
 from ray_atr.common.transfer import put_folder
 from ray_atr.sweep.tracking import Store, Tracker, fetch_experiment, mlflow_command, store_of, upload
@@ -28,6 +30,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import TEST_SCORES, RunFolder, trial_name
 from tests.support import fake_runs
+from tests.support.commands import replace_work
 from tests.support.crash_points import in_fork
 from tests.support.spies import spied
 
@@ -171,6 +174,48 @@ def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_
     assert len(children) == 4
     upload(moved.rename(folder), store=store)
     assert runs(store, Tracker(folder, store=store))[1].data.tags["run_folder"] == str(folder)
+
+
+def test_a_folder_that_another_process_writes_is_not_sent_beside_it(tmp_path, store):
+    """Each of the two would look for runs that the other has not made yet."""
+    folder = write_run(tmp_path / "run", OBJECTIVES)
+    with RunFolder.open(folder).locked(), pytest.raises(ValueError, match="is being written by process"):
+        upload(folder, store=store)
+    _, _, children = runs(store, upload(folder, store=store))
+    assert len(children) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "left"), [(RayStartError("no Ray answers"), []), (ValueError("the cluster is too small"), ["KILLED"])]
+)
+def test_a_sweep_that_cannot_start_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    replace_work(monkeypatch, {"cli.running.sweep": fail})
+    with pytest.raises(SystemExit):
+        main("train", arguments=[f"--out={own_home / 'runs' / 'one'}"])
+    store = store_of(own_home / "runs" / "one")
+    client = store.connect()
+    found = client.search_runs([store.experiment_id(client, "ray_atr")])
+    assert [run.info.status for run in found] == left
+    assert (own_home / "runs" / "one").exists() == bool(left)
+
+
+@pytest.mark.parametrize("name", [".hidden", "..x", "e" * 240, "été, 日本", "'"])
+def test_a_sweep_comes_back_whatever_its_folder_is_called(tmp_path, store, name):
+    folder = write_run(tmp_path / name, {"objective": ["kcl"]})
+    called(folder, f"from {name[:9]}")
+    # MLflow cuts it, within quotation marks.
+    long = f"ray-atr train --data.source '{'x y ' * 2000}'"
+    write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "command": long})
+    sent = upload(folder, store=store)
+    (fetched,) = fetch_experiment(f"from {name[:9]}", store, tmp_path / "fetched")
+    assert fetched.name == sent.sweep_id
+    parent = sent.parent_run_id()
+    assert upload(fetched, store=store).parent_run_id() == parent
+    store.connect().delete_run(parent)
+    assert upload(fetched, store=store).parent_run_id() not in (None, parent)
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):

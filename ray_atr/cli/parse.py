@@ -38,7 +38,7 @@ from ray_atr.common.digests import unsealed
 from ray_atr.common.override import as_typed, describe, nearest_path
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
-from ray_atr.common.runtime import TERMINATED, advice_of, terminate_like_interrupt
+from ray_atr.common.runtime import TERMINATED, advice_of, is_in_a_copy_of_a_job, terminate_like_interrupt
 from ray_atr.common.settings import RepeatedNameError, counted, each_once, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
@@ -158,7 +158,17 @@ def _of_box(box: str, arguments: Sequence[str]) -> str:
 def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
     with _in_our_words(arguments):
-        return tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
+        parsed = tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
+    _require_a_place_that_stays(parsed)
+    return parsed
+
+
+def _require_a_place_that_stays(options: Any) -> None:
+    """ValueError if a submitted job is to write into Ray's copy of its working directory: the result would be deleted."""
+    out = getattr(options, "out", None)
+    if out and "://" not in out and not Path(out).expanduser().is_absolute() and is_in_a_copy_of_a_job():
+        allowed = "an absolute path or a URL in a submitted job, whose working directory Ray deletes"
+        raise refuse("--out", out, allowed)
 
 
 def parse_with_settings(
@@ -175,6 +185,7 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
+    _require_a_place_that_stays(parsed)
     options_here = list(_names_of(options))
     for word in rest:
         if word.startswith("--"):

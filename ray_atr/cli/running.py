@@ -155,6 +155,13 @@ def _run(
         if is_new:
             # Nothing has run, so the folder is removed for the next attempt.
             run.remove()
+        if tracker is not None:
+            tracker.abandon(is_removed=is_new)
+        raise
+    except ValueError:
+        # What only a look at the cluster or the data could tell.
+        if tracker is not None:
+            tracker.abandon(is_removed=False)
         raise
     except KeyboardInterrupt:
         if tracker is not None:

@@ -59,6 +59,11 @@ def is_submitted_job() -> bool:
     return bool(os.environ.get("RAY_JOB_ID") or os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR"))
 
 
+def is_in_a_copy_of_a_job() -> bool:
+    """Whether the working directory is Ray's copy of what a job was submitted with, which Ray deletes."""
+    return is_submitted_job() and "working_dir_files" in Path.cwd().parts
+
+
 def prepare_environment() -> None:
     """Set the switches of Ray that this package needs, in the environment and, if Ray is imported already, in Ray
     itself. A switch that is set in the environment stays.

@@ -101,6 +101,28 @@ def cluster_nodes() -> list[Placed]:
     return nodes
 
 
+def free_room_of_dead_processes() -> None:
+    """Remove those of this command's placement groups whose creator has died: the room of a killed trial's workers.
+
+    Ray frees it only at the end of the command, so that the next trials would wait for ever. Ray Train starts a process which
+    frees it, but that asks the dashboard, which `start_ray` leaves out.
+    """
+    import ray
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData as Group  # type: ignore[attr-defined]
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    job = ray.get_runtime_context().get_job_id()
+    # Ray's public table of groups does not say who made them.
+    for content in state._connect_and_get_accessor().get_placement_group_table():
+        group = Group.FromString(content)
+        # One that this process made, as Tune's, has no creator but its job.
+        is_of_actor = not ray.ActorID(group.creator_actor_id).is_nil()
+        is_here = group.creator_job_id.hex() == job and group.state != Group.REMOVED
+        if is_here and is_of_actor and group.creator_actor_dead:
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID(group.placement_group_id)))
+
+
 class _Devices:
     """The free resources of a node: CPUs as one number, GPUs one by one, since a share of a GPU is a share of a single GPU."""
 
@@ -138,9 +160,13 @@ def _refuse_other_room(experiment: Experiment, worker: Placed, nodes: Sequence[P
 def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequence[Placed]) -> ValueError:
     scaling = experiment.scaling
     workers = max(scaling.fewest_workers, 1)
+    labelled = []
     for name, process in (("scaling.worker_labels", processes[0]), ("scaling.encoder_labels", processes[-1])):
-        if not any(node.takes(process) for node in nodes):
-            return refuse(name, getattr(scaling, name.split(".")[1]), "labels of a node of this cluster: none has them")
+        labels, able = getattr(scaling, name.split(".")[1]), sum(node.takes(process) for node in nodes)
+        if not able:
+            return refuse(name, labels, "labels of a node of this cluster: none has them")
+        if labels and able < len(nodes):
+            labelled.append(f"{able} of them with {name}")
     has = {name: sum(node.resources.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     for name, path in (("GPU", "scaling.gpus_per_worker"), ("CPU", "scaling.cpus_per_worker")):
         required = sum(process.resources[name] for process in processes)
@@ -149,5 +175,6 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
             beside = len(processes) - workers
             others = f" and {beside} processes that encode or validate" if beside else ""
             return refuse(path, got, f"{workers} x that{others} within the {has[name]:g} {name}s of this cluster")
-    each = "; ".join(f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes)
-    return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {each})")
+    each = [f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes]
+    there_are = "; ".join(each + labelled)
+    return refuse("scaling.workers", scaling.workers, f"workers that each fit on one node (there are: {there_are})")

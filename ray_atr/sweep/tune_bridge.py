@@ -16,6 +16,7 @@ from typing import Any
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.common.storage import file_exists, write_text
+from ray_atr.sweep.placement import free_room_of_dead_processes
 from ray_atr.sweep.recording import Recording
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
@@ -37,6 +38,7 @@ TRACEBACK_FILE = "traceback.txt"
 DISK_ERROR = re.compile(r"^\W*OSError: \[Errno \d+\] ([^\n:]+): '([^'\n]+)'", re.MULTILINE)
 # A trial's own process only waits for its workers; Tune does not allow 0.
 TRIAL_PROCESS_CPUS = 0.01
+LOOK_SECONDS = 2.0  # between two looks for room that a killed trial has left reserved
 # Ray's resource of the head node: the process of a trial must not be lost with a worker's node.
 ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
@@ -146,6 +148,15 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
     class Recorder(Callback):
         """Passes Tune's events on. Lives in the driver only."""
 
+        looked: float | None = None
+        """When room of dead processes was looked for; None before a trial has failed."""
+
+        def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+            # The processes of a trial die one after the other, some after its error is known.
+            if self.looked is not None and time.monotonic() - self.looked >= LOOK_SECONDS:
+                self.looked = time.monotonic()
+                free_room_of_dead_processes()
+
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             recording.started(folder_of(trial))
 
@@ -158,6 +169,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             folder = folder_of(trial)
             recording.failed(folder, _error_of(folder, trial))
+            self.looked = time.monotonic()
 
     return Recorder()
 

@@ -95,6 +95,13 @@ def test_a_worker_larger_than_each_node_is_refused() -> None:
         concurrent_trials([override(Experiment(), {"scaling.cpus_per_worker": 6.0})], nodes=[Placed({"CPU": 4.0})] * 2)
 
 
+def test_the_room_that_labels_leave_is_told() -> None:
+    scaling = {"scaling.workers": 2, "scaling.cpus_per_worker": 2.0, "scaling.worker_labels": "market=spot"}
+    spot = Placed({"CPU": 2.0}, {"market": "spot"})
+    with pytest.raises(ValueError, match=r"2 CPUs, 0 GPUs; 2 CPUs, 0 GPUs; 1 of them with scaling\.worker_labels\)"):
+        concurrent_trials([override(Experiment(), scaling)], nodes=[Placed({"CPU": 2.0}), spot])
+
+
 @pytest.mark.parametrize(
     ("cpus", "workers", "is_refused"), [(0, "2:4", False), (0.5, "2:4", False), (1, "2:4", True), (1, 2, False)]
 )

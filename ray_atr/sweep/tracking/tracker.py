@@ -69,6 +69,8 @@ MAX_PARAMS, MAX_TAGS, MAX_METRICS = 100, 100, 1000
 MAX_COMPARED, MAX_IN_NOTE = 100, 60
 MAX_NAME, MAX_DIGEST = 500, 36
 """MLflow's limits for the name and digest of a data set, in characters."""
+MAX_READABLE = 100
+"""Characters of a run folder's name in the id of its sweep."""
 RETRY_SECONDS = 30.0
 SAMPLE_SECONDS = 10.0
 
@@ -124,10 +126,20 @@ class Tracker(SweepListener):
 
         `is_complete=False` says that the sweep was stopped: the parent run and the trials in progress become KILLED.
         """
+        self._end_monitor()
+        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
+
+    def abandon(self, *, is_removed: bool) -> None:
+        """End the parent run of a sweep that could not start: KILLED, or deleted if the run folder was removed."""
+        self._end_monitor()
+        # Without a connection MLflow has nothing of it.
+        if self._connection is not None:
+            self._attempt(lambda connection: connection.abandon(is_removed), is_urgent=True)
+
+    def _end_monitor(self) -> None:
         if self._monitor is not None:
             self._monitor.finish()
             self._monitor = None
-        return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
 
     def parent_run_id(self) -> str | None:
         """The parent's run id, or None while MLflow is away."""
@@ -177,12 +189,16 @@ class Tracker(SweepListener):
 
 
 def upload(run_folder: str | Location, *, store: Store | None = None) -> Tracker:
-    """Send what MLflow lacks of a run folder; returns the tracker. ConnectionError if MLflow cannot be reached."""
-    tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
-    statuses = {trial.describe()["status"] for trial in RunFolder.open(tracker.run_folder).trials()}
-    tracker.start_sweep()
-    if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
-        raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
+    """Send what MLflow lacks of a run folder; returns the tracker. ConnectionError if MLflow cannot be reached, ValueError if
+    another process writes or sends the folder: each would make runs that it does not find.
+    """
+    run = RunFolder.open(run_folder)
+    with run.locked():
+        tracker = Tracker(run_folder, store=store, sample_seconds=None, is_patient=True)
+        statuses = {trial.describe()["status"] for trial in run.trials()}
+        tracker.start_sweep()
+        if not tracker.finish_sweep(is_complete=statuses <= {FINISHED, STOPPED, FAILED}):
+            raise ConnectionError(f"MLflow at {tracker.store}: {tracker.problem}")
     return tracker
 
 
@@ -266,6 +282,12 @@ class _Connection:
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
         return True
 
+    def abandon(self, is_removed: bool) -> None:
+        if is_removed:
+            self.client.delete_run(self.runs[None].info.run_id)
+        else:
+            self._set_status(None, "KILLED")
+
     def comparison(self, most: int) -> str:
         """Runs side by side: parallel coordinates, scatter, box and contour plots, and every parameter and metric."""
         trials = [run for trial, run in self.runs.items() if trial is not None]
@@ -311,7 +333,7 @@ class _Connection:
         code = {key: str(value) for key, value in (self.info.get("code") or {}).items()}
         commit, command = code.pop("git_commit", "unknown"), str(self.info.get("command", ""))
         # The script that the command runs: MLflow shows what follows a source's last slash.
-        script = next((word for word in shlex.split(command) if word.endswith(".py")), command)
+        script = next((word for word in _words(command) if word.endswith(".py")), command)
         return {
             "mlflow.source.name": script,
             "mlflow.source.type": "LOCAL",
@@ -460,6 +482,14 @@ def log_batches(
     client.log_batch(run_id, metrics=all_metrics, params=all_params, tags=all_tags)
 
 
+def _words(command: str) -> list[str]:
+    """The words of a command. One that was fetched may have been cut by MLflow, within quotation marks."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
 def _query(parts: dict[str, str]) -> str:
     # Without the last part a page shows itself in its mode for language-model applications.
     return urlencode({**parts, "workflowType": "machine_learning"}, quote_via=quote)
@@ -473,7 +503,9 @@ def _sweep_id(folder: Location) -> str:
         sweep_id = str(read_json(path)["sweep_id"])
     else:
         # It is used in the filters of MLflow's search, between quotation marks.
-        sweep_id = recorded or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', folder.name)}-{uuid.uuid4().hex[:8]}"
+        # It is the name of a folder where the sweep is fetched: no dot at its beginning, and not too long.
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip(".")[:MAX_READABLE]
+        sweep_id = recorded or f"{readable}-{uuid.uuid4().hex[:8]}"
         write_json(path, {"sweep_id": sweep_id})
     if recorded != sweep_id:
         # Twice, as a folder that lost it would be a second sweep in MLflow.
