@@ -49,15 +49,22 @@ def test_after_a_failure_the_room_of_a_killed_process_becomes_free(leaders: list
     assert own.wait(30)
     lost, kept = ray.get([leader.take.remote() for leader in leaders], timeout=60)
 
-    def state(group: str) -> str:
-        return str(placement_group_table(PlacementGroup(ray.PlacementGroupID.from_hex(group)))["state"])
+    def group(name: str) -> PlacementGroup:
+        return PlacementGroup(ray.PlacementGroupID.from_hex(name))
+
+    def state(name: str) -> str:
+        return str(placement_group_table(group(name))["state"])
 
     def is_free() -> bool:
         recorder.on_step_end(0, [])
         return state(lost) == "REMOVED"
 
-    recorder.on_trial_error(0, [], failed)
-    ray.kill(leaders[0])
-    wait_until(is_free, 30, "the room of a process that is gone")
-    assert [state(group) for group in (kept, own.id.hex())] == ["CREATED"] * 2
-    remove_placement_group(own)
+    try:
+        recorder.on_trial_error(0, [], failed)
+        ray.kill(leaders[0])
+        wait_until(is_free, 30, "the room of a process that is gone")
+        assert [state(name) for name in (kept, own.id.hex())] == ["CREATED"] * 2
+    finally:
+        # The tests after this one need all of the session's room.
+        for name in (lost, kept, own.id.hex()):
+            remove_placement_group(group(name))
