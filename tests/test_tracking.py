@@ -202,6 +202,7 @@ def test_a_sweep_that_cannot_start_does_not_run_in_mlflow(own_home, monkeypatch,
     assert (own_home / "runs" / "one").exists() == bool(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [".hidden", "..x", "e" * 240, "été, 日本", "'"])
 def test_a_sweep_comes_back_whatever_its_folder_is_called(tmp_path, store, name):
     folder = write_run(tmp_path / name, {"objective": ["kcl"]})

@@ -353,6 +353,7 @@ def hung_up(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_a_client_that_never_ends_its_head_is_hung_up_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=0.2) as slow:

@@ -298,6 +298,7 @@ def test_a_baseline_and_its_metrics_reach_mlflow(world: dict[str, Path], tmp_pat
     assert {file.path for file in client.list_artifacts(got.mlflow_run, "evaluation")} >= {"evaluation/evaluation.html"}
 
 
+@pytest.mark.slow
 def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) -> None:
     folder = tmp_path / "evaluation"
     folder.mkdir()

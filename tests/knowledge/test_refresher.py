@@ -222,6 +222,7 @@ def test_a_base_made_anew_has_what_was_ready_and_forgets_what_a_resumed_run_does
     assert again.versions() == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("lag", "refreshes"), [(3, (2, 7)), (7, tuple(range(1, 9)))])
 def test_a_resumed_run_switches_to_the_same_snapshots_as_one_never_stopped(tmp_path, lag, refreshes):

@@ -163,6 +163,7 @@ class TestSounds:
         assert high[time > 2.1].sum() > 50 * high[time < 1.9].sum()
         assert low[time < 1.9].sum() > 50 * low[time > 2.1].sum()
 
+    @pytest.mark.slow
     def test_kinds_vary_and_can_be_told_apart(self) -> None:
         """Nearest neighbour over the mean and spread of a coarse spectrogram: far above chance (2%), not perfect."""
         features, names = [], []

@@ -87,6 +87,7 @@ def became(one: Observation, goals: tuple[Goal, ...], drawn: random.Random) -> O
     return Observation(one.point, status, scores, drawn.randint(1, 9) if status == STOPPED else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_goals", [1, 2])
 def test_the_kept_study_proposes_what_one_made_anew_would(num_goals: int) -> None:
     goals, drawn, history = GOALS[:num_goals], random.Random(0), History()

@@ -159,6 +159,7 @@ def test_a_training_leaves_nothing_on_the_cpu_and_has_its_losses(case: Case, ton
     require_same(tones, tmp_path, case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [CPU, GPU], ids=str)
 def test_a_checkpoint_of_one_device_is_resumed_on_the_other(first: torch.device, tones: Path, tmp_path: Path) -> None:
     case = Case("contrastive", "small_loss", "moco")
