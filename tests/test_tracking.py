@@ -116,6 +116,10 @@ def test_a_run_is_called_as_reports_call_its_objective() -> None:
         ({**pot, "objective.correspondence": "none", "seed": 1}, "m_ltm_pot_euclidean correspondence=none seed=1"),
         ({"objective": "m_ltm", "data.noise.ratio": 0.4}, "m_ltm noise=0.4"),
         ({"train.learning_rate": 0.01}, "lr=0.01"),
+        (
+            {"model.audio.adapt.is_frozen": True, "model.text.adapt.is_frozen": False, "seed": 1},
+            "audio.adapt.is_frozen=True text.adapt.is_frozen=False seed=1",
+        ),
     ):
         settings = flatten(override(Experiment(), overrides))
         assert trial_name(overrides, settings) == expected

@@ -20,7 +20,6 @@ from ray_atr.evaluation.report.read import (
     SECONDS,
     TRUE_SHARE,
     Runs,
-    short_names,
 )
 from ray_atr.evaluation.report.tables import (
     ARROWS,
@@ -34,6 +33,7 @@ from ray_atr.evaluation.report.tables import (
 from ray_atr.metrics.metric import Metric
 from ray_atr.objectives import PRESETS
 from ray_atr.papers.printed_tables import PaperTable, PrintedRow, printed_in
+from ray_atr.training.run_folder import short_names
 
 PAIR = "objective.pair"
 MASS, EPSILON, METRIC = f"{PAIR}.transport_mass", f"{PAIR}.epsilon", f"{PAIR}.metric"

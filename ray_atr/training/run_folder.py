@@ -23,7 +23,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -105,6 +105,18 @@ METRIC = "objective.pair.metric"
 CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowledge")
 
 
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Each setting's name in tables and trials: `noise` for `data.noise.ratio`, else its last part, with as many before it as
+    tell it from the others: `audio.dropout` and `text.dropout`.
+    """
+    names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
+    parts = 1
+    while alike := [path for path, name in names.items() if name != path and list(names.values()).count(name) > 1]:
+        parts += 1
+        names |= {path: ".".join(path.split(".")[-parts:]) for path in alike}
+    return names
+
+
 def includes_metric(label: str, settings: Mapping[str, Any]) -> bool:
     """Whether an objective's name in reports ends with the metric of its pair loss (`m_ltm_euclidean`)."""
     return label.endswith(f"_{settings.get(METRIC)}")
@@ -122,12 +134,11 @@ def trial_name(overrides: Mapping[str, Any], settings: Mapping[str, Any] | None 
         words = [objective_label(settings, overrides)]
         if includes_metric(words[0], overrides):
             named.add(METRIC)
-    for path in sorted(overrides, key=lambda path: path == "seed"):
-        if path in named:
-            continue
+    names = short_names([path for path in overrides if path not in named])
+    for path in sorted(names, key=lambda path: path == "seed"):
         value = overrides[path]
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        words.append(f"{SHORT_NAMES.get(path, path.rsplit('.', 1)[-1])}={text}")
+        words.append(f"{names[path]}={text}")
     return " ".join(words) or "base"
 
 

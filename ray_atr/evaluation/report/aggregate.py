@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.common.table import MISSING, written
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs, short_names
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs
 from ray_atr.objectives import PRESETS
-from ray_atr.training.run_folder import METRIC, includes_metric
+from ray_atr.training.run_folder import METRIC, includes_metric, short_names
 
 NUM_SEEDS = "num_seeds"
 

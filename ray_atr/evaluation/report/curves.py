@@ -15,9 +15,10 @@ from matplotlib.ticker import LogLocator
 
 from ray_atr.common.table import written
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, in_reading_order, point_name
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, Runs, short_names
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, language_groups, of_whom
+from ray_atr.training.run_folder import short_names
 
 UNIT, KIND = "data.noise.unit", "data.noise.kind"
 MOST_LINES = 16

@@ -26,7 +26,6 @@ from ray_atr.training.run_folder import (
     CHOICES,
     DROPPED,
     FINISHED,
-    SHORT_NAMES,
     RaceEvidence,
     RunFolder,
     TrialFolder,
@@ -279,18 +278,6 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
     ordered = [language for language in declared if language in measured] + sorted(measured - set(declared))
     trained = [language for language in ordered if all(language in row for row in shown[TRAINED_LANGUAGES])]
     return trained, [language for language in ordered if language not in trained]
-
-
-def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Each setting's name in tables: `noise` for `data.noise.ratio`, else its last part, with as many before it as tell it from
-    the others: `audio.dropout` and `text.dropout`.
-    """
-    names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
-    parts = 1
-    while alike := [path for path, name in names.items() if name != path and list(names.values()).count(name) > 1]:
-        parts += 1
-        names |= {path: ".".join(path.split(".")[-parts:]) for path in alike}
-    return names
 
 
 def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
 from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, short_names
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
-from ray_atr.training.run_folder import metric_chosen_by
+from ray_atr.training.run_folder import metric_chosen_by, short_names
 
 PLURALS = {OBJECTIVE: "objectives", NOISE: "noise ratios", SEED: "seeds"}
 

@@ -32,13 +32,12 @@ from ray_atr.evaluation.report.read import (
     TRAINED_LANGUAGES,
     VALIDATION,
     Runs,
-    short_names,
 )
 from ray_atr.metrics.bootstrap import LEVEL, Difference, compare_runs, warning_of_seeds
 from ray_atr.metrics.measures import MEASURES, is_recall_at_chance
 from ray_atr.metrics.metric import MEAN, TRAINED, UNSEEN, Metric, QueryGroup
 from ray_atr.metrics.samples import Sample, check_same_queries, from_arrays, in_shared_tasks
-from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence
+from ray_atr.training.run_folder import TEST_SCORES, RaceEvidence, short_names
 
 ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """The directions' names in tables."""
