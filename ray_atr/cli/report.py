@@ -43,6 +43,7 @@ def run(arguments: Sequence[str], program: str) -> None:
 def report_script(options: ReportCommand) -> None:
     """Write a report, print its tables and its path. ValueError if there is no run folder, or MLflow does not answer."""
     from ray_atr.evaluation.report import write_report
+    from ray_atr.training.run_folder import RunFolder
 
     if options.register is not None and (not options.register.strip() or set(options.register) & set("/:")):
         # MLflow would refuse the name only after a minute.
@@ -56,7 +57,7 @@ def report_script(options: ReportCommand) -> None:
         folders = _folders(options)
         if options.out is None:
             try:
-                require_replaceable(folders[0] / "report")
+                require_replaceable(RunFolder.open(folders[0]).path / "report")
             except PermissionError as error:
                 raise ValueError(f"{error.filename}: cannot be written; --out writes the report elsewhere") from None
         report = write_report(*folders, out=options.out, figures=options.figures)

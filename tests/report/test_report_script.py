@@ -57,6 +57,8 @@ def test_where_a_report_can_go_is_told_if_the_run_is_somebody_elses(tmp_path, mo
     with pytest.raises(ValueError, match=f"^{run}: cannot be written; --out writes the report elsewhere$"):
         report_script(ReportCommand((str(run),), figures=False))
     report_script(ReportCommand((str(run),), out=str(tmp_path / "out"), figures=False))
+    with pytest.raises(ValueError, match="not a run folder"):
+        report_script(ReportCommand((str(run / "none"),), figures=False))
 
 
 def test_a_folder_with_other_files_is_refused_and_one_with_a_report_gets_a_new_one(tmp_path):
