@@ -233,9 +233,9 @@ def read_text(file: Location) -> str:
         raise ValueError(f"{file}: not a text ({error.reason} at byte {error.start})") from None
 
 
-def write_json(file: Location, content: Mapping[str, Any], *, is_private: bool = False) -> None:
+def write_json(file: Location, content: Mapping[str, Any]) -> None:
     """Write an object atomically as sealed JSON into a folder that exists."""
-    write_text(file, seal(content, indent=1) + "\n", is_private=is_private)
+    write_text(file, seal(content, indent=1) + "\n")
 
 
 def read_json(file: Location) -> Any:

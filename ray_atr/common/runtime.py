@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ray_atr.common.locations import require_writable
 from ray_atr.common.settings import shortened
 
 NAMESPACE = "ray_atr"
@@ -121,13 +122,13 @@ def _give_token() -> None:
     """Give a Ray that is about to start a token of its own, if it can neither find one nor write one to the user's home: many
     containers run as a user without a home.
     """
+    if "RAY_AUTH_TOKEN_PATH" in os.environ:
+        return
     try:
         file = Path.home() / ".ray" / "auth_token"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        has_place = os.access(file, os.R_OK) or os.access(file.parent, os.W_OK)
+        if not os.access(file, os.R_OK):
+            require_writable(file.parent)
     except (OSError, RuntimeError):
-        has_place = False
-    if not has_place and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 

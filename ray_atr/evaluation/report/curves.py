@@ -164,9 +164,9 @@ def _lines(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, pd.
 def _levels(points: pd.DataFrame, varied: Sequence[str], x: str) -> dict[str, tuple[str, pd.DataFrame]]:
     """By name, (the name of the line with the same other settings, the single point to compare it with)."""
     others = differing(points, [path for path in varied if path not in (x, OBJECTIVE)])
-    levels = {}
+    levels, name = {}, short_names((x, *others))[x]
     for position, row in points.iterrows():
-        first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{short_names((x, *others))[x]}={row[x]}"
+        first = str(row[OBJECTIVE]) if pd.isna(row[x]) else f"{name}={row[x]}"
         line = point_name(row, [path for path in others if not pd.isna(row[path])], names_objective=False)
         levels[f"{first} {line}".strip()] = (line, points.loc[[position]])
     return dict(list(levels.items())[:MOST_LINES])

@@ -35,7 +35,7 @@ from ray_atr.training.run_folder import (
 )
 
 NOISE, SEED = "data.noise.ratio", "seed"
-DATA_HASH = "data.hash"
+DATA_HASH, TEST_SPLIT = "data.hash", "data.test_split"
 TRAINED_LANGUAGES = "trained_languages"
 MEASURED = "measured on"
 OBJECTIVE = "objective"
@@ -117,7 +117,7 @@ class Runs:
     @property
     def measured_sets(self) -> list[tuple[str, str]]:
         """(data set by its name in the manifest, split) of the finished trials' numbers."""
-        splits = {TEST: "data.test_split", VALIDATION: "data.validation_split"}
+        splits = {TEST: TEST_SPLIT, VALIDATION: "data.validation_split"}
         splits_of_sets = {
             (name, str(experiment.get(splits[split], splits[split])))
             for info, experiment in zip(self.infos, self.experiments, strict=True)

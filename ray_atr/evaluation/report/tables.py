@@ -29,6 +29,7 @@ from ray_atr.evaluation.report.read import (
     OBJECTIVE,
     SEED,
     TEST,
+    TEST_SPLIT,
     TRAINED_LANGUAGES,
     VALIDATION,
     Runs,
@@ -43,7 +44,7 @@ ARROWS = {"text_to_audio": "text→audio", "audio_to_text": "audio→text"}
 """The directions' names in tables."""
 SEEN = "in training?"
 AT_CHANCE = "°"
-KNOWLEDGE, TEST_SPLIT = "objective.knowledge.", "data.test_split"
+KNOWLEDGE = "objective.knowledge."
 SWITCHES = tuple(KNOWLEDGE + part for part in ("fine", "coarse", "injection", "transport", "reliability"))
 PERIOD, REFRESH = KNOWLEDGE + "refresh_every_epochs", KNOWLEDGE + "refresh"
 TICK = "✓"
