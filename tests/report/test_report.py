@@ -266,6 +266,17 @@ def test_a_data_set_that_was_made_again_is_another(tmp_path):
     assert "<dd>soundscapes (manifest 3f6c9b1d); soundscapes (manifest another)</dd>" in page
 
 
+def test_each_data_set_has_a_best_point_of_its_own(tmp_path):
+    space = {"objective": ["contrastive", "m_ltm_pot"]}
+    folders = [write_run(tmp_path / name, space) for name in ("first", "second")]
+    info = json.loads((folders[1] / "sweep.json").read_text())
+    write(folders[1] / "sweep.json", {**info, "data": {"name": "soundscapes", "hash": "another"}})
+    runs = read_runs(folders)
+    for block in main_tables(runs)[0].blocks:
+        assert [row[2].is_best for row in block] == [False, True]
+    assert [point.name for point in best_points(runs)] == ["m_ltm_pot hash=3f6c9b1d", "m_ltm_pot hash=another"]
+
+
 def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp_path):
     run = write_run(tmp_path / "run", {"objective": ["contrastive", "kcl"]})
     runs = read_runs([run])

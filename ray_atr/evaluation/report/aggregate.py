@@ -8,11 +8,23 @@ from typing import Any
 import pandas as pd
 
 from ray_atr.common.table import MISSING, written
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, TRAINED_LANGUAGES, Runs
+from ray_atr.evaluation.report.read import (
+    DATA_HASH,
+    DATA_SOURCE,
+    MEASURED,
+    NOISE,
+    OBJECTIVE,
+    SEED,
+    TEST_SPLIT,
+    TRAINED_LANGUAGES,
+    Runs,
+)
 from ray_atr.objectives import PRESETS
 from ray_atr.training.run_folder import METRIC, includes_metric, short_names
 
 NUM_SEEDS = "num_seeds"
+CONDITIONS = (DATA_HASH, DATA_SOURCE, TEST_SPLIT, MEASURED, NOISE)
+"""What a comparison is made under, and none chooses among: the data, the queries, and their noise."""
 
 
 def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
@@ -37,6 +49,12 @@ def aggregate(runs: Runs, metrics: Sequence[str] | None = None) -> pd.DataFrame:
     # Copied into one block: pandas warns about frames to which hundreds of columns were added.
     table = pd.concat([first, mean, deviation.add_suffix(" (sd)")], axis=1).copy()
     return in_reading_order(table.reset_index(), runs.varied)
+
+
+def under_same_conditions(points: pd.DataFrame, runs: Runs) -> list[pd.DataFrame]:
+    """The points in groups that have the data, the split and the noise ratio in common."""
+    varied = [path for path in CONDITIONS if path in runs.varied]
+    return [group for _, group in points.groupby(varied, dropna=False)] if varied else [points]
 
 
 def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:

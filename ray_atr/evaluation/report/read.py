@@ -35,7 +35,7 @@ from ray_atr.training.run_folder import (
 )
 
 NOISE, SEED = "data.noise.ratio", "seed"
-DATA_HASH, TEST_SPLIT = "data.hash", "data.test_split"
+DATA_HASH, DATA_SOURCE, TEST_SPLIT = "data.hash", "data.source", "data.test_split"
 TRAINED_LANGUAGES = "trained_languages"
 MEASURED = "measured on"
 OBJECTIVE = "objective"

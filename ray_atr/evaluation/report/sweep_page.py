@@ -15,7 +15,14 @@ import pandas as pd
 from ray_atr.common.override import as_typed
 from ray_atr.common.runtime import code_name, train_words
 from ray_atr.common.table import MISSING, Table, minutes, percent
-from ray_atr.evaluation.report.aggregate import NUM_SEEDS, aggregate, differing, point_name, row_dicts
+from ray_atr.evaluation.report.aggregate import (
+    NUM_SEEDS,
+    aggregate,
+    differing,
+    point_name,
+    row_dicts,
+    under_same_conditions,
+)
 from ray_atr.evaluation.report.html import data_url, render_template
 from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs
 from ray_atr.evaluation.report.style import DPI
@@ -164,16 +171,15 @@ def _unfinished(row: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def best_points(runs: Runs) -> list[Best]:
-    """The best point at each noise ratio: noise is a condition of the comparison, not a choice to optimise."""
+    """The best point on each data set at each noise ratio: they are conditions of the comparison, not choices to optimise."""
     metric = metric_chosen_by(runs.experiments[0])
     column = f"val/{metric}"
     if column not in runs.finished or runs.finished[column].dropna().empty:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
-    frames = [frame for _, frame in points.groupby(NOISE)] if NOISE in runs.varied else [points]
     varied = [path for path in differing(points, runs.varied) if path != NOISE]
     commands = []
-    for point in (frame.loc[frame[column].idxmax()] for frame in frames):
+    for point in (group.loc[group[column].idxmax()] for group in under_same_conditions(points, runs)):
         trials = runs.finished
         for path in runs.varied:
             trials = trials[trials[path].isna() if pd.isna(point[path]) else trials[path] == point[path]]

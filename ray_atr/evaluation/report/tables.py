@@ -23,8 +23,10 @@ from ray_atr.evaluation.report.aggregate import (
     in_reading_order,
     point_names,
     row_dicts,
+    under_same_conditions,
 )
 from ray_atr.evaluation.report.read import (
+    DATA_SOURCE,
     NOISE,
     OBJECTIVE,
     SEED,
@@ -75,7 +77,9 @@ def recall_columns(
 
 
 def recall_table(runs: Runs, language: str) -> Table:
-    """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a noise ratio; of an ablation by ASK's parts."""
+    """R@1, R@10, mAP10 in both directions, a row a point of the sweep, a block a data set and noise ratio; of an ablation by
+    ASK's parts.
+    """
     if is_ablation(runs):
         return ablation_table(runs, recall_columns(language), f"Recall by ASK's parts, {of_whom(language, runs)}")
     *others, last = short_names(differing(runs.finished, runs.varied) or [OBJECTIVE]).values()
@@ -123,8 +127,7 @@ def point_table(runs: Runs, title: str, columns: Sequence[Column], *, points: pd
         }
         points = points.assign(**{SEEN: [words[len(others & set(seen))] for seen in points[TRAINED_LANGUAGES]]})
         lead.append(SEEN)
-    frames = [frame for _, frame in points.groupby(NOISE, sort=True)] if NOISE in runs.varied else [points]
-    blocks = [_block(frame, lead, columns) for frame in frames]
+    blocks = [_block(frame, lead, columns) for frame in under_same_conditions(points, runs)]
     rest = " and ".join(dict.fromkeys(column.title for column in columns if not column.is_percent))
     percent_of = "Percent" + f" except {rest}" * bool(rest)
     unit = f"{percent_of}, " if any(column.is_percent for column in columns) else ""
@@ -310,7 +313,7 @@ def _points(runs: Runs, varied: Sequence[str]) -> dict[tuple[tuple[str, ...], fl
         samples = {group: sample for group, sample in stored.items() if group.language in runs.trained}
         split = overrides.get(TEST_SPLIT, runs.experiments[run].get(TEST_SPLIT))
         # A folder that was moved is the same data: only a trial's own source is another.
-        data = ((runs.infos[run].get("data") or {}).get("hash"), overrides.get("data.source"), split)
+        data = ((runs.infos[run].get("data") or {}).get("hash"), overrides.get(DATA_SOURCE), split)
         point = of_points.setdefault((tuple(written(row[path]) for path in varied), float(row[NOISE])), {})
         point[row[SEED]] = _Scores(samples, data)
     return {point: of_seeds for point, of_seeds in of_points.items() if all(seed.samples for seed in of_seeds.values())}
