@@ -2,7 +2,8 @@
 
 On a file system the operating system holds the lock and releases it when the process ends, however it ends. A store, and
 a file system whose locks do not reach other machines, has only the note: the holder renews it every minute, and after three
-minutes without renewal the holder counts as dead.
+minutes without renewal the holder counts as dead. A holder that was suspended, or could not reach the store, for that long
+finds the other's note when it renews its own, and ends at once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ HOLDER_FILE = "lock.json"
 RENEW_SECONDS = 60.0
 DEAD_AFTER_SECONDS = 180.0
 POLL_SECONDS = 2.0
+EXIT_LOST = 2
+"""The exit code of a process whose folder was taken over, which is that of one that finds it taken."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
     if not isinstance(folder, Path) and (holder := _holder(folder)) is not None and holder.id != mine.id:
         raise _taken(folder, what, holder)
     ended = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(folder, mine, ended), name="lock", daemon=True)
+    renewing = threading.Thread(target=_renew, args=(folder, what, mine, ended), name="lock", daemon=True)
     renewing.start()
     try:
         yield
@@ -99,7 +102,8 @@ def _noted(folder: Location, what: str) -> Iterator[None]:
         renewing.join()
         # If the store does not answer, the note expires by itself.
         with contextlib.suppress(OSError), storage_errors(folder):
-            (folder / HOLDER_FILE).unlink(missing_ok=True)
+            if _successor(folder, mine) is None:
+                (folder / HOLDER_FILE).unlink(missing_ok=True)
 
 
 def _outlive(folder: Location, holder: Holder, what: str) -> None:
@@ -125,10 +129,21 @@ def _taken(folder: Location, what: str, holder: Holder) -> ValueError:
     return ValueError(f"{folder}: {what} is being written by {holder}; run the same command again when it has ended")
 
 
-def _renew(folder: Location, mine: Holder, ended: threading.Event) -> None:
+def _renew(folder: Location, what: str, mine: Holder, ended: threading.Event) -> None:
     while not ended.wait(RENEW_SECONDS):
         with contextlib.suppress(OSError):
+            if (successor := _successor(folder, mine)) is not None:
+                # As if it had been killed, which a folder survives: whatever this process wrote now, also on its way out, the
+                # other one would not know of.
+                print(f"error: {_taken(folder, what, successor)}", file=sys.stderr, flush=True)
+                os._exit(EXIT_LOST)
             write_json(folder / HOLDER_FILE, {**asdict(mine), "renewed": time.time()})
+
+
+def _successor(folder: Location, mine: Holder) -> Holder | None:
+    """The process that has taken the folder over, because this one did not renew its note in time; usually None."""
+    holder = _holder(folder)
+    return holder if holder is not None and holder.id != mine.id else None
 
 
 def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:

@@ -33,6 +33,9 @@ with hold(Path(sys.argv[1]), "x"):
 """
 
 
+HOLD_AND_RENEW_OFTEN = f"import ray_atr.common.lock; ray_atr.common.lock.RENEW_SECONDS = 0.02{HOLD}"
+
+
 @pytest.fixture
 def holder(tmp_path: Path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -119,6 +122,27 @@ def test_a_holder_on_another_machine_that_renews_its_note_is_left_alone(place: L
     ):
         hold(place, "this run").__enter__()
     renewal.join()
+
+
+def test_a_holder_that_was_taken_for_dead_ends_and_leaves_the_note_of_the_other(tmp_path: Path) -> None:
+    """As one whose machine slept, or that could not reach the store, while another waited for its note to expire."""
+    command = [sys.executable, "-c", HOLD_AND_RENEW_OFTEN, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as suspended:
+        assert suspended.stdout is not None
+        assert suspended.stdout.readline() == "held\n"
+        suspended.send_signal(signal.SIGSTOP)
+        note_of_elsewhere(tmp_path, 0)
+        suspended.send_signal(signal.SIGCONT)
+        assert suspended.wait(30) == lock.EXIT_LOST
+        assert suspended.stderr is not None
+        assert "x is being written by process 1 of ada on elsewhere" in suspended.stderr.read()
+    assert json.loads((tmp_path / HOLDER_FILE).read_text())["host"] == "elsewhere"
+
+
+def test_a_holder_that_was_taken_for_dead_and_ends_by_itself_leaves_the_note_of_the_other(place: Location) -> None:
+    with hold(place, "this run"):
+        note_of_elsewhere(place, 0)
+    assert file_exists(place / HOLDER_FILE)
 
 
 @pytest.mark.slow
