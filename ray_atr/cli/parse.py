@@ -13,6 +13,7 @@ import inspect
 import io
 import itertools
 import json
+import logging
 import os
 import re
 import signal
@@ -482,13 +483,21 @@ _tell_ignored = sys.unraisablehook
 
 
 def _repeat_interrupt(ignored: sys.UnraisableHookArgs) -> None:
-    """Repeat a Ctrl-C that Python ignores: one in the callback of a weak reference, or while garbage is collected."""
-    if isinstance(ignored.exc_value, KeyboardInterrupt):
-        # In a moment, when what ignores it has been left. A signal also ends a wait, and SIGINT itself may be ignored.
-        number = signal.SIGTERM if TERMINATED.is_set() else signal.SIGINT
-        threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, number)).start()
-    else:
+    """Repeat a stop that Python ignores: one in the callback of a weak reference or of a fork, or while garbage is collected."""
+    error = ignored.exc_value
+    # Ray's handler, while it starts, answers a SIGTERM by an exit.
+    is_exit = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+    if not isinstance(error, KeyboardInterrupt) and not is_exit:
         _tell_ignored(ignored)
+        return
+    release: Callable[[], None] | None = getattr(logging, "_releaseLock", None)
+    if release is not None and ignored.object == release:
+        # Python before 3.13 holds the lock of logging during a fork, and other threads would wait for it for ever.
+        with contextlib.suppress(RuntimeError):
+            release()
+    # In a moment, when what ignores it has been left. A signal also ends a wait, and SIGINT itself may be ignored.
+    number = signal.SIGTERM if is_exit or TERMINATED.is_set() else signal.SIGINT
+    threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, number)).start()
 
 
 def _one_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import subprocess
 import sys
@@ -151,6 +152,43 @@ run_script(main)
 def test_a_sigterm_while_ray_starts_is_one_line_too() -> None:
     ended = run_program(STARTS_RAY)
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "\ninterrupted: resume it\n")
+
+
+WHILE_FORKING = """
+import logging, os, signal, sys, threading, time
+from ray_atr.cli.parse import run_script
+from ray_atr.common.runtime import own_handlers
+
+def stop(frame, event, _):
+    if frame.f_code is logging._releaseLock.__code__:
+        sys.setprofile(None)
+        signal.raise_signal(signal.Signals[sys.argv[1]])
+
+def main():
+    with own_handlers():
+        if sys.argv[2] == "Ray's":
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+        sys.setprofile(stop)
+        if not os.fork():
+            os._exit(0)
+        other = threading.Thread(target=logging.getLogger("other").isEnabledFor, args=(10,))
+        other.start()
+        other.join(10)
+        print("the lock is free")
+        time.sleep(10)
+    print("went on")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run_script(main)
+"""
+
+
+@pytest.mark.skipif(not hasattr(logging, "_releaseLock"), reason="this Python releases the lock in C, without a signal")
+@pytest.mark.parametrize(("number", "whose", "code"), [("SIGINT", "ours", 130), ("SIGTERM", "Ray's", 143)])
+def test_a_stop_at_the_end_of_a_fork_comes_again_and_holds_no_lock(number: str, whose: str, code: int) -> None:
+    """Python ignored it, and logging's lock stayed held: a thread of Ray Data waited for it, and so the command, for ever."""
+    ended = run_program(WHILE_FORKING, number, whose)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "the lock is free\n", "\ninterrupted\n")
 
 
 IGNORES = """
