@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from ray_atr.common.derivatives import first_only
+
 
 def has_group() -> bool:
     """Whether this process is in a group of torch.distributed."""
@@ -129,6 +131,7 @@ class LinearMap(torch.autograd.Function):
         return forward_map(tensor)
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.adjoint(gradient), None, None
 

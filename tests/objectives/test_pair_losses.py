@@ -311,6 +311,22 @@ def test_partial_at_full_mass_is_learning_to_match() -> None:
     torch.testing.assert_close(partial, LearningToMatch(epsilon=0.1, metric="euclidean")(case).loss)
 
 
+@pytest.mark.parametrize("loss", differentiable_losses(), ids=name_of)
+def test_second_derivatives_are_right_or_refused(loss: PairLoss) -> None:
+    """As of a gradient penalty. Those of a plan would be another linear solve; they were silently left out."""
+
+    def value(u: Tensor, v: Tensor) -> Tensor:
+        return loss(dataclasses.replace(case, u=u, v=v)).loss
+
+    case = comparison(4)
+    inputs = [rows.clone().requires_grad_() for rows in (case.u, case.v)]
+    if isinstance(loss, LearningToMatch):
+        with pytest.raises(RuntimeError, match="has no second derivatives"):
+            torch.autograd.gradgradcheck(value, inputs)
+    else:
+        assert torch.autograd.gradgradcheck(value, inputs, atol=1e-4, rtol=1e-3, fast_mode=True)
+
+
 @pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
 def test_metrics_are_the_mahalanobis_distance(kind: str) -> None:
     case = comparison()

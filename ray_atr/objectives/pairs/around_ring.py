@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ray_atr.common.derivatives import first_only
 from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs.pair_loss import Comparison, OwnPairs, log_weight, same_group
 from ray_atr.objectives.pairs.ring import Ring
@@ -322,7 +322,7 @@ class _AroundRing(torch.autograd.Function):
         return rows_of.clone(), columns_of.clone()
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, by_rows: Tensor, by_columns: Tensor) -> tuple[Tensor | None, ...]:
         u, v, *more = ctx.saved_tensors
         bias = more[0] if more else None

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ray_atr.common.derivatives import first_only
 from ray_atr.common.ranks import Ranks
 from ray_atr.common.settings import refuse, setting
 from ray_atr.objectives.pairs.learned import METRICS, Learned, LearnedSettings
@@ -274,7 +274,7 @@ class _NormalisedRoot(torch.autograd.Function):
         return cost
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
         cost, maximum = ctx.saved_tensors
         gradient = outer.clone(memory_format=torch.contiguous_format)

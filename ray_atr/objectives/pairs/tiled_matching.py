@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ray_atr.common.derivatives import first_only
 from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs.mahalanobis import WeighedRows
 from ray_atr.objectives.pairs.pair_loss import Comparison
@@ -114,7 +114,7 @@ class Matching(torch.autograd.Function):
         return of_rows, of_columns
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, by_rows: Tensor, by_columns: Tensor) -> tuple[Any, ...]:
         costs, target, plan, marginals, detach_maximum = ctx.parts
         ranks, own = costs.ranks, costs.own

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ray_atr.common.derivatives import first_only
 from ray_atr.objectives.transport.active_set import solve_active_set
 from ray_atr.objectives.transport.balanced import solve_balanced
 from ray_atr.objectives.transport.partial import solve_partial
@@ -134,6 +135,7 @@ class LogPlan(torch.autograd.Function):
         return plan.log_matrix.clone()
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:
         return ctx.adjoint(outer).div_(-ctx.epsilon), None, None, None
 
@@ -156,6 +158,7 @@ class _MatchingLoss(torch.autograd.Function):
         return (torch.xlogy(target, target) - target * plan.log_matrix).sum()
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         matrix = ctx.plan.matrix
         N = len(matrix)
