@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from torch import nn
 
 from ray_atr.common.settings import Settings, refuse, setting
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,11 @@ class Adaptation(Settings):
         for name in ("lora_rank", "frozen_layers"):
             if self.is_frozen and getattr(self, name):
                 raise refuse(name, getattr(self, name), "0 if is_frozen is true: a frozen tower is not trained")
+
+    @property
+    def updates(self) -> tuple[Any, ...]:
+        """What distinguishes low-rank updates from others; those of towers that have none are the same."""
+        return (self.lora_rank, self.lora_alpha, self.lora_targets) if self.lora_rank else ()
 
 
 def adapt(tower: nn.Module, settings: Adaptation, path: str = "adapt", *, compiles: bool = True) -> None:
@@ -105,6 +114,21 @@ def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> Non
 
     config = LoraConfig(r=settings.lora_rank, lora_alpha=settings.lora_alpha, target_modules=targets)
     inject_adapter_in_model(config, tower)
+
+
+def merge_updates(tower: nn.Module) -> None:
+    """Make the tower's low-rank updates, if it has any, part of its weights, in place."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in list(tower.named_modules()):
+        if isinstance(module, LoraLayer):
+            module.merge(safe_merge=True)
+            tower.set_submodule(name, module.get_base_layer())
+
+
+def without_updates(weights: Mapping[str, T]) -> dict[str, T]:
+    """Weights, or their shapes, by the names that they have in a tower without low-rank updates; the updates are left out."""
+    return {name.replace(".base_layer.", "."): value for name, value in weights.items() if ".lora_" not in name}
 
 
 def compile_layers(tower: nn.Module, path: str = "adapt", *, backend: str = "inductor") -> None:

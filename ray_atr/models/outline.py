@@ -13,7 +13,7 @@ import torch
 from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists
-from ray_atr.models.adaptation import Adaptation, check_adaptation, layers_of_lora
+from ray_atr.models.adaptation import Adaptation, check_adaptation, without_updates
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
@@ -84,13 +84,13 @@ def _built(
 
 def check_start(model: ModelSettings, folder: Location, path: str, given: str) -> None:
     """ValueError, naming the setting at `path`, if the weights of a saved or published retriever do not fit towers and
-    projections of these settings. Names and shapes are compared: no weights are read.
+    projections of these settings. Names and shapes are compared: no weights are read. Low-rank updates fit any.
     """
     needed = _shapes(model)
     if needed is None:
         return
     if file_exists(folder / SETTINGS_FILE):
-        stored = shapes_of_weights(folder)
+        stored = without_updates(shapes_of_weights(folder))
     else:
         assert isinstance(folder, Path), "a published retriever is on this machine"
         try:
@@ -105,25 +105,11 @@ def check_start(model: ModelSettings, folder: Location, path: str, given: str) -
 
 
 def _shapes(model: ModelSettings) -> dict[str, tuple[int, ...]] | None:
-    """The shapes of a retriever's weights by name; None if a tower cannot be built without its weights."""
+    """The shapes of a retriever's weights by name, low-rank updates left out; None if a tower cannot be built without its
+    weights.
+    """
     audio, text = outline_of(model.audio), outline_of(model.text)
     if not isinstance(audio, AudioTower) or not isinstance(text, TextTower):
         return None
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        shapes = {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}
-    for kind, tower, adapt in (("audio", audio, model.audio.adapt), ("text", text, model.text.adapt)):
-        if adapt.lora_rank:
-            for layer in layers_of_lora(tower, adapt, f"model.{kind}.adapt"):
-                _name_as_peft(shapes, f"{kind}_tower.{layer}", adapt.lora_rank)
-    return shapes
-
-
-def _name_as_peft(shapes: dict[str, tuple[int, ...]], layer: str, rank: int) -> None:
-    """Give a linear layer the names that its weights have with a low-rank update, and those of the update. The import of peft
-    takes ten seconds.
-    """
-    rows, columns = shapes[f"{layer}.weight"]
-    for part in ("weight", "bias"):
-        if f"{layer}.{part}" in shapes:
-            shapes[f"{layer}.base_layer.{part}"] = shapes.pop(f"{layer}.{part}")
-    shapes |= {f"{layer}.lora_A.default.weight": (rank, columns), f"{layer}.lora_B.default.weight": (rows, rank)}
+        return {name: tuple(value.shape) for name, value in Retriever(audio, text, model).state_dict().items()}

@@ -26,6 +26,7 @@ from ray_atr.data.noise import Noise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
 from ray_atr.data.stream import steps_in_shards
+from ray_atr.models.adaptation import merge_updates, without_updates
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever, require_same_names
 from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
@@ -106,11 +107,21 @@ class Prepared:
 def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> None:
     """Give the retriever the weights of a saved one.
 
-    Learned values of the objective that the saved one lacks keep their first values. ValueError if the towers or projections
+    Learned values of the objective that the saved one lacks keep their first values. Low-rank updates go on if both have the
+    same kind; else the saved ones become part of the weights, and new ones begin at zero. ValueError if the towers or projections
     differ, or if a tower whose vectors are cached (`encoded`: audio, text) has other weights.
     """
     saved = Retriever.from_pretrained(str(saved_retriever(folder, "train.start_from")))
-    mine, theirs = retriever.state_dict(), saved.state_dict()
+    for tower, of_saved, own in (
+        (saved.audio_tower, saved.settings.audio, retriever.settings.audio),
+        (saved.text_tower, saved.settings.text, retriever.settings.text),
+    ):
+        if of_saved.adapt.lora_rank and of_saved.adapt.updates != own.adapt.updates:
+            merge_updates(tower)
+    mine = retriever.state_dict()
+    names = without_updates({name: name for name in mine})
+    new = {name: value for name, value in mine.items() if ".lora_" in name}
+    theirs = {**new, **{names.get(name, name): value for name, value in saved.state_dict().items()}}
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
     shapes = [{name: tuple(value.shape) for name, value in state.items()} for state in (mine, theirs)]
     require_same_names("train.start_from", folder, *shapes)

@@ -87,19 +87,39 @@ def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_heads_of_its
         store.rm("/start-in-a-store", recursive=True)
 
 
-def test_low_rank_updates_of_another_rank_are_refused_before_anything_is_prepared(home: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"model__text__adapt__lora_rank": 2, "model__text__adapt__lora_targets": "attention_in"}
-    experiment = tiny(home / "tones", **changes)
-    prepared_for(experiment, home).first_retriever(experiment).save_pretrained(tmp_path / "start")
-    changes["train__start_from"] = str(tmp_path / "start")
-    check_experiment(tiny(home / "tones", **changes))
-    for name, value in (("lora_rank", 3), ("lora_targets", "attention_out")):
-        with pytest.raises(
-            ValueError, match=r"train\.start_from: .*same towers; it differs in text_tower\.blocks\.0\."
-        ):
-            check_experiment(tiny(home / "tones", **{**changes, f"model__text__adapt__{name}": value}))
-    with pytest.raises(ValueError, match=r"train\.start_from: .*same towers; it differs in text_tower\..*base_layer"):
-        check_experiment(tiny(home / "tones", **{**changes, "train__start_from": str(home / "first" / BEST)}))
+IN, OUT = {"lora_targets": "attention_in"}, {"lora_targets": "attention_out"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "chosen"),
+    [
+        ({}, {"lora_rank": 2, **IN}),
+        ({"lora_rank": 2, **IN}, {}),
+        ({"lora_rank": 2, **IN}, {"lora_rank": 2, **IN}),
+        ({"lora_rank": 2, **IN}, {"lora_rank": 3, **IN}),
+        ({"lora_rank": 2, **IN}, {"lora_rank": 2, "lora_alpha": 32, **IN}),
+        ({"lora_rank": 2, **IN}, {"lora_rank": 2, **OUT}),
+    ],
+)
+def test_low_rank_updates_go_on_or_become_weights_and_the_retriever_stays_the_same(
+    home: Path, tmp_path: Path, saved: dict[str, Any], chosen: dict[str, Any]
+) -> None:
+    def first_retriever(adapt: dict[str, Any], start: Path | None = None) -> Retriever:
+        changes = {f"model__text__adapt__{name}": value for name, value in adapt.items()}
+        experiment = tiny(home / "tones", train__start_from=None if start is None else str(start), **changes)
+        check_experiment(experiment)
+        return prepared_for(experiment, home).first_retriever(experiment).eval()
+
+    before, texts = first_retriever(saved), ["a low tone", "un bruit"]
+    with torch.no_grad():
+        for weights in before.parameters():
+            weights.add_(0.1 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(3)))
+    before.save_pretrained(tmp_path)
+    after = first_retriever(chosen, tmp_path)
+    torch.testing.assert_close(after.encode_text(texts), before.encode_text(texts), atol=1e-5, rtol=0)
+    updates = {name: value for name, value in after.state_dict().items() if "lora_B" in name}
+    assert bool(updates) == bool(chosen)
+    assert all(value.any() for value in updates.values()) == (saved == chosen or not chosen)
 
 
 def test_a_published_retriever_with_other_towers_is_refused_before_anything_is_prepared(

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from ray_atr.common.atomic import disk_errors, readable_as_its_folder
 from ray_atr.common.digests import seal_folder
@@ -33,6 +32,7 @@ from ray_atr.deploy.export.options import ExportOptions
 from ray_atr.evaluation.checkpoints import Checkpoint, find_checkpoint
 from ray_atr.evaluation.eval_split import read_eval_split
 from ray_atr.evaluation.run import data_folder, own_split
+from ray_atr.models.adaptation import merge_updates
 from ray_atr.models.late_interaction import ONLY_VECTORS
 from ray_atr.models.retriever import Retriever
 
@@ -150,18 +150,8 @@ def plain(retriever: Retriever) -> Retriever:
         (retriever.text_tower, retriever.settings.text),
     ):
         if tower_settings.adapt.lora_rank:
-            _merge_updates(tower)
+            merge_updates(tower)
     return retriever.requires_grad_(False)
-
-
-def _merge_updates(tower: nn.Module) -> None:
-    from peft.tuners.lora import LoraLayer
-
-    for name, module in list(tower.named_modules()):
-        if isinstance(module, LoraLayer):
-            module.merge(safe_merge=True)
-            parent, _, last = name.rpartition(".")
-            setattr(tower.get_submodule(parent), last, module.get_base_layer())
 
 
 def loaded_vectors(folder: Path, asked: ExportInputs, *assigned: str) -> tuple[Vectors, Vectors]:
