@@ -314,6 +314,15 @@ def test_a_broken_csv_is_refused_by_line(tmp_path: Path, content: bytes, says: s
         list(read_table(str(file), required=["path", "caption"]))
 
 
+def test_blank_lines_above_the_header_are_not_the_table(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("\ufeff\n \npath;caption\na.wav;x\n", encoding="utf-8")
+    ((at, row),) = read_table(str(tmp_path / "captions.csv"), ["path", "caption"])
+    assert (at[-6:], row) == ("line 4", {"path": "a.wav", "caption": "x"})
+    (tmp_path / "captions.csv").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"captions\.csv: the file is empty"):
+        list(read_table(str(tmp_path / "captions.csv")))
+
+
 def test_rows_of_delimiters_alone_are_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "captions.csv"
     file.write_text("path;caption;\n;;\na.wav;x;\n;; \n;;\n")

@@ -189,8 +189,8 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             yield line
 
     lines = iter(numbered_lines(file, reading))
-    first = next(lines, None)
-    if first is None or not first[1].strip():
+    first = next((entry for entry in lines if entry[1].strip()), None)
+    if first is None:
         raise ValueError(f"{file}: the file is empty")
     if "\r" in first[1].rstrip("\r\n"):
         raise ValueError(f"{file}: lines end with a carriage return alone; save the file with line feeds")
