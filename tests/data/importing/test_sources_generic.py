@@ -323,6 +323,16 @@ def test_blank_lines_above_the_header_are_not_the_table(tmp_path: Path) -> None:
         list(read_table(str(tmp_path / "captions.csv")))
 
 
+def test_texts_of_parquet_that_are_not_utf_8_are_refused_with_the_file(tmp_path: Path) -> None:
+    texts = pa.array([b"caf\xe9"]).cast(pa.string(), safe=False)
+    table = audio_table(["a.wav"], path=["a.wav"]).append_column("caption", texts)
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet: cannot be read .*utf-8"):
+        entries_of(HuggingFace(source=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"train\.parquet: .*utf-8"):
+        list(read_table(str(tmp_path / "train.parquet")))
+
+
 def test_rows_of_delimiters_alone_are_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "captions.csv"
     file.write_text("path;caption;\n;;\na.wav;x;\n;; \n;;\n")

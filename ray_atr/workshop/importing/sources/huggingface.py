@@ -169,7 +169,7 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
                 for row, values in enumerate(rows):
                     named = {name: _in_names(values[name], names[name]) for name in names.keys() & values.keys()}
                     yield group, row, values | named, column
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
 
 

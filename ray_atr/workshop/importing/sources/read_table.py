@@ -276,6 +276,6 @@ def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Itera
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{file}, row {number}", row
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = f"cannot be read after row {number}" if number else "not a Parquet file"
             raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None
