@@ -394,6 +394,18 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
 
 
+def test_a_table_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "in" / "train.parquet"
+    file.parent.mkdir()
+    for names in (["one.wav", "two.wav"], ["two.wav", "one.wav"]):
+        table = audio_table(names, caption=names)
+        table = table.take([names.index(name) for name in ("one.wav", "two.wav")])
+        pq.write_table(table, file)
+        manifest = import_data_set(HuggingFace(source=str(file.parent)), tmp_path / names[0])
+        audio = [row["bytes"] for row in table["audio"].to_pylist()]
+        assert [row["audio"] for row in iterate_rows(manifest, "train")] == audio
+
+
 def test_a_file_of_any_name_is_of_the_split_of_its_folder(tmp_path: Path) -> None:
     files = ["default/test/0000.parquet", "default/partial-train/0001.parquet", "val/a/part-3.parquet", "x/00.parquet"]
     for number, file in enumerate(files):
