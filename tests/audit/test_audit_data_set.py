@@ -406,7 +406,8 @@ def test_decisions_make_a_data_set(audited: tuple[Path, Path, set[str]], tmp_pat
         "train-004\teng\t0": {"decision": "keep"},
     }
     file = tmp_path / "decisions.json"
-    file.write_text(json.dumps({"data_hash": read_manifest(data).hash, "decisions": entries}))
+    # With a byte order mark, as some editors save it.
+    file.write_text(json.dumps({"data_hash": read_manifest(data).hash, "decisions": entries}), encoding="utf-8-sig")
     applied = apply_decisions(audit, file, tmp_path / "cleaned")
     after = clips_of(tmp_path / "cleaned")
     assert (applied.dropped, applied.fixed, applied.clips_without_captions) == (3, 1, 1)
