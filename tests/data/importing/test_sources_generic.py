@@ -782,6 +782,19 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     assert "4 rows of tables were dropped" in manifest.notes
 
 
+def test_each_row_whose_path_leaves_the_folder_is_dropped_and_no_split_is_drawn_for_it(tmp_path: Path) -> None:
+    write_tone(tmp_path / "a.wav")
+    lines = [f"{path},x" for path in ("a.wav", *(f"../{number // 2}.wav" for number in range(40)))]
+    (tmp_path / "captions.csv").write_text("\n".join(["path,caption", *lines]))
+    first, *others = TableSource(source=str(tmp_path), drop_bad_rows=True).entries()
+    assert isinstance(first, Entry)
+    assert first.clip_id == "a"
+    assert [other.clip_id.rpartition(" ")[2] for other in others if isinstance(other, Skipped)] == [
+        str(number) for number in range(3, 43)
+    ]
+    assert not any(isinstance(other, Remark) for other in others)
+
+
 def test_a_column_in_other_letters_is_meant(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "set")
     (root / "captions.csv").write_text("PATH,caption\na.wav,x\n")
