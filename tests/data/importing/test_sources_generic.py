@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import struct
 import tarfile
 import unicodedata
 from collections import Counter
@@ -327,7 +328,7 @@ def test_texts_of_parquet_that_are_not_utf_8_are_refused_with_the_file(tmp_path:
     texts = pa.array([b"caf\xe9"]).cast(pa.string(), safe=False)
     table = audio_table(["a.wav"], path=["a.wav"]).append_column("caption", texts)
     pq.write_table(table, tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"train\.parquet: cannot be read .*utf-8"):
+    with pytest.raises(ValueError, match=r"train\.parquet: cannot be read .*UTF8"):
         entries_of(HuggingFace(source=str(tmp_path)))
     with pytest.raises(ValueError, match=r"train\.parquet: .*utf-8"):
         list(read_table(str(tmp_path / "train.parquet")))
@@ -482,6 +483,19 @@ def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
     assert [entry.split for entry in entries] == ["test"] * 3
     assert entries[2].captions == {"eng": ("one", "two"), "nld": ("drie",)}
     assert read_location(entries[2].place) == tone(pitch=300)
+
+
+def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
+    table = audio_table(["a.wav"], caption=["A dog barks."])
+    with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    # Where the caption begins and ends.
+    before, _, after = sink.getvalue().to_pybytes().rpartition(struct.pack("<ii", 0, len("A dog barks.")))
+    (tmp_path / "train").mkdir()
+    damaged = before + struct.pack("<ii", 0, 2**30) + after
+    (tmp_path / "train" / "data-00000-of-00001.arrow").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"00001\.arrow: cannot be read"):
+        entries_of(HuggingFace(source=str(tmp_path)))
 
 
 def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
