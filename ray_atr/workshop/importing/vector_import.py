@@ -186,7 +186,8 @@ def clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[s
 
 def _row(value: Any, count: int, at: str, file: str) -> int:
     try:
-        row = int(str(value).strip())
+        # pandas writes whole numbers as 3.0 where their column has been joined, or had a blank.
+        row = int(str(value).strip().removesuffix(".0"))
     except ValueError:
         row = -1
     if not 0 <= row < count:
