@@ -148,16 +148,21 @@ def captions_by_language(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[st
 def aligned_captions(captions: Mapping[str, Mapping[int, str]]) -> dict[str, tuple[str, ...]]:
     """Captions by language, of their slots (which sentence each is), so that caption j is one sentence in every language.
 
-    The next slot is the one that most of the languages have that have all slots so far; a language that lacks it has no
-    further captions, as there would be a gap.
+    The next slot is the one that most of the languages have that have all slots so far, of equal ones that of the languages with
+    the most captions; a language that lacks it has no further captions, as there would be a gap.
     """
+
+    def worth(slot: int) -> tuple[int, int]:
+        having = [language for language in aligned if slot in captions[language]]
+        return len(having), sum(len(captions[language]) for language in having)
+
     slots = sorted({slot for texts in captions.values() for slot in texts})
     if all(len(texts) == len(slots) for texts in captions.values()):
         return {language: tuple(texts[slot] for slot in slots) for language, texts in captions.items() if texts}
     result: dict[str, list[str]] = {language: [] for language in captions}
     aligned = list(captions)
     while slots and aligned:
-        slot = max(slots, key=lambda candidate: sum(candidate in captions[language] for language in aligned))
+        slot = max(slots, key=worth)
         aligned = [language for language in aligned if slot in captions[language]]
         for language in aligned:
             result[language].append(captions[language][slot])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import ray_atr.data.row_groups
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.row_groups import features_at
 from ray_atr.data.shards import write_clips
 from ray_atr.data.stream import FeatureBatch, plan_in_shards, steps_in_shards, stream
 from ray_atr.training.checks import check_experiment
@@ -21,7 +24,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from tests.support.processes import run_processes
 from tests.support.spies import spied
-from tests.support.tiny import any_towers_will_do, prepared_for, tiny, tone_clip
+from tests.support.tiny import any_towers_will_do, prepared_for, tiny, tone, tone_clip
 
 CLIPS, CLIPS_PER_SHARD = 50, 4
 FRONT_END = FrontEnd(num_mels=16)
@@ -114,6 +117,16 @@ def test_streamed_features_are_those_of_a_cache(data: Path, streamed: FeatureSet
     # The other splits are kept: they are read in every epoch, and small.
     assert not open_features(streamed.folder, "val").source
     assert not list(streamed.folder.glob("train-*.arrow"))
+
+
+def test_a_data_set_that_was_made_again_at_its_place_is_read_again(tmp_path: Path) -> None:
+    read = []
+    for pitch in (0, 1):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        clip = dataclasses.replace(tone_clip("train", 0, {"eng": ["a tone"]}), audio=tone(pitch, 0))
+        (shard,) = write_clips(tmp_path / "data", [clip], name="tones", licence="none").shards
+        read += features_at(str(tmp_path / "data"), FrontEnd(), [(shard.file, 0, 0)])
+    assert not np.array_equal(*read)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

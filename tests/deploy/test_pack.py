@@ -448,6 +448,25 @@ def test_a_wrong_setting_is_told_before_the_captions_are_encoded(
         make_pack(*given, options=options, settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("29,x,eng,Dev,", r"split: got 'Dev'"),
+        ("0,x,eng,val,", r"clip 0 is in split train in an earlier row and in val here"),
+        ("0,x,eng,train,b", r"clip_id: got 'b'; allowed 'a', the id of audio_row 0 in an earlier row \(.*line 2\)"),
+        ("29,x,eng,train,a", r"clip_id: got 'a'; allowed an id of one clip alone"),
+    ],
+)
+def test_a_wrong_row_of_captions_is_told_by_its_line_before_they_are_encoded(
+    tmp_path: Path, row: str, message: str
+) -> None:
+    np.save(tmp_path / "audio.npy", random_rows(30, 0))
+    rows = ["audio_row,caption,language,split,clip_id", "0,x,eng,train,a", "0,x,deu,train,", row]
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/pairs\.csv, line 4(, |: ){message}"):
+        read_space(str(tmp_path / "audio.npy"), str(tmp_path / "pairs.csv"))
+
+
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from ray_atr.data import caption_vectors
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.shards import write_clips
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
@@ -27,7 +28,7 @@ from ray_atr.training.inputs import Prepared, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST, LAST
 from tests.support import tiny_checkpoints
-from tests.support.tiny import make_data, tiny, tone
+from tests.support.tiny import make_data, tiny, tone, tone_clip
 
 FROZEN = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
 
@@ -104,6 +105,25 @@ def test_a_knowledge_base_of_other_clips_is_encoded_once_too(home: Path, tmp_pat
     ]
     assert len(open_features(prepared.features, "train")) == 24
     assert 12 in [len(open_features(folder, "train")) for folder in wholes]
+
+
+def test_a_data_set_that_was_made_again_at_its_place_is_encoded_again(tmp_path: Path) -> None:
+    """In one process, as a notebook is."""
+    encoded = []
+    for pitch, home in ((0, "home"), (1, "home"), (1, "other home")):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        clips = [
+            dataclasses.replace(
+                tone_clip(split, index, {"eng": ["a tone"], "fra": ["un son"]}), audio=tone(pitch, index)
+            )
+            for split in ("train", "val")
+            for index in range(4)
+        ]
+        write_clips(tmp_path / "data", clips, name="tones", licence="none")
+        prepared = prepared_for(tiny(tmp_path / "data", **FROZEN, train__batch_size=4), tmp_path / home)
+        encoded.append(open_features(prepared.features, "train").features(np.arange(4))[0])
+    np.testing.assert_array_equal(encoded[1], encoded[2])
+    assert not np.array_equal(encoded[0], encoded[1])
 
 
 def test_the_best_retriever_is_whole_and_encodes_audio_and_text(home: Path, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from ray_atr.common import sampling
 from ray_atr.common.language_codes import ENGLISH, normalise, require_language
 from ray_atr.common.settings import counted, refuse
+from ray_atr.data.schema import check_split
 from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
 from ray_atr.workshop.importing.sources.read_table import read_table
-from ray_atr.workshop.importing.sources.source import captions_of, cell_of
-from ray_atr.workshop.importing.vector_import import read_vectors
+from ray_atr.workshop.importing.sources.source import ListedClip, captions_of, cell_of
+from ray_atr.workshop.importing.vector_import import clip_of_row, read_vectors
 
 Vectors = NDArray[np.float32]
 SHARES = {"val": 0.1, "test": 0.1}
@@ -102,21 +103,25 @@ def _audio_of(space: str) -> tuple[Vectors, str]:
 
 def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
     pairs = []
+    clips: dict[int, ListedClip] = {}
+    owners: dict[str, ListedClip] = {}
     for at, row in read_table(table, required=["audio_row", "caption"]):
         texts = captions_of(row, at)
         if len(texts) != 1:
             raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row")
         number = _number(row["audio_row"], N, f"{at}, audio_row")
-        code = cell_of(row, "language")
-        place = cell_of(row, "text_row")
+        code, split, place = (cell_of(row, name) for name in ("language", "split", "text_row"))
+        # Not only by the data set that is made of them, once all captions are encoded.
+        check_split(split or "train", f"{at}, split")
+        clip = clip_of_row(ListedClip(number, cell_of(row, "clip_id"), split or "train", at), clips, owners)
         pairs.append(
             PairedCaption(
                 audio_row=number,
                 # As the data set that is made of them has it.
                 caption=normalise(texts[0]),
                 language=require_language(code).code if code else language,
-                split=cell_of(row, "split"),
-                clip_id=cell_of(row, "clip_id") or f"clip-{number:08d}",
+                split=split,
+                clip_id=clip.given_id,
                 label=cell_of(row, "label"),
                 text_row=_number(place, None, f"{at}, text_row") if place else None,
             )

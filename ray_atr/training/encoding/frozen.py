@@ -100,8 +100,10 @@ class FrozenTower:
 
 
 @cache
-def frames_on_this_node(data: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str) -> Path:
-    """The data set's features on the node of a job's process; cached for all jobs of the process."""
+def frames_on_this_node(
+    data: str, data_hash: str, front_end: FrontEnd, home: Path, in_windows: bool, store: str
+) -> Path:
+    """The data set's features on the node of a job's process; cached for all jobs of the process on this state of it."""
     root = cache_folder(home, "features")
     return ensure_features(data, front_end, root, in_windows=in_windows, use_ray=False, echo=print, store=store)
 
@@ -116,7 +118,7 @@ def ensure_audio_vectors(tower: FrozenTower, data: str) -> Path:
         features = ensure_features(
             data, front_end, root, in_windows=in_windows, use_ray=use_ray, echo=echo, store=store
         )
-        frames = partial(frames_on_this_node, data, front_end, tower.home, in_windows, store)
+        frames = partial(frames_on_this_node, data, manifest.hash, front_end, tower.home, in_windows, store)
         splits = read_json(features / MANIFEST_FILE)["splits"]
         jobs: list[ClipJob] = []
         for split, files in splits.items():

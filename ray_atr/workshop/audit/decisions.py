@@ -60,7 +60,7 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
     content; one that somebody wrote need not.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         stored_hash, entries = content["data_hash"], dict(content["decisions"])
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; the audit's page saves it") from None

@@ -157,7 +157,7 @@ def _read_pairs(
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
             raise refuse(f"{at}, text_row", text_place, allowed)
-        clip = _clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
+        clip = clip_of_row(ListedClip(place, cell_of(row, "clip_id"), split, at), clips, owners)
         clip.captions.setdefault(language, []).append(caption[0])
         clip.labels += [label for label in labels_of(row.get("label"), f"{at}, label") if label not in clip.labels]
     if not clips:
@@ -168,7 +168,7 @@ def _read_pairs(
     return list(clips.values()), captions, notes
 
 
-def _clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
+def clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[str, ListedClip]) -> ListedClip:
     """The clip of a row, new or from an earlier row. ValueError if an earlier row contradicts it."""
     place, at, given = listed.place, listed.at, listed.given_id
     clip = clips.setdefault(place, replace(listed, given_id=given or f"clip-{place:08d}"))
@@ -186,7 +186,8 @@ def _clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[
 
 def _row(value: Any, count: int, at: str, file: str) -> int:
     try:
-        row = int(str(value).strip())
+        # pandas writes whole numbers as 3.0 where their column has been joined, or had a blank.
+        row = int(str(value).strip().removesuffix(".0"))
     except ValueError:
         row = -1
     if not 0 <= row < count:

@@ -87,13 +87,17 @@ def test_a_clip_that_is_shorter_than_is_allowed_is_left_out(tmp_path: Path) -> N
     assert [skipped.clip_id for skipped in manifest.skipped] == ["001"]
 
 
-def test_the_default_share_is_one_in_a_hundred(tmp_path: Path) -> None:
+def test_the_share_is_one_in_a_hundred_or_exactly_what_is_set(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in", number=100)
     (tmp_path / "in" / "007.flac").write_bytes(b"bad")
     assert import_data_set(source, tmp_path / "one").num_rows == 99
     (tmp_path / "in" / "050.flac").unlink()
     with pytest.raises(ValueError, match="2 of 100 clips cannot be read"):
         import_data_set(source, tmp_path / "two")
+    for index in range(60, 87):
+        (tmp_path / "in" / f"{index:03d}.flac").unlink()
+    # .29 times 100 is less than 29.
+    assert import_data_set(source, tmp_path / "many", options=Import(max_unreadable=0.29)).num_rows == 71
 
 
 def stop_after(clips: int) -> CountProgress:

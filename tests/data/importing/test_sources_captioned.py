@@ -99,6 +99,19 @@ def test_audiocaps_ids_may_begin_with_y_or_hold_underscores() -> None:
     assert youtube_id("Yfs_R7e__X_0_10.flac") == "fs_R7e__X_0"
 
 
+@pytest.mark.parametrize(
+    ("column", "name"), [("clip_id", ID), ("youtube_id", ID), ("file_name", f"Y{ID}.wav"), ("path", f"{ID}.flac")]
+)
+def test_captions_of_another_language_join_audiocaps_by_any_name_of_a_clip(
+    tmp_path: Path, column: str, name: str
+) -> None:
+    write_csv(tmp_path / "in" / "test.csv", ["youtube_id", "start_time", "caption"], [ID, 130, "A woman talks"])
+    write_tone(tmp_path / "in" / f"Y{ID}.wav")
+    french = write_csv(tmp_path / "fra.csv", [column, "caption"], [name, "Une femme parle"])
+    manifest = import_data_set(AudioCaps(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
+    assert manifest.num_captions("fra") == 1
+
+
 def test_a_clip_of_another_split_with_the_same_number_is_not_taken(tmp_path: Path) -> None:
     header = ["audiocap_id", "youtube_id", "start_time", "caption"]
     write_csv(tmp_path / "train.csv", header, [1, "aaaaaaaaaaa", 0, "x"])

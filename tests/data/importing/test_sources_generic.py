@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import struct
 import tarfile
 import unicodedata
 from collections import Counter
@@ -314,6 +315,25 @@ def test_a_broken_csv_is_refused_by_line(tmp_path: Path, content: bytes, says: s
         list(read_table(str(file), required=["path", "caption"]))
 
 
+def test_blank_lines_above_the_header_are_not_the_table(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("\ufeff\n \npath;caption\na.wav;x\n", encoding="utf-8")
+    ((at, row),) = read_table(str(tmp_path / "captions.csv"), ["path", "caption"])
+    assert (at[-6:], row) == ("line 4", {"path": "a.wav", "caption": "x"})
+    (tmp_path / "captions.csv").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"captions\.csv: the file is empty"):
+        list(read_table(str(tmp_path / "captions.csv")))
+
+
+def test_texts_of_parquet_that_are_not_utf_8_are_refused_with_the_file(tmp_path: Path) -> None:
+    texts = pa.array([b"caf\xe9"]).cast(pa.string(), safe=False)
+    table = audio_table(["a.wav"], path=["a.wav"]).append_column("caption", texts)
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet: cannot be read .*UTF8"):
+        entries_of(HuggingFace(source=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"train\.parquet: .*utf-8"):
+        list(read_table(str(tmp_path / "train.parquet")))
+
+
 def test_rows_of_delimiters_alone_are_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "captions.csv"
     file.write_text("path;caption;\n;;\na.wav;x;\n;; \n;;\n")
@@ -373,6 +393,18 @@ def test_parquet_export_keeps_rows_and_splits(tmp_path: Path) -> None:
     assert entries[6].labels == ("x",)
     manifest = import_data_set(HuggingFace(source=str(tmp_path)), tmp_path / "out")
     assert [row["audio"] for row in iterate_rows(manifest, "val")] == [tone(pitch=450), tone(pitch=500)]
+
+
+def test_a_table_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "in" / "train.parquet"
+    file.parent.mkdir()
+    for names in (["one.wav", "two.wav"], ["two.wav", "one.wav"]):
+        table = audio_table(names, caption=names)
+        table = table.take([names.index(name) for name in ("one.wav", "two.wav")])
+        pq.write_table(table, file)
+        manifest = import_data_set(HuggingFace(source=str(file.parent)), tmp_path / names[0])
+        audio = [row["bytes"] for row in table["audio"].to_pylist()]
+        assert [row["audio"] for row in iterate_rows(manifest, "train")] == audio
 
 
 def test_a_file_of_any_name_is_of_the_split_of_its_folder(tmp_path: Path) -> None:
@@ -451,6 +483,19 @@ def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
     assert [entry.split for entry in entries] == ["test"] * 3
     assert entries[2].captions == {"eng": ("one", "two"), "nld": ("drie",)}
     assert read_location(entries[2].place) == tone(pitch=300)
+
+
+def test_a_damaged_arrow_file_is_refused(tmp_path: Path) -> None:
+    table = audio_table(["a.wav"], caption=["A dog barks."])
+    with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    # Where the caption begins and ends.
+    before, _, after = sink.getvalue().to_pybytes().rpartition(struct.pack("<ii", 0, len("A dog barks.")))
+    (tmp_path / "train").mkdir()
+    damaged = before + struct.pack("<ii", 0, 2**30) + after
+    (tmp_path / "train" / "data-00000-of-00001.arrow").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"00001\.arrow: cannot be read"):
+        entries_of(HuggingFace(source=str(tmp_path)))
 
 
 def test_audio_beside_the_table_and_mixed_presence(tmp_path: Path) -> None:
@@ -594,10 +639,10 @@ def test_keys_may_begin_anew_in_each_tar(tmp_path: Path) -> None:
         import_data_set(WebDataset(source=str(tmp_path)), tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["../a.wav", "/tmp/a.wav", "x/../../a.wav"])
-def test_a_member_that_leaves_the_tar_is_refused(tmp_path: Path, name: str) -> None:
-    write_tar(tmp_path / "train.tar", [(name, tone())])
-    with pytest.raises(ValueError, match="member: got"):
+@pytest.mark.parametrize("name", ["../a.wav", "/tmp/a.wav", "x/../../a.wav", os.fsdecode("é.wav".encode("cp1252"))])
+def test_a_member_that_leaves_the_tar_or_has_no_name_in_utf_8_is_refused(tmp_path: Path, name: str) -> None:
+    write_tar(tmp_path / "train.tar", [(name, tone()), ("b.txt", b"rain")])
+    with pytest.raises(ValueError, match=r"train\.tar, member: got"):
         entries_of(WebDataset(source=str(tmp_path)))
 
 
@@ -749,6 +794,19 @@ def test_bad_rows_are_dropped_on_request_counted_and_listed(tmp_path: Path) -> N
     assert manifest.num_rows == 2
     assert len(manifest.skipped) == 4
     assert "4 rows of tables were dropped" in manifest.notes
+
+
+def test_each_row_whose_path_leaves_the_folder_is_dropped_and_no_split_is_drawn_for_it(tmp_path: Path) -> None:
+    write_tone(tmp_path / "a.wav")
+    lines = [f"{path},x" for path in ("a.wav", *(f"../{number // 2}.wav" for number in range(40)))]
+    (tmp_path / "captions.csv").write_text("\n".join(["path,caption", *lines]))
+    first, *others = TableSource(source=str(tmp_path), drop_bad_rows=True).entries()
+    assert isinstance(first, Entry)
+    assert first.clip_id == "a"
+    assert [other.clip_id.rpartition(" ")[2] for other in others if isinstance(other, Skipped)] == [
+        str(number) for number in range(3, 43)
+    ]
+    assert not any(isinstance(other, Remark) for other in others)
 
 
 def test_a_column_in_other_letters_is_meant(tmp_path: Path) -> None:

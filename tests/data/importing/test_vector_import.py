@@ -69,6 +69,14 @@ def test_a_blank_id_contradicts_nothing(files: dict[str, str], tmp_path: Path) -
     assert [clip.clip_id for clip in read_captions(manifest, "train")] == ["d", "clip-00000004"]
 
 
+def test_rows_that_pandas_writes_with_a_point_are_whole_numbers(files: dict[str, str], tmp_path: Path) -> None:
+    Path(files["table"]).write_text("audio_row,text_row,caption\n3.0,1.0,a dog\n4.0,0.0,wind\n")
+    manifest = import_vectors(VectorImport(**files), tmp_path / "data")
+    assert [clip.clip_id for clip in read_captions(manifest, "train")] == ["clip-00000003", "clip-00000004"]
+    _, vectors = read_given(manifest, "train", [("wind", "eng"), ("a dog", "eng")])
+    np.testing.assert_array_equal(vectors, np.load(files["text"])[:2])
+
+
 def test_blank_splits_of_vectors_are_counted(files: dict[str, str], tmp_path: Path) -> None:
     Path(files["table"]).write_text("audio_row,caption,split\n3,a dog,\n4,wind,val\n")
     manifest = import_vectors(VectorImport(**files), tmp_path / "data")

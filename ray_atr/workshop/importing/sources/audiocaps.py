@@ -45,7 +45,7 @@ class AudioCaps(source.Source):
     def id_of(self, row: Mapping[str, Any]) -> str | None:
         if row.get("youtube_id"):
             return str(row["youtube_id"])
-        return youtube_id(str(row["file_name"])) if row.get("file_name") else None
+        return youtube_id(str(row["file_name"])) if row.get("file_name") else super().id_of(row)
 
 
 @dataclass

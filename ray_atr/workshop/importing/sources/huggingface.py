@@ -212,6 +212,8 @@ def _has_bytes(group: Any, column: str) -> bool | None:
 
 def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:
     """The rows, with the path of their audio and whether they hold it: `have_audio`, or each row's own value if None."""
+    # Arrow itself trusts the offsets of a file, and reads beyond its end.
+    batch.validate(full=True)
     audio = batch.column(audio_column)
     paths = audio.field("path").to_pylist()
     has_bytes = [have_audio] * batch.num_rows if have_audio is not None else audio.field("bytes").is_valid().to_pylist()

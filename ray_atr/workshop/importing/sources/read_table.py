@@ -189,8 +189,8 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             yield line
 
     lines = iter(numbered_lines(file, reading))
-    first = next(lines, None)
-    if first is None or not first[1].strip():
+    first = next((entry for entry in lines if entry[1].strip()), None)
+    if first is None:
         raise ValueError(f"{file}: the file is empty")
     if "\r" in first[1].rstrip("\r\n"):
         raise ValueError(f"{file}: lines end with a carriage return alone; save the file with line feeds")
@@ -276,6 +276,6 @@ def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Itera
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{file}, row {number}", row
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = f"cannot be read after row {number}" if number else "not a Parquet file"
             raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None

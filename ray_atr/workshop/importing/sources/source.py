@@ -248,14 +248,15 @@ def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
 
 def read_location(place: AudioLocation) -> bytes:
     """The encoded audio. OSError if it cannot be read, ValueError if the place holds none."""
+    location = file_at(place.file)
     if place.kind in ("parquet", "arrow"):
-        value = _column(place.file, place.kind, place.first, place.column)[place.second].as_py()
+        changed = location.stat().st_mtime_ns if is_local(location) else 0
+        value = _column(place.file, place.kind, place.first, place.column, changed)[place.second].as_py()
         if isinstance(value, dict):
             value = value["bytes"]
         if not value:
             raise ValueError("the table holds no audio for it")
         return bytes(value)
-    location = file_at(place.file)
     if is_local(location) and location.exists() and not location.is_file():
         # A pipe would be waited for.
         raise OSError(errno.EINVAL, "is no file", place.file)
@@ -265,7 +266,7 @@ def read_location(place: AudioLocation) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _column(file: str, kind: str, group: int, column: str) -> pa.Array:
+def _column(file: str, kind: str, group: int, column: str, _changed: int) -> pa.Array:
     # One group at a time: the clips of a shard follow each other in the table.
     with open_arrow(file_at(file)) as source:
         if kind == "parquet":

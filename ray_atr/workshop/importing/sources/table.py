@@ -72,12 +72,6 @@ class TableSource(source.Source):
         clips = self._read(folder, table, reading, stored)
         ids, lost = _ids(clips), 0
         for path, clip in clips.items():
-            try:
-                # Checked before presence, so that a path outside the folder is refused whether or not it exists.
-                source.location_in(folder, clip.place, clip.at)
-            except ValueError as error:
-                reading.refuse_row(clip.at, str(error))
-                continue
             if path not in stored and not file_exists(folder / path):
                 yield source.Absent(ids[path], clip.split, f"{clip.place} is not there")
                 continue
@@ -112,7 +106,7 @@ class TableSource(source.Source):
         for at, row in read_table(table, [self.path_column, *chosen], reading):
             columns.update(dict.fromkeys(row))
             try:
-                self._add(clips, row, at, stored)
+                self._add(clips, row, at, folder, stored)
             except ValueError as error:
                 reading.refuse_row(at, str(error))
             else:
@@ -136,11 +130,18 @@ class TableSource(source.Source):
         return clips
 
     def _add(
-        self, clips: dict[str, source.ListedClip], row: Mapping[str, Any], at: str, stored: Mapping[str, str]
+        self,
+        clips: dict[str, source.ListedClip],
+        row: Mapping[str, Any],
+        at: str,
+        folder: Location,
+        stored: Mapping[str, str],
     ) -> None:
         path = source.cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
+        # Whether or not it exists.
+        source.location_in(folder, path, at)
         captions = self._captions(row, at)
         if not captions:
             if self.caption_column and not any(column in row for _, column in self._columns()):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_atr.common.language_codes import is_unicode
 from ray_atr.common.settings import counted, refuse, setting
 from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import check_language, check_split
@@ -121,6 +122,8 @@ def _read_members(
     """
     place, texts = None, dict[str, bytes]()
     for member in of_clip:
+        if not is_unicode(member.name):
+            raise refuse(f"{tar}, member", member.name, "names in UTF-8, of which ids can be made")
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise refuse(f"{tar}, member", member.name, "names inside the tar's own folder")
         suffix = _key(member.name)[1]
