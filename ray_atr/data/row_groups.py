@@ -54,11 +54,11 @@ def _opened(file: Location, reason: str = "not a complete Parquet file") -> Iter
 
 # Cached, since every row group is read by itself and needs the manifest.
 @lru_cache(maxsize=8)
-def _manifest_of(folder: str, _changed: int) -> Manifest:
+def _manifest_of(folder: str, _made: int) -> Manifest:
     return read_manifest(folder)
 
 
-def _changed(folder: str) -> int:
+def _made_at(folder: str) -> int:
     """When a data set on this machine was made: another one may be at its place by now."""
     file = locate(folder, keeps_links=True) / MANIFEST_FILE
     return file.stat().st_mtime_ns if is_local(file) else 0
@@ -68,7 +68,7 @@ def read_group(folder: str, place: str, group: int) -> pa.Table:
     """The ids and the encoded audio of a row group's clips, read now; `place` is a `Shard.place` of the data set in `folder`.
     ValueError names a shard that cannot be read.
     """
-    manifest = _manifest_of(folder, _changed(folder)) if "/" in place else None
+    manifest = _manifest_of(folder, _made_at(folder)) if "/" in place else None
     shard = None if manifest is None else manifest.shard_at(place)
     file = locate(folder, keeps_links=True) / place if manifest is None or shard is None else manifest.file_of(shard)
     with _opened(file, f"row group {group} cannot be read") as parquet:
@@ -80,7 +80,7 @@ def read_group(folder: str, place: str, group: int) -> pa.Table:
 
 # Cached, since consecutive requests are usually for clips of the same row group, as when a data set is encoded in order.
 @lru_cache(maxsize=2)
-def _cached_group(folder: str, file: str, group: int, _changed: int) -> pa.Table:
+def _cached_group(folder: str, file: str, group: int, _made: int) -> pa.Table:
     return read_group(folder, file, group)
 
 
@@ -100,8 +100,8 @@ def features_at(folder: str, front_end: FrontEnd, wanted: Sequence[tuple[str, in
     """The features [T, F] of the clips at places (shard's file, row group, row within the group), in their order. A row group is
     read once for consecutive places in it.
     """
-    changed = _changed(folder)
-    groups = ((_cached_group(folder, file, group, changed), row) for file, group, row in wanted)
+    made_at = _made_at(folder)
+    groups = ((_cached_group(folder, file, group, made_at), row) for file, group, row in wanted)
     return [features_of_clips(table, [row], front_end)[0] for table, row in groups]
 
 

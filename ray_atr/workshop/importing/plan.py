@@ -318,7 +318,7 @@ def _run(
 def _check_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Import) -> None:
     total = plan.num_clips + len(plan.missing)
     # Not a product, which of .29 and 100 is less than 29.
-    if len(left_out) / total > options.max_unreadable:
+    if left_out and len(left_out) / total > options.max_unreadable:
         shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
         allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable 0.1 leaves out up to a tenth)"
         raise ValueError(f"{len(left_out)} of {total} clips cannot be read so far; {allowed}. The first: {shown}")
