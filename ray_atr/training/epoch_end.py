@@ -258,6 +258,7 @@ class _LogProbabilities:
     def __init__(
         self, retriever: Retriever, texts: TextBatcher, batch: Batch, needed: Tensor, temperature: float
     ) -> None:
+        self.retriever = retriever
         self.parameters = [parameter for parameter in retriever.parameters() if parameter.requires_grad]
         with torch.enable_grad():
             logits = torch.einsum("bd,bkd->bk", *_embedded(retriever, texts, batch)) / temperature
@@ -272,7 +273,9 @@ class _LogProbabilities:
 
     def gradient(self, pair: int) -> Tensor:
         """The gradient of log p with respect to all trained weights, as one vector on the CPU."""
-        parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
+        # In the mode of the forward pass, of which recomputed activations are computed again.
+        with self.retriever.evaluating():
+            parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(parts, self.parameters, strict=True)
         return torch.cat(
             [(torch.zeros_like(parameter) if part is None else part).flatten().cpu() for part, parameter in pairs]

@@ -78,6 +78,21 @@ def test_distance_from_another_runs_weights(data: Path, tmp_path: Path, monkeypa
     assert other[1]["train/weight_distance"] == pytest.approx(square**0.5)
 
 
+def test_recomputed_activations_change_no_distance_and_no_bound(data: Path, tmp_path: Path) -> None:
+    """They are recomputed in the backward pass, where a tower that drops out would not be what it was in the forward pass."""
+    drops = {"model.audio": "resnet38", "model.audio.width_divisor": 16, "model.audio.dropout": 0.3}
+    epochs_of(data, tmp_path / "first", objective="kcl", train__keep_trajectory=True, **drops)
+    saved, recomputed = (
+        epochs_of(
+            data, tmp_path / str(recomputes), train__distance_to=str(tmp_path / "first"), **drops,
+            model__audio__adapt__activation_checkpointing=recomputes,
+        )
+        for recomputes in (False, True)
+    )  # fmt: skip
+    for one, other in zip(saved, recomputed, strict=True):
+        assert other["train/weight_error_growth"] == pytest.approx(one["train/weight_error_growth"], rel=1e-4)
+
+
 def test_the_distance_is_of_the_same_step_and_stands_beside_its_bound(data: Path, tmp_path: Path) -> None:
     epochs_of(data, tmp_path / "first", objective="kcl", train__keep_trajectory=True)
     kept = sorted((tmp_path / "first" / "trajectory").iterdir())
