@@ -8,6 +8,7 @@ import itertools
 import os
 import resource
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from unittest.mock import Mock
 import fsspec
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFile
 from tokenizers import Tokenizer, models
 
 from ray_atr.common import locations
@@ -29,15 +31,19 @@ from ray_atr.common.storage import (
     StorageError,
     atomic_file,
     atomic_folder,
+    complete_file,
     entries_in,
     fetched,
     file_exists,
     locate,
     make_folder,
     names_in,
+    opened,
+    read_bytes,
     read_json,
     require_new,
     sent,
+    write_bytes,
     write_json,
     write_text,
 )
@@ -50,7 +56,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder
 from tests.support.crash_points import in_fork
 from tests.support.denied import deny
-from tests.support.stores import watched_store
+from tests.support.stores import nobody, watched_store
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -211,6 +217,44 @@ def test_a_store_that_has_answered_is_asked_again_for_a_while(
     assert len(caplog.records) == 1
 
 
+def test_a_file_of_a_store_is_read_on_where_a_request_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = itertools.cycle([True, False])
+
+    def read(file: MemoryFile, size: int = -1) -> bytes:
+        if next(fails):
+            raise TimeoutError(110, "Connection timed out")
+        return io.BytesIO.read(file, size)
+
+    content = os.urandom(100_000)
+    with watched_store(nobody) as place:
+        write_bytes(place / "shard", content)
+        assert read_bytes(place / "shard") == content
+        monkeypatch.setattr(MemoryFile, "read", read, raising=False)
+        monkeypatch.setattr(locations, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda seconds: None))
+        with opened(place / "shard") as file:
+            assert file.read(3) == content[:3]
+            file.seek(50_000)
+            assert file.read() == content[50_000:]
+        monkeypatch.setattr(locations, "PATIENCE_SECONDS", -1)
+        with (
+            pytest.raises(StorageError, match=r"shard: the storage cannot be used \(Connection timed out\)"),
+            opened(place / "shard") as file,
+        ):
+            file.read()
+
+
+def test_half_a_file_is_not_sent_to_a_store() -> None:
+    def stopped() -> Iterator[bytes]:
+        yield b"half"
+        raise ZeroDivisionError
+
+    with watched_store(nobody) as place:
+        write_bytes(place / "shard", b"old")
+        with pytest.raises(ZeroDivisionError), complete_file(place / "shard") as output:
+            output.writelines(stopped())
+        assert read_bytes(place / "shard") == b"old"
+
+
 def test_a_local_file_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
     write_json(tmp_path / "trial.json", {"status": "running"})
     with pytest.raises(TypeError):
@@ -360,6 +404,19 @@ def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(
 
     assert in_fork(write_to_a_full_disk, raised) == 0
     assert raised == [errno.EFBIG, tmp_path]
+
+
+def test_a_disk_that_is_full_before_a_file_is_sent_to_a_store_is_named() -> None:
+    raised: list[object] = []
+
+    def write_to_a_full_disk() -> list[object]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        with watched_store(nobody) as place, pytest.raises(OSError, match="File too large") as error:
+            write_bytes(place / "shard", bytes(100_000))
+        return [error.value.errno, Path(error.value.filename).parent]
+
+    assert in_fork(write_to_a_full_disk, raised) == 0
+    assert raised == [errno.EFBIG, Path(tempfile.gettempdir())]
 
 
 def test_a_disk_that_is_full_while_a_folder_is_copied_is_named(tmp_path: Path) -> None:

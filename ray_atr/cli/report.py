@@ -10,7 +10,7 @@ import tyro
 from ray_atr.cli.parse import option, parse
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import Location, entries_in, file_exists, locate, require_replaceable
+from ray_atr.common.storage import Location, StorageError, entries_in, file_exists, locate, require_replaceable
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ def report_script(options: ReportCommand) -> None:
             print(f"        {path}")
         if options.upload or options.register is not None:
             _send(folders, is_uploaded=options.upload, name=options.register)
+    except StorageError:
+        raise
     except ConnectionError as error:
         raise ValueError(str(error)) from None
 

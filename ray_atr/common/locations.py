@@ -7,11 +7,13 @@ not distinguish them. The same calls list, read in parts, write atomically, rena
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from upath import UPath
 
-from ray_atr.common.atomic import atomic_file
+from ray_atr.common.atomic import atomic_file, disk_errors
 from ray_atr.common.redaction import WITHOUT_SECRETS, redact
 from ray_atr.common.settings import installing, local_path, refuse
 
@@ -215,8 +217,7 @@ def files_below(folder: Location) -> list[str]:
             paths += [os.path.join(parent, name) for name in names]
     else:
         root = folder.path.rstrip("/")
-        with storage_errors(folder):
-            paths = folder.fs.find(root)
+        paths = with_retries(folder, lambda: list(folder.fs.find(root)))
     above = root.strip("/") + "/"
     return sorted(path.strip("/").removeprefix(above) for path in paths)
 
@@ -230,6 +231,30 @@ def read_ranges(files: Sequence[Location], starts: Sequence[int], ends: Sequence
     return with_retries(files[0], lambda: list(system.cat_ranges(paths, list(starts), list(ends), on_error="raise")))
 
 
+def opened(file: Location) -> IO[bytes]:
+    """A file to read, requested from a store with retries: what its reader gets of a store that is away is a StorageError."""
+    return file.open("rb") if isinstance(file, Path) else io.BufferedReader(_StoredFile(file))
+
+
+class _StoredFile(io.RawIOBase):
+    def __init__(self, file: UPath) -> None:
+        self._place, self._file = file, with_retries(file, lambda: file.open("rb"))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any, /) -> int:
+        content = with_retries(self._place, lambda: self._file.read(len(buffer)))
+        buffer[: len(content)] = content
+        return len(content)
+
+
 @contextlib.contextmanager
 def complete_file(file: Location) -> Iterator[IO[bytes]]:
     """A file to write that appears under its name only when it is complete; its folder is made if needed."""
@@ -238,9 +263,11 @@ def complete_file(file: Location) -> Iterator[IO[bytes]]:
         with atomic_file(file) as output:
             yield output
     else:
-        # An object in a store appears when it is closed.
-        with file.fs.open(file.path, "wb") as output:
+        # Sent when it is complete: a store's own open file becomes an object when it is closed, after an error too.
+        with tempfile.NamedTemporaryFile() as output, disk_errors(Path(output.name)):
             yield output
+            output.flush()
+            with_retries(file, lambda: file.fs.put_file(output.name, file.path))
 
 
 def rename(file: Location, new: Location) -> None:
@@ -248,16 +275,21 @@ def rename(file: Location, new: Location) -> None:
     if isinstance(file, Path):
         os.replace(file, str(new))
     else:
-        file.fs.mv(file.path, file.fs._strip_protocol(str(new)))
+        with_retries(file, lambda: file.fs.copy(file.path, file.fs._strip_protocol(str(new))))
+        remove_all(file)
 
 
 def remove_all(folder: Location) -> None:
-    """Remove a folder and all in it, if it is there."""
+    """Remove a folder and all in it, if it is there; in a store also a file."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
-    else:
+        return
+
+    def removed() -> None:
         with contextlib.suppress(FileNotFoundError):
             folder.fs.rm(folder.path, recursive=True)
+
+    with_retries(folder, removed)
 
 
 def _leads_back(folder: str, root: str) -> bool:

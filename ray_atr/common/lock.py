@@ -24,7 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ray_atr.common.digests import read_json, write_json
-from ray_atr.common.locations import Location, StorageError, file_exists, storage_errors
+from ray_atr.common.locations import Location, StorageError, file_exists, storage_errors, with_retries
 
 LOCK_FILE = "lock"
 HOLDER_FILE = "lock.json"
@@ -151,9 +151,13 @@ def _write(folder: Location, holder: Holder, *, is_first: bool) -> None:
         write_json(folder / HOLDER_FILE, asdict(holder))
         return
     file = folder / HOLDER_FILE
-    # If two start at once, the store lets one create the file; the other reads its name in it.
-    with storage_errors(file), contextlib.suppress(FileExistsError):
-        file.fs.pipe_file(file.path, json.dumps(asdict(holder)).encode(), mode="create")
+
+    def created() -> None:
+        # If two start at once, the store lets one create the file; the other reads its name in it.
+        with contextlib.suppress(FileExistsError):
+            file.fs.pipe_file(file.path, json.dumps(asdict(holder)).encode(), mode="create")
+
+    with_retries(file, created)
 
 
 def _holder(folder: Location) -> Holder | None:

@@ -29,6 +29,7 @@ from ray_atr.common.locations import (
     locate,
     make_folder,
     names_in,
+    opened,
     read_ranges,
     remove_all,
     rename,

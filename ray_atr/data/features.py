@@ -342,7 +342,7 @@ def fetch_folder(store: storage.Location, folder: Path) -> bool:
     if not storage.file_exists(store / MANIFEST_FILE):
         return False
     for name in (DIGESTS_FILE, *_listed(store)):
-        with (store / name).open("rb") as source, storage.atomic_file(folder / name) as output:
+        with storage.opened(store / name) as source, storage.atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
     check_folder(folder)
     content = storage.read_json(store / MANIFEST_FILE)

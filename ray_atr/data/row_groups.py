@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import Location, is_local, locate
+from ray_atr.common.storage import Location, StorageError, is_local, locate
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.padding import padded
@@ -48,6 +48,8 @@ def _opened(file: Location, reason: str = "not a complete Parquet file") -> Iter
     try:
         with open_arrow(file) as source:
             yield pq.ParquetFile(source)
+    except StorageError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file}: {reason} ({shortened(str(error))})") from None
 

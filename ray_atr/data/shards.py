@@ -58,7 +58,7 @@ ROW_GROUP_CLIPS = 64
 
 def open_arrow(file: storage.Location) -> Any:
     """A file for Arrow: mapped into memory if it is local, so that only the parts that are used are read."""
-    return pa.memory_map(str(file)) if storage.is_local(file) else file.open("rb")
+    return pa.memory_map(str(file)) if storage.is_local(file) else storage.opened(file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,6 +462,8 @@ def read_shard(
                 rows = as_joined(batch, manifest, shard).select(wanted)
                 if rows.num_rows:
                     yield rows
+        except storage.StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path}: not a complete Parquet file ({shortened(str(error))})") from None
 
@@ -512,7 +514,7 @@ def read_captions(manifest: Manifest, split: str) -> Iterator[ClipCaptions]:
 
 def hash_of_file(file: storage.Location) -> str:
     """SHA-256 of a file as hexadecimal digits, read in pieces."""
-    with file.open("rb") as opened:
+    with storage.opened(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # BinaryIO does not promise readinto
 
 

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ray_atr.common.storage import locate
+from ray_atr.common import locations
+from ray_atr.common.storage import StorageError, locate
+from ray_atr.data.row_groups import read_group
 from ray_atr.data.schema import Clip
 from ray_atr.data.shards import (
     MANIFEST_FILE,
@@ -20,6 +22,7 @@ from ray_atr.data.shards import (
     read_shard,
     write_clips,
 )
+from tests.support.stores import watched_store
 
 
 def clip(index: int, split: str = "train", **changes: object) -> Clip:
@@ -187,3 +190,23 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(ValueError, match="not a manifest of clips") as caught:
         read_manifest(tmp_path)
     assert len(str(caught.value)) < 500
+
+
+def test_a_store_that_is_away_is_not_taken_for_a_damaged_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_away = False
+
+    def refuse(request: str, path: str) -> None:
+        if is_away and request == "read":
+            raise TimeoutError(110, "Connection timed out")
+
+    monkeypatch.setattr(locations, "PATIENCE_SECONDS", 0)
+    with watched_store(refuse) as place:
+        manifest = write_clips(place, clips(3), name="toy", licence="CC0")
+        shard, is_away = manifest.shards[0], True
+        told = rf"{shard.file}: the storage cannot be used \(Connection timed out\)"
+        with pytest.raises(StorageError, match=told):
+            list(read_shard(manifest, shard))
+        with pytest.raises(StorageError, match=told):
+            hash_of_file(place / shard.file)
+        with pytest.raises(StorageError, match=told):
+            read_group(str(place), shard.file, 0)

@@ -7,8 +7,10 @@ import re
 import pytest
 
 from ray_atr.cli.report import ReportCommand, report_script
+from ray_atr.common.storage import StorageError
 from tests.support.denied import deny
 from tests.support.fake_runs import write_run
+from tests.support.stores import watched_store
 
 
 def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
@@ -43,6 +45,14 @@ def test_mistakes_are_one_line(options, message, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=message):
         report_script(ReportCommand(**options))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_is_away_is_no_mistake():
+    def away(request: str, path: str) -> None:
+        raise TimeoutError(110, "Connection timed out")
+
+    with watched_store(away) as place, pytest.raises(StorageError, match="Connection timed out"):
+        report_script(ReportCommand((str(place),)))
 
 
 def test_a_folder_that_is_no_run_is_refused_before_anything_is_written(tmp_path):

@@ -19,7 +19,7 @@ from ray_atr.common.language_codes import ENGLISH
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.sampling import number_of, uniform
 from ray_atr.common.settings import counted, shortened
-from ray_atr.common.storage import file_exists
+from ray_atr.common.storage import StorageError, file_exists
 from ray_atr.common.table import terminal_width, text_table
 from ray_atr.data import vector_clip
 from ray_atr.data.decoding import open_sound
@@ -131,6 +131,8 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
     while True:
         try:
             batch = next(batches, None)
+        except StorageError:
+            raise
         except (ValueError, OSError) as error:
             # Arrow's errors are of both kinds; the shard is unreadable from here on.
             report.problems["shard cannot be read"].add(str(error))

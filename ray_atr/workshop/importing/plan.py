@@ -19,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from ray_atr.common.jobs import Resources
+from ray_atr.common.locations import ANSWERS
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.runtime import is_inside_a_cluster
 from ray_atr.common.settings import counted
-from ray_atr.common.storage import Location, complete_file, locate, read_bytes, rename
+from ray_atr.common.storage import Location, StorageError, complete_file, locate, read_bytes, rename
 from ray_atr.data import schema
 from ray_atr.data.decoding import AudioBounds, open_sound
 from ray_atr.data.shards import Manifest, Shard, Skipped, in_shards, open_arrow, order_shards, write_shard
@@ -155,6 +156,9 @@ def _read_clip(row: dict[str, Any], job: ShardJob) -> schema.Clip | str:
         sound = open_sound(audio, place.file, job.bounds)
         seconds = sum(len(block) for block in sound.blocks()) / sound.sample_rate
     except (ValueError, OSError) as error:
+        if isinstance(error, StorageError) and not isinstance(error.__cause__, ANSWERS):
+            # A store that is away says nothing about the clip.
+            raise
         if isinstance(error, OSError) and error.filename is not None:
             return f"{error.filename}: {error.strerror}"
         return str(error)

@@ -86,10 +86,10 @@ class Unfinished:
 
 def _remove(place: storage.Location) -> None:
     """Remove a file or a folder."""
-    if storage.is_local(place) and place.is_dir():
-        storage.remove_all(place)
-    else:
+    if storage.is_local(place) and not place.is_dir():
         place.unlink()
+    else:
+        storage.remove_all(place)
 
 
 def note_file(shard_file: str) -> str:

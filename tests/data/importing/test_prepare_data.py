@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from ray_atr.common import locations
 from ray_atr.common.progress import CountProgress
+from ray_atr.common.storage import StorageError, write_bytes
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import iterate_rows, read_manifest, read_shard, write_clips
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -20,6 +22,7 @@ from ray_atr.workshop.importing.session import unfinished
 from ray_atr.workshop.importing.sources.table import TableSource
 from tests.support.clips_on_disk import tone, write_tone
 from tests.support.scripts import run_pipeline
+from tests.support.stores import watched_store
 
 
 def make_folder(root: Path, number: int = 6, seconds: float = 0.1) -> TableSource:
@@ -254,6 +257,26 @@ def test_a_set_may_be_named(tmp_path: Path) -> None:
     assert {row["source"] for row in iterate_rows(manifest, "val", ["source"])} == {"bird-song.v2"}
     with pytest.raises(ValueError, match=r"name: got '\.\./x'"):
         Import(name="../x")
+
+
+def test_a_clip_is_not_left_out_because_its_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_away = False
+
+    def refuse(request: str, path: str) -> None:
+        if is_away and request == "read" and path.endswith("004.flac"):
+            raise TimeoutError(110, "Connection timed out")
+
+    make_folder(tmp_path / "in")
+    monkeypatch.setattr(locations, "PATIENCE_SECONDS", 0)
+    with watched_store(refuse) as place:
+        for path in (tmp_path / "in").iterdir():
+            write_bytes(place / path.name, path.read_bytes())
+        options, is_away = Import(clips_per_shard=2, max_unreadable=1.0), True
+        with pytest.raises(StorageError, match=r"004\.flac: the storage cannot be used"):
+            import_data_set(TableSource(source=str(place)), tmp_path / "out", options=options)
+        is_away = False
+        manifest = import_data_set(TableSource(source=str(place)), tmp_path / "out", options=options)
+        assert (sum(shard.num_rows for shard in manifest.shards), manifest.skipped) == (6, ())
 
 
 @pytest.mark.slow

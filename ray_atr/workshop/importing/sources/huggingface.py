@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ray_atr.common.settings import nearest, refuse, setting, shortened
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import Location, StorageError, locate
 from ray_atr.data.schema import SPLITS, check_language
 from ray_atr.data.shards import open_arrow
 from ray_atr.workshop.importing.sources import source
@@ -169,6 +169,8 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
                 for row, values in enumerate(rows):
                     named = {name: _in_names(values[name], names[name]) for name in names.keys() & values.keys()}
                     yield group, row, values | named, column
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
 

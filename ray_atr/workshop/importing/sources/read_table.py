@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from charset_normalizer import from_bytes
 
 from ray_atr.common.settings import RepeatedNameError, each_once, nearest, refuse, shortened
-from ray_atr.common.storage import Location, file_exists, locate, read_bytes
+from ray_atr.common.storage import Location, StorageError, file_exists, locate, opened, read_bytes
 from ray_atr.data.shards import Skipped
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -112,7 +112,7 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
     encoding = _encoding_of(place, reading.encoding)
     if not reading.encoding and encoding not in ("utf-8", "utf-8-sig"):
         reading.notes.append(f"{place.name} was read as {encoding}, which its bytes suggest; --encoding says otherwise")
-    with place.open("rb") as file_of_bytes:
+    with opened(place) as file_of_bytes:
         if encoding.startswith(("utf-16", "utf-32")):
             try:
                 yield from enumerate(io.TextIOWrapper(file_of_bytes, encoding=encoding, newline=""), start=1)
@@ -265,7 +265,7 @@ def _read_json_lines(file: str, required: Sequence[str], reading: Reading) -> It
 
 
 def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Iterator[tuple[str, Row]]:
-    with existing(file).open("rb") as source:
+    with opened(existing(file)) as source:
         number = 0
         try:
             parquet = pq.ParquetFile(source)
@@ -276,6 +276,8 @@ def _read_parquet(file: str, required: Sequence[str], reading: Reading) -> Itera
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{file}, row {number}", row
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = f"cannot be read after row {number}" if number else "not a Parquet file"
             raise ValueError(f"{file}: {what} ({shortened(str(error))})") from None

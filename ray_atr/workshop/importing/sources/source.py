@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ray_atr.common.locations import with_retries
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Location, files_below, is_local
+from ray_atr.common.storage import Location, files_below, is_local, opened
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
 from ray_atr.data.shards import MANIFEST_FILE, Skipped, hash_of_file, open_arrow
 from ray_atr.workshop.importing.sources.read_table import file_at
@@ -260,7 +261,7 @@ def read_location(place: AudioLocation) -> bytes:
     if is_local(location) and location.exists() and not location.is_file():
         # A pipe would be waited for.
         raise OSError(errno.EINVAL, "is no file", place.file)
-    with location.open("rb") as file:
+    with opened(location) as file:
         file.seek(place.first)
         return bytes(file.read(-1 if place.kind == "file" else place.second))
 
@@ -300,8 +301,8 @@ def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
         sizes = {path: os.path.getsize(folder / path) for path in readable}
     else:
         root = f"{folder.path.strip('/')}/"
-        about_files: dict[str, dict[str, Any]] = folder.fs.find(folder.path, detail=True)
-        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in about_files.items()}
+        found = with_retries(folder, lambda: folder.fs.find(folder.path, detail=True))
+        sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in found.items()}
     count = Counter(sizes[path] for path in paths if path in sizes)
     # One that cannot be read is named when its audio is wanted.
     return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}

@@ -16,7 +16,7 @@ from ijson.common import ObjectBuilder
 
 from ray_atr.common.sampling import uniform
 from ray_atr.common.settings import counted, setting, shortened
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import Location, locate, opened
 from ray_atr.data.schema import check_split
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import read_id_lists
@@ -93,7 +93,7 @@ def read_data(folder: Location, path: str, chunk: int = 2**16) -> Iterator[tuple
     comes with its place. ValueError if the file is no JSON or holds no such list.
     """
     at, number = f"{folder}/{path}", 0
-    with (folder / path).open("rb") as file:
+    with opened(folder / path) as file:
         try:
             for number, item in enumerate(_items(file, chunk), start=1):
                 if not isinstance(item, dict):

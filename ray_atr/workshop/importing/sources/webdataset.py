@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ray_atr.common.language_codes import is_unicode
 from ray_atr.common.settings import counted, refuse, setting
-from ray_atr.common.storage import Location, locate
+from ray_atr.common.storage import Location, locate, opened
 from ray_atr.data.schema import check_language, check_split
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import parse_json
@@ -103,7 +103,7 @@ class WebDataset(source.Source):
 def _clips_of(file: Location, tar: str) -> Iterator[tuple[str, source.AudioLocation | None, dict[str, bytes]]]:
     """The key of each clip of a tar, where its audio is, and its files of text by their suffix. ValueError if it is no tar."""
     try:
-        with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as members:
+        with opened(file) as source_file, tarfile.open(fileobj=source_file, mode="r:") as members:
             # Hidden ones are no clips: macOS writes a `._0.flac` before each `0.flac`.
             files = (
                 member for member in members if member.isfile() and not member.name.rpartition("/")[2].startswith(".")
