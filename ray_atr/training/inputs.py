@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
@@ -88,7 +87,7 @@ class Prepared:
         )
         retriever.languages = tuple(experiment.trained_languages)
         if experiment.train.start_from is not None:
-            _start_from(experiment.train.start_from, retriever, self.frozen_weights)
+            _start_from(experiment.train.start_from, retriever)
         return retriever
 
     def reading(self, retriever: Retriever) -> Retriever:
@@ -104,12 +103,12 @@ class Prepared:
         return None if self.tokenizer is None else read_tokenizer(self.tokenizer)
 
 
-def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> None:
+def _start_from(folder: str, retriever: Retriever) -> None:
     """Give the retriever the weights of a saved one.
 
     Learned values of the objective that the saved one lacks keep their first values. Low-rank updates go on if both have the
     same kind; else the saved ones become part of the weights, and new ones begin at zero. ValueError if the towers or projections
-    differ, or if a tower whose vectors are cached (`encoded`: audio, text) has other weights.
+    differ.
     """
     saved = Retriever.from_pretrained(str(saved_retriever(folder, "train.start_from")))
     for tower, of_saved, own in (
@@ -125,11 +124,6 @@ def _start_from(folder: str, retriever: Retriever, encoded: Collection[str]) -> 
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
     shapes = [{name: tuple(value.shape) for name, value in state.items()} for state in (mine, theirs)]
     require_same_names("train.start_from", folder, *shapes)
-    for kind in encoded:
-        for name in both:
-            if name.startswith(f"{kind}_tower.") and not torch.equal(mine[name].cpu(), theirs[name]):
-                allowed = f"a retriever whose frozen {kind} tower is the one that was encoded; it differs in {name}"
-                raise refuse("train.start_from", folder, allowed)
     retriever.languages = tuple(dict.fromkeys([*retriever.languages, *saved.languages])) if saved.languages else ()
     retriever.trained_captions = saved.trained_captions
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
@@ -227,7 +221,9 @@ def _frozen_tower(
         setting="scaling.cpus_per_worker, scaling.gpus_per_worker",
     )
     store, model, seed = scaling.feature_store, experiment.model, experiment.seed
-    return FrozenTower(kind, model, seed, tokenizer, home, store, encoder, use_ray, echo)
+    start = experiment.train.start_from
+    saved = None if start is None else saved_retriever(start, "train.start_from")
+    return FrozenTower(kind, model, seed, tokenizer, home, store, encoder, use_ray, echo, saved)
 
 
 def _features(experiment: Experiment, tower: FrozenTower, data: str, *, is_encoded: bool) -> Path:

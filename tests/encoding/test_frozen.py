@@ -20,7 +20,7 @@ from ray_atr.data.shards import write_clips
 from ray_atr.models.audio import Ced
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.tower import pad_tokens
-from ray_atr.models.vectors import EncodedText
+from ray_atr.models.vectors import EncodedText, encode_captions
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.encoding import frozen
 from ray_atr.training.experiment import Experiment
@@ -88,6 +88,31 @@ def test_training_on_vectors_is_training_on_audio_and_text(
     for name, value in weights["found"].items():
         # Adam makes steps of the last digits of small gradients.
         torch.testing.assert_close(value, weights["expected"][name], atol=3e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("updates", [{}, {"model__text__adapt__lora_rank": 2}])
+def test_a_frozen_tower_is_that_of_the_retriever_which_training_starts_from(
+    home: Path, tmp_path: Path, updates: dict[str, Any]
+) -> None:
+    """What both were before, by their checkpoint or seed, is encoded already."""
+    prepared_for(tiny(home / "tones", **FROZEN), home)
+    if updates:
+        updates |= {"model__text__adapt__lora_targets": "attention_in"}
+    first = tiny(home / "tones", train__epochs=1, train__learning_rate=0.1, **updates)
+    run(first, prepared_for(first, home), tmp_path / "first")
+    start = tmp_path / "first" / BEST
+    experiment = tiny(home / "tones", train__start_from=str(start), train__epochs=1, **FROZEN)
+    prepared = prepared_for(experiment, home)
+    expected = run(experiment, not_encoded(prepared, experiment), tmp_path / "expected")
+    found = run(experiment, prepared, tmp_path / "found")
+    assert found[0]["train/loss"] == pytest.approx(expected[0]["train/loss"], rel=1e-5)
+    saved, kept = Retriever.from_pretrained(start), Retriever.from_pretrained(tmp_path / "found" / BEST)
+    captions = [("a low tone", "eng"), ("un bruit", "fra")]
+    torch.testing.assert_close(
+        encode_captions(kept.text_tower, captions), encode_captions(saved.text_tower, captions), atol=1e-5, rtol=0
+    )
+    for name, value in saved.audio_tower.state_dict().items():
+        assert torch.equal(kept.audio_tower.state_dict()[name], value), name
 
 
 def test_a_knowledge_base_of_other_clips_is_encoded_once_too(home: Path, tmp_path: Path) -> None:

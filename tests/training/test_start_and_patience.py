@@ -173,18 +173,6 @@ def test_what_correspondences_lack_is_refused_before_anything_starts(
     check_experiment(tiny(home / "tones", **{**changes, "data__wrong_share": "0.3", "data__languages": "eng,fra"}))
 
 
-def test_a_frozen_tower_that_was_encoded_has_the_weights_that_were_encoded(home: Path, tmp_path: Path) -> None:
-    frozen = {"model__audio__adapt__is_frozen": True, "train__epochs": 1}
-    start = str(home / "first" / BEST)
-    with pytest.raises(ValueError, match="a retriever whose frozen audio tower is the one that was encoded"):
-        run(tiny(home / "tones", train__start_from=start, **frozen), home, tmp_path / "other")
-    run(tiny(home / "tones", **frozen), home, tmp_path / "heads")
-    again = tiny(home / "tones", train__start_from=str(tmp_path / "heads" / BEST), **frozen, **STILL)
-    run(again, home, tmp_path / "again")
-    kept, start_there = (Retriever.from_pretrained(tmp_path / name / BEST) for name in ("again", "heads"))
-    torch.testing.assert_close(kept.audio_projection.weight, start_there.audio_projection.weight, atol=1e-9, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("values", "patience", "epochs"),
     [

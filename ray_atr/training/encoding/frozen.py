@@ -22,15 +22,16 @@ from ray_atr.common.caches import cache_folder, cache_key, lock_of
 from ray_atr.common.jobs import Resources, run_jobs
 from ray_atr.common.override import flatten
 from ray_atr.common.progress import Echo, spaced
-from ray_atr.common.storage import read_json, write_bytes
+from ray_atr.common.storage import Location, read_json, write_bytes
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import LAYOUT, FolderHere, ensure_features, has_long_clips, is_complete, write_rows
 from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
+from ray_atr.models.adaptation import merge_updates
 from ray_atr.models.model_settings import ModelSettings
-from ray_atr.models.retriever import build_retriever
+from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import read_tokenizer
 from ray_atr.models.tower import AudioSettings, TextSettings, checkpoint_of, tower_fingerprint
 from ray_atr.models.vectors import encode_captions
@@ -63,6 +64,8 @@ class FrozenTower:
     """what each encoding process gets"""
     use_ray: bool
     echo: Echo
+    start: Location | None = None
+    """the saved retriever whose tower it is; None: its own checkpoint's"""
 
     @property
     def settings(self) -> AudioSettings | TextSettings:
@@ -83,11 +86,24 @@ class FrozenTower:
             # Built with the whole retriever, so that it has the same random weights.
             retriever = build_retriever(self.model, tokenizer=tokenizer, seed=self.seed)
             tower = retriever.audio_tower if self.kind == "audio" else retriever.text_tower
+        if self.start is not None:
+            tower.load_state_dict(self._saved_weights(self.start))
         is_cuda = bool(self.encoder.gpus) and torch.cuda.is_available()
         return tower.eval().to("cuda" if is_cuda else "cpu")
 
+    def _saved_weights(self, folder: Location) -> dict[str, torch.Tensor]:
+        """The weights of a saved retriever's tower; low-rank updates are part of them."""
+        saved = Retriever.from_pretrained(str(folder))
+        is_audio = self.kind == "audio"
+        tower: torch.nn.Module = saved.audio_tower if is_audio else saved.text_tower
+        if (saved.settings.audio if is_audio else saved.settings.text).adapt.lora_rank:
+            merge_updates(tower)
+        return dict(tower.state_dict())
+
     def identity(self) -> Any:
         """An identity of the tower's weights that needs no reading of them; None if there is none."""
+        if self.start is not None:
+            return identity_of_checkpoint(str(self.start))
         if self.checkpoint is not None:
             return identity_of_checkpoint(self.checkpoint)
         model = {k: value for k, value in flatten(self.model, "model.").items() if ".adapt." not in k}
