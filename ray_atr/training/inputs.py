@@ -129,9 +129,9 @@ def _start_from(folder: str, retriever: Retriever) -> None:
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
-def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings]:
-    """The settings that `prepare` depends on: the data without its noise, and the model."""
-    return replace(experiment.data, noise=Noise()), experiment.model
+def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings, str | None]:
+    """The settings that `prepare` depends on: the data without its noise, the model, and what training starts from."""
+    return replace(experiment.data, noise=Noise()), experiment.model, experiment.train.start_from
 
 
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: Echo = print) -> Prepared:

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from ray_atr.common.progress import silent
 from ray_atr.models.retriever import Retriever
+from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.training.checkpoint import Progress, load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.experiment import Experiment
@@ -73,6 +75,15 @@ def test_a_retriever_with_other_towers_is_refused_before_anything_is_prepared(
     with pytest.raises(ValueError, match=message):
         check_experiment(tiny(home / "tones", train__start_from=start, **changes))
     check_experiment(tiny(home / "tones", train__start_from=start, objective="m_ltm"))
+
+
+def test_trials_that_start_from_different_retrievers_are_prepared_before_the_first_begins(home: Path) -> None:
+    starts = [{}, {"train__start_from": str(home / "first" / BEST)}]
+    prepared = prepare_all(
+        [tiny(home / "others", data__languages="eng", **start) for start in starts], home, silent, use_ray=False
+    )
+    own, saved = (inputs.tokenizer for inputs in prepared)
+    assert own != saved
 
 
 def test_a_retriever_in_a_store_with_other_towers_is_refused_by_the_heads_of_its_files(home: Path) -> None:
