@@ -266,15 +266,31 @@ def test_a_data_set_that_was_made_again_is_another(tmp_path):
     assert "<dd>soundscapes (manifest 3f6c9b1d); soundscapes (manifest another)</dd>" in page
 
 
+ANOTHER, OF_FAKE_RUNS = "a77b1c9d", "soundscapes 3f6c9b1d"
+
+
 def test_each_data_set_has_a_best_point_of_its_own(tmp_path):
     space = {"objective": ["contrastive", "m_ltm_pot"]}
     folders = [write_run(tmp_path / name, space) for name in ("first", "second")]
     info = json.loads((folders[1] / "sweep.json").read_text())
-    write(folders[1] / "sweep.json", {**info, "data": {"name": "soundscapes", "hash": "another"}})
-    runs = read_runs(folders)
-    for block in main_tables(runs)[0].blocks:
-        assert [row[2].is_best for row in block] == [False, True]
-    assert [point.name for point in best_points(runs)] == ["m_ltm_pot hash=3f6c9b1d", "m_ltm_pot hash=another"]
+    for name, called in (
+        ("esc50", ["esc50", "soundscapes"]),
+        ("soundscapes", [f"soundscapes {ANOTHER}", OF_FAKE_RUNS]),
+    ):
+        write(folders[1] / "sweep.json", {**info, "data": {"name": name, "hash": ANOTHER}})
+        runs = read_runs(folders)
+        for block in main_tables(runs)[0].blocks:
+            assert [row[2].is_best for row in block] == [False, True]
+        assert sorted(point.name for point in best_points(runs)) == [
+            f"m_ltm_pot data={data}" for data in sorted(called)
+        ]
+
+
+def test_a_data_set_that_was_moved_is_the_same(tmp_path):
+    folders = [write_run(tmp_path / name, {"objective": ["m_ltm"], "seed": [seed]}) for seed, name in enumerate("ab")]
+    info = json.loads((folders[1] / "sweep.json").read_text())
+    write(folders[1] / "sweep.json", {**info, "data": {**info["data"], "name": "renamed"}})
+    assert list(aggregate(read_runs(folders))["num_seeds"]) == [2]
 
 
 def test_the_first_table_is_of_the_languages_that_every_trial_was_trained_on(tmp_path):

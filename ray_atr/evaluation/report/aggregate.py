@@ -9,7 +9,7 @@ import pandas as pd
 
 from ray_atr.common.table import MISSING, written
 from ray_atr.evaluation.report.read import (
-    DATA_HASH,
+    DATA,
     DATA_SOURCE,
     MEASURED,
     NOISE,
@@ -23,7 +23,7 @@ from ray_atr.objectives import PRESETS
 from ray_atr.training.run_folder import METRIC, includes_metric, short_names
 
 NUM_SEEDS = "num_seeds"
-CONDITIONS = (DATA_HASH, DATA_SOURCE, TEST_SPLIT, MEASURED, NOISE)
+CONDITIONS = (DATA, DATA_SOURCE, TEST_SPLIT, MEASURED, NOISE)
 """What a comparison is made under, and none chooses among: the data, the queries, and their noise."""
 
 

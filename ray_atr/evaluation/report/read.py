@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from ray_atr.training.run_folder import (
 )
 
 NOISE, SEED = "data.noise.ratio", "seed"
-DATA_HASH, DATA_SOURCE, TEST_SPLIT = "data.hash", "data.source", "data.test_split"
+DATA, DATA_SOURCE, TEST_SPLIT = "data", "data.source", "data.test_split"
 TRAINED_LANGUAGES = "trained_languages"
 MEASURED = "measured on"
 OBJECTIVE = "objective"
@@ -139,13 +140,11 @@ class _Trials(NamedTuple):
 def _read_trials(runs: Sequence[RunFolder], names: Sequence[str]) -> _Trials:
     """ValueError, with the remedy, for a trial's record that cannot be read."""
     rows, settings, overrides, dropped = read = _Trials([], [], {}, {})
-    for run, name in zip(runs, names, strict=True):
+    for run, name, data_name in zip(runs, names, _data_names(runs), strict=True):
         experiment = None
         with suppress(ValueError):  # of a version whose settings are not known
             experiment = run.experiment
-        # Data sets are compared by hash: one may have been made again under its old name.
-        data_hash = (run.info.get("data") or {}).get("hash")
-        data = {DATA_HASH: str(data_hash)} if data_hash else {}
+        data = {DATA: data_name} if data_name else {}
         for trial in run.trials():
             try:
                 content = trial.describe()
@@ -164,6 +163,22 @@ def _read_trials(runs: Sequence[RunFolder], names: Sequence[str]) -> _Trials:
     return read
 
 
+def _data_names(runs: Sequence[RunFolder]) -> list[str]:
+    """What each run's data set is called; empty if it does not say. Data sets are told apart by hash, as one may have been moved,
+    or made again under its old name: names that several have are followed by it.
+    """
+    about = [run.info.get("data") or {} for run in runs]
+    hashes = [str(data.get("hash") or "") for data in about]
+    names: dict[str, str] = {}
+    for data, digest in zip(about, hashes, strict=True):
+        names.setdefault(digest, str(data.get("name") or digest))
+    repeated = Counter(names.values())
+    for digest, name in names.items():
+        if repeated[name] > 1:
+            names[digest] = f"{name} {', '.join(part[:12] for part in digest.split(', '))}"
+    return [names[digest] if digest else "" for digest in hashes]
+
+
 def read_runs(folders: Sequence[Location | str]) -> Runs:
     """Read run folders. Raises ValueError for a folder that is none, and for folders that hold no trial."""
     runs = [RunFolder.open(folder) for folder in folders]
@@ -177,7 +192,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
     shared = {
         path: value
         for path, value in first.items()
-        if path != DATA_HASH and all(path in other and other[path] == value for other in others)
+        if path != DATA and all(path in other and other[path] == value for other in others)
     }
     named = list(dict.fromkeys(path for changed in overrides.values() for path in changed))
     # Numbers of the test split and of the validation split are not averaged.
