@@ -167,6 +167,7 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
         assert "test/text_to_audio.mean.recall_at_1" in child.data.metrics
 
 
+@pytest.mark.slow
 def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):
     folder = write_run(tmp_path / "run", SPACE)
     client, parent, _ = runs(store, upload(folder, store=store))
@@ -407,6 +408,7 @@ def read_trial(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_objectives_come_back_also_those_of_another_version(tmp_path, store):
     """A setting that is none is a text in MLflow; what cannot be read as settings stays text, and no objective another's."""
     choices = {"objective": ["contrastive", "ml_clap"]}

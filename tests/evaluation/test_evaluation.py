@@ -315,6 +315,7 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     assert run.data.params == {"data_set": "s3://***@store/clips"}
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_trec_files_leaves_nothing_in_the_way(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

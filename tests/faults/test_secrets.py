@@ -122,6 +122,7 @@ def test_an_error_of_a_store_that_quotes_its_key_is_not_repeated() -> None:
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.slow
 def test_no_key_of_the_command_is_in_the_run_folder_the_page_or_mlflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

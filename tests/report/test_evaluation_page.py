@@ -67,6 +67,7 @@ def test_a_page_names_every_row_and_says_once_what_rows_have_in_common() -> None
     assert found == [("eng", "0"), ("trained", "1"), ("deu (never seen)", "0"), ("spa", "1"), ("", "2")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
 def test_wide_differences_fit_a_window_of_1280_pixels(tmp_path: Path) -> None:
     languages = ["eng", "fra", "deu", *MEANS]
@@ -88,6 +89,7 @@ def test_wide_differences_fit_a_window_of_1280_pixels(tmp_path: Path) -> None:
     assert all(needed <= there for needed, there in widths), widths
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_a_language_s_row_has_three_lines_at_most_on_a_phone(tmp_path: Path) -> None:
     wide = {Metric("text_to_audio", code, f"recall_at_{k}"): WIDE for code in ("eng", "fra", "zho") for k in (1, 5, 10)}

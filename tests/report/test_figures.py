@@ -82,6 +82,7 @@ def test_a_cost_of_points_without_recall_is_not_drawn(tmp_path: Path, drawn: lis
     assert [axes.get_xlabel() for axes in figure.axes] == ["training time of a trial (seconds)"]
 
 
+@pytest.mark.slow
 def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path, drawn: list[Figure]) -> None:
     methods = ["leave_one_out", "neighbours", "none", "rematch", "small_loss", "transport", "self_refining"]
     space = {"objective": ["contrastive", "m_ltm"], "objective.correspondence": methods}
@@ -99,6 +100,7 @@ def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path,
     assert len({(line.get_color(), line.get_marker()) for line in points}) == len(points) == len(names)
 
 
+@pytest.mark.slow
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path, drawn: list[Figure]) -> None:
     folders = ["/data/$_$", "/data/$5 or $6"]
     runs = read_runs([write_run(tmp_path / "run", {"data.source": folders, "data.noise.ratio": [0.0, 0.4]})])

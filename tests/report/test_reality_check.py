@@ -282,6 +282,7 @@ def test_a_run_folders_table_and_picture(tmp_path: Path) -> None:
     assert [figure.name for figure in written.figures][:2] == ["reality_check.png", "detector.png"]
 
 
+@pytest.mark.slow
 def test_run_folders_of_several_noises_are_one_table(tmp_path: Path) -> None:
     data = make_data(tmp_path / "tones")
     base = tiny(data, train__epochs=1, evaluation__select_by="audio_to_text/eng/recall_at_1", data__test_split="test")

@@ -124,6 +124,7 @@ def test_the_terminal_table_fits_and_says_what_is_left_out(noise_report):
     assert text.endswith(("left out: 1 failed, 1 running", "left out: 1 running, 1 failed"))
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained_and_complete(noise_report):
     paths = noise_report
     source = paths.page.read_text()

@@ -78,6 +78,7 @@ def test_distance_from_another_runs_weights(data: Path, tmp_path: Path, monkeypa
     assert other[1]["train/weight_distance"] == pytest.approx(square**0.5)
 
 
+@pytest.mark.slow
 def test_recomputed_activations_change_no_distance_and_no_bound(data: Path, tmp_path: Path) -> None:
     """They are recomputed in the backward pass, where a tower that drops out would not be what it was in the forward pass."""
     drops = {"model.audio": "resnet38", "model.audio.width_divisor": 16, "model.audio.dropout": 0.3}
