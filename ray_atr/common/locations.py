@@ -231,6 +231,11 @@ def read_ranges(files: Sequence[Location], starts: Sequence[int], ends: Sequence
     return with_retries(files[0], lambda: list(system.cat_ranges(paths, list(starts), list(ends), on_error="raise")))
 
 
+def changed_at(file: Location) -> int:
+    """When a file was last written, in nanoseconds since 1970; 0 in a store, which would have to be asked."""
+    return file.stat().st_mtime_ns if isinstance(file, Path) else 0
+
+
 def opened(file: Location) -> IO[bytes]:
     """A file to read, requested from a store with retries: what its reader gets of a store that is away is a StorageError."""
     return file.open("rb") if isinstance(file, Path) else io.BufferedReader(_StoredFile(file))

@@ -21,6 +21,7 @@ from ray_atr.common.digests import (
 from ray_atr.common.locations import (
     Location,
     StorageError,
+    changed_at,
     complete_file,
     entries_in,
     file_exists,

@@ -15,13 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ray_atr.common.settings import shortened
-from ray_atr.common.storage import Location, StorageError, is_local, locate
+from ray_atr.common.storage import Location, changed_at, locate
 from ray_atr.data.audio import FrontEnd, clip_windows
 from ray_atr.data.decoding import IMPORTED
 from ray_atr.data.padding import padded
 from ray_atr.data.schema import with_audio_bytes
-from ray_atr.data.shards import MANIFEST_FILE, Manifest, Shard, as_joined, open_arrow, read_manifest
+from ray_atr.data.shards import (
+    INCOMPLETE,
+    MANIFEST_FILE,
+    Manifest,
+    Shard,
+    arrow_errors,
+    as_joined,
+    open_arrow,
+    read_manifest,
+)
 
 COLUMNS = ("clip_id", "audio.bytes")
 
@@ -44,14 +52,9 @@ def ids_of_groups(manifest: Manifest, shard: Shard) -> list[list[str]]:
 
 
 @contextmanager
-def _opened(file: Location, reason: str = "not a complete Parquet file") -> Iterator[pq.ParquetFile]:
-    try:
-        with open_arrow(file) as source:
-            yield pq.ParquetFile(source)
-    except StorageError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file}: {reason} ({shortened(str(error))})") from None
+def _opened(file: Location, reason: str = INCOMPLETE) -> Iterator[pq.ParquetFile]:
+    with arrow_errors(file, reason), open_arrow(file) as source:
+        yield pq.ParquetFile(source)
 
 
 # Cached, since every row group is read by itself and needs the manifest.
@@ -62,8 +65,7 @@ def _manifest_of(folder: str, _made: int) -> Manifest:
 
 def _made_at(folder: str) -> int:
     """When a data set on this machine was made: another one may be at its place by now."""
-    file = locate(folder, keeps_links=True) / MANIFEST_FILE
-    return file.stat().st_mtime_ns if is_local(file) else 0
+    return changed_at(locate(folder, keeps_links=True) / MANIFEST_FILE)
 
 
 def read_group(folder: str, place: str, group: int) -> pa.Table:

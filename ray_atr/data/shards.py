@@ -54,11 +54,23 @@ MANIFEST_FILE = "manifest.json"
 CLIPS_PER_SHARD = 128
 ROW_GROUP_BYTES = 8 * 2**20
 ROW_GROUP_CLIPS = 64
+INCOMPLETE = "not a complete Parquet file"
 
 
 def open_arrow(file: storage.Location) -> Any:
     """A file for Arrow: mapped into memory if it is local, so that only the parts that are used are read."""
     return pa.memory_map(str(file)) if storage.is_local(file) else storage.opened(file)
+
+
+@contextlib.contextmanager
+def arrow_errors(file: object, reason: str = INCOMPLETE) -> Iterator[None]:
+    """What Arrow raises within is a ValueError with the file's name; a store that is away is not taken for its damage."""
+    try:
+        yield
+    except storage.StorageError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file}: {reason} ({shortened(str(error))})") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -453,19 +465,14 @@ def read_shard(
         raise ValueError(f"{path}: missing; the manifest of {manifest.name} names it")
     wanted = list(columns or SCHEMA.names)
     read = wanted if not manifest.parts or "clip_id" in wanted else ["clip_id", *wanted]
-    with open_arrow(path) as source:
-        try:
-            parquet = pq.ParquetFile(source)
-            check_schema(parquet.schema_arrow, str(path))
-            names = ["audio.bytes" if name == "audio" else name for name in read]
-            for batch in map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names)):
-                rows = as_joined(batch, manifest, shard).select(wanted)
-                if rows.num_rows:
-                    yield rows
-        except storage.StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{path}: not a complete Parquet file ({shortened(str(error))})") from None
+    with open_arrow(path) as source, arrow_errors(path):
+        parquet = pq.ParquetFile(source)
+        check_schema(parquet.schema_arrow, str(path))
+        names = ["audio.bytes" if name == "audio" else name for name in read]
+        for batch in map(with_audio_bytes, parquet.iter_batches(batch_size=batch_size, columns=names)):
+            rows = as_joined(batch, manifest, shard).select(wanted)
+            if rows.num_rows:
+                yield rows
 
 
 def as_joined(batch: Any, manifest: Manifest, shard: Shard) -> Any:

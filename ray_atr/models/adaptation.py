@@ -116,8 +116,10 @@ def add_lora(tower: nn.Module, settings: Adaptation, path: str = "adapt") -> Non
     inject_adapter_in_model(config, tower)
 
 
-def merge_updates(tower: nn.Module) -> None:
+def merge_updates(tower: nn.Module, settings: Adaptation) -> None:
     """Make the tower's low-rank updates, if it has any, part of its weights, in place."""
+    if not settings.lora_rank:
+        return
     from peft.tuners.lora import LoraLayer
 
     for name, module in list(tower.named_modules()):

@@ -115,11 +115,11 @@ def _start_from(folder: str, retriever: Retriever) -> None:
         (saved.audio_tower, saved.settings.audio, retriever.settings.audio),
         (saved.text_tower, saved.settings.text, retriever.settings.text),
     ):
-        if of_saved.adapt.lora_rank and of_saved.adapt.updates != own.adapt.updates:
-            merge_updates(tower)
+        if of_saved.adapt.updates != own.adapt.updates:
+            merge_updates(tower, of_saved.adapt)
     mine = retriever.state_dict()
     names = without_updates({name: name for name in mine})
-    new = {name: value for name, value in mine.items() if ".lora_" in name}
+    new = {name: mine[name] for name in mine.keys() - names.values()}
     theirs = {**new, **{names.get(name, name): value for name, value in saved.state_dict().items()}}
     both = {name for name in mine.keys() & theirs.keys() if mine[name].shape == theirs[name].shape}
     shapes = [{name: tuple(value.shape) for name, value in state.items()} for state in (mine, theirs)]

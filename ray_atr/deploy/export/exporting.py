@@ -149,8 +149,7 @@ def plain(retriever: Retriever) -> Retriever:
         (retriever.audio_tower, retriever.settings.audio),
         (retriever.text_tower, retriever.settings.text),
     ):
-        if tower_settings.adapt.lora_rank:
-            merge_updates(tower)
+        merge_updates(tower, tower_settings.adapt)
     return retriever.requires_grad_(False)
 
 

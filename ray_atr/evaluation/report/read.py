@@ -175,8 +175,13 @@ def _data_names(runs: Sequence[RunFolder]) -> list[str]:
     repeated = Counter(names.values())
     for digest, name in names.items():
         if repeated[name] > 1:
-            names[digest] = f"{name} {', '.join(part[:12] for part in digest.split(', '))}"
+            names[digest] = f"{name} {shortened_hashes(digest)}"
     return [names[digest] if digest else "" for digest in hashes]
+
+
+def shortened_hashes(hashes: str) -> str:
+    """The first digits of the manifests' hashes that a run has noted."""
+    return ", ".join(entry[:12] for entry in hashes.split(", ") if entry)
 
 
 def read_runs(folders: Sequence[Location | str]) -> Runs:

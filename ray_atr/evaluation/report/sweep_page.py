@@ -24,7 +24,7 @@ from ray_atr.evaluation.report.aggregate import (
     under_same_conditions,
 )
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs
+from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, shortened_hashes
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
 from ray_atr.training.run_folder import metric_chosen_by, short_names
@@ -149,7 +149,7 @@ def _data_of(info: Mapping[str, Any], experiment: Mapping[str, Any]) -> str:
     """The data sets of a run, with the manifests' hashes if it kept them."""
     data = info.get("data") or {}
     name = str(data.get("name") or experiment.get("data.source"))
-    hashes = ", ".join(entry[:12] for entry in str(data.get("hash", "")).split(", ") if entry)
+    hashes = shortened_hashes(str(data.get("hash", "")))
     return f"{name} (manifest {hashes})" if hashes else name
 
 

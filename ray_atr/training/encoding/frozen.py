@@ -96,8 +96,7 @@ class FrozenTower:
         saved = Retriever.from_pretrained(str(folder))
         is_audio = self.kind == "audio"
         tower: torch.nn.Module = saved.audio_tower if is_audio else saved.text_tower
-        if (saved.settings.audio if is_audio else saved.settings.text).adapt.lora_rank:
-            merge_updates(tower)
+        merge_updates(tower, (saved.settings.audio if is_audio else saved.settings.text).adapt)
         return dict(tower.state_dict())
 
     def identity(self) -> Any:

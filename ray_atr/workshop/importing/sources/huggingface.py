@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ray_atr.common.settings import nearest, refuse, setting, shortened
-from ray_atr.common.storage import Location, StorageError, locate
+from ray_atr.common.settings import nearest, refuse, setting
+from ray_atr.common.storage import Location, locate
 from ray_atr.data.schema import SPLITS, check_language
-from ray_atr.data.shards import open_arrow
+from ray_atr.data.shards import arrow_errors, open_arrow
 from ray_atr.workshop.importing.sources import source
 
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
@@ -152,27 +152,22 @@ class HuggingFace(source.Source):
 def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
     """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
     file = f"{folder}/{path}"
-    with open_arrow(folder / path) as opened:
-        try:
-            if path.endswith(".parquet"):
-                parquet = pq.ParquetFile(opened)
-                schema = parquet.schema_arrow
-                column, others = choose(file, schema)
-                groups = (_rows_of_group(parquet, group, column, others) for group in range(parquet.num_row_groups))
-            else:
-                reader = pa.ipc.open_stream(opened)
-                schema = reader.schema
-                column, others = choose(file, schema)
-                groups = (_values(batch.select([column, *others]), column) for batch in reader)
-            names = _class_names(schema)
-            for group, rows in enumerate(groups):
-                for row, values in enumerate(rows):
-                    named = {name: _in_names(values[name], names[name]) for name in names.keys() & values.keys()}
-                    yield group, row, values | named, column
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{file}: cannot be read ({shortened(str(error))})") from None
+    with open_arrow(folder / path) as opened, arrow_errors(file, "cannot be read"):
+        if path.endswith(".parquet"):
+            parquet = pq.ParquetFile(opened)
+            schema = parquet.schema_arrow
+            column, others = choose(file, schema)
+            groups = (_rows_of_group(parquet, group, column, others) for group in range(parquet.num_row_groups))
+        else:
+            reader = pa.ipc.open_stream(opened)
+            schema = reader.schema
+            column, others = choose(file, schema)
+            groups = (_values(batch.select([column, *others]), column) for batch in reader)
+        names = _class_names(schema)
+        for group, rows in enumerate(groups):
+            for row, values in enumerate(rows):
+                named = {name: _in_names(values[name], names[name]) for name in names.keys() & values.keys()}
+                yield group, row, values | named, column
 
 
 def _class_names(schema: pa.Schema) -> dict[str, list[str]]:

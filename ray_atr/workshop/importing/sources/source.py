@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ray_atr.common.locations import with_retries
 from ray_atr.common.settings import Settings, counted, refuse, setting
-from ray_atr.common.storage import Location, files_below, is_local, opened
+from ray_atr.common.storage import Location, changed_at, files_below, is_local, opened
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
 from ray_atr.data.shards import MANIFEST_FILE, Skipped, hash_of_file, open_arrow
 from ray_atr.workshop.importing.sources.read_table import file_at
@@ -251,8 +251,7 @@ def read_location(place: AudioLocation) -> bytes:
     """The encoded audio. OSError if it cannot be read, ValueError if the place holds none."""
     location = file_at(place.file)
     if place.kind in ("parquet", "arrow"):
-        changed = location.stat().st_mtime_ns if is_local(location) else 0
-        value = _column(place.file, place.kind, place.first, place.column, changed)[place.second].as_py()
+        value = _column(place.file, place.kind, place.first, place.column, changed_at(location))[place.second].as_py()
         if isinstance(value, dict):
             value = value["bytes"]
         if not value:
