@@ -132,6 +132,7 @@ def test_a_line_is_seen_in_a_pipe_when_it_is_printed() -> None:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "seen"), [("latin-1", "12.5\xb0 text?audio"), ("ascii", "12.5? text?audio")])
 def test_output_in_another_encoding_ends_no_command(encoding: str, seen: str) -> None:
     script = "from ray_atr.cli.parse import run_script; run_script(lambda: print('12.5° text→audio'))"

@@ -77,6 +77,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 def test_a_mistake_is_named_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     """All of them in one process."""
     program = f"""

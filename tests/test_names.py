@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -16,17 +17,21 @@ from tests.support.fork_server import run_program
 FILES = sorted((Path(__file__).parents[1] / "ray_atr").rglob("*.py"))
 
 
+@functools.cache
+def parsed() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
 def test_a_class_name_occurs_in_one_module() -> None:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in FILES]
-    count = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    count = Counter(node.name for tree in parsed().values() for node in tree.body if isinstance(node, ast.ClassDef))
     assert count, "the package has classes"
     assert [name for name, number in count.items() if number > 1] == []
 
 
 def test_no_text_file_depends_on_the_locale() -> None:
     """A page with an arrow would end a sweep under ISO 8859-1."""
-    for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file, tree in parsed().items():
+        for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=object_, attr="read_text" | "write_text")):
                     is_ours = isinstance(object_, ast.Name) and object_.id == "storage"

@@ -376,6 +376,7 @@ def test_a_disk_on_which_nothing_can_be_made_is_told_by_the_final_name(
     assert error.value.filename == str(tmp_path / "target")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["checkpoint", "weights", "linked weights", "tokeniser"])
 def test_a_full_disk_is_told_by_the_files_name_also_by_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -485,6 +485,7 @@ def test_a_tuning_of_another_experiment_is_refused(home: Path, capsys: pytest.Ca
     assert "train.epochs is 3 there and 10 here" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "sweep noise"])
 @pytest.mark.parametrize("source", ["soundscapes", "tones"])
 def test_a_noise_index_that_does_not_fit_is_refused_before_anything_starts(

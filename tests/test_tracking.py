@@ -87,6 +87,7 @@ def called(run: Path, experiment: str) -> None:
     write_json(file, {**read_json(file), "tracking.experiment_name": experiment})
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_parent_and_its_trials_are_children(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", SPACE, failed=[1]), store=store, sample_seconds=None)
     track(tracker)
@@ -370,6 +371,7 @@ def test_a_user_without_a_name_is_tracked_by_number(tmp_path, store, monkeypatch
     assert parent.data.tags["mlflow.user"] == user_name() == str(os.getuid())
 
 
+@pytest.mark.slow
 def test_what_was_tracked_comes_back_as_a_run_folder(tmp_path, store):
     folder = write_run(tmp_path / "run", {**OBJECTIVES, "seed": [0, 1]}, failed=[3], running=[0])
     data = {"name": "clips", "hash": "123", "set": "audiocaps"}
@@ -437,6 +439,7 @@ def test_the_load_of_the_machine_is_sampled_while_the_sweep_runs(tmp_path, store
     assert not any(thread.name == "SystemMetricsMonitor" for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_the_comparison_page_names_every_trial(sent, store):
     _, _, children = runs(store, sent)
     page, _, query = sent.comparison_url().partition("?")

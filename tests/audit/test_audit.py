@@ -174,6 +174,7 @@ def test_swapped_captions_are_found_and_clean_ones_left() -> None:
     assert (preferred == np.flatnonzero(is_wrong) % CLASSES).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_without_held_out_folds_the_regression_believes_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken out, the cross-fitting shows: a regression on the wrong pairs too finds fewer of them."""
     owner = shuffled(0.3)
@@ -295,6 +296,7 @@ def test_the_interval_of_strata_has_a_degree_of_freedom_less_for_each_rate() -> 
     assert found == pytest.approx((0.5, totals.min(), totals.max()), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_kept_pairs_keep_their_promise() -> None:
     """Of known normals, 400 pairs with 80 wrong: nearly all of 200 intervals, bounds and kept sets hold what they say."""
     random = np.random.default_rng(5)

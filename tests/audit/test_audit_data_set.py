@@ -98,6 +98,7 @@ def rows(audit: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_table_and_page_say_the_same(audited: tuple[Path, Path, set[str]]) -> None:
     data, audit, _ = audited
     table = rows(audit)

@@ -236,6 +236,7 @@ def kuberay_schema(kind: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KUBERAY)
 def test_kuberay_accepts(name):
     """Against KubeRay's own schema, which no Python package holds: it comes with the operator's chart."""

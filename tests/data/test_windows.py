@@ -160,6 +160,7 @@ def retriever_of(windows: str, data: Path = Path("unused")) -> Retriever:
     return build_retriever(settings, tokenizer=train_tokenizer(["a sound"], 100), seed=0).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", ["mean", "max", "attention"])
 def test_every_way_to_an_embedding_pools_the_windows_alike(tmp_path: Path, windows: str) -> None:
     data = make_set(tmp_path / "set")
@@ -412,6 +413,7 @@ def test_samples_that_no_feature_survives_are_refused(sample: float, says: str) 
         list(clip_windows(data, FRONT_END))
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_window_however_long_the_recording() -> None:
     data = wav(np.zeros((600 * RATE, 2), np.int16))
     tracemalloc.start()

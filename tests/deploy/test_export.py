@@ -338,6 +338,7 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
     np.testing.assert_allclose(together, loader.encode_audio(list(batch)), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "audio", "text", "settings", "message"),
     [

@@ -90,6 +90,7 @@ def test_training_on_vectors_is_training_on_audio_and_text(
         torch.testing.assert_close(value, weights["expected"][name], atol=3e-5, rtol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [{}, {"model__text__adapt__lora_rank": 2}])
 def test_a_frozen_tower_is_that_of_the_retriever_which_training_starts_from(
     home: Path, tmp_path: Path, updates: dict[str, Any]

@@ -142,6 +142,7 @@ def test_results_are_those_of_the_retriever_and_lie_in_one_folder(world: dict[st
     assert got.mlflow_run is None
 
 
+@pytest.mark.slow
 def test_a_joined_set_is_evaluated_within_each_of_its_sets_too(
     world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_joined_set_is_evaluated_within_each_of_its_sets_too(
     assert not any("_in_" in metric.task for metric in by_itself.metrics)
 
 
+@pytest.mark.slow
 def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path) -> None:
     runs, rate = world["runs"], alone["rate"].folder
     assert alone["rate"].mlflow_run is None
@@ -541,6 +543,7 @@ def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
     assert playable(short) == short
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diagonal", "mahalanobis", "factored"])
 def test_what_was_learnt_ranks_and_the_vectors_say_so(world: dict[str, Path], tmp_path: Path, kind: str) -> None:
     model = Retriever.from_pretrained(world["loose"])
@@ -587,6 +590,7 @@ def _clips(data: Path) -> list[dict[str, Any]]:
     return [row for split in manifest.splits for row in iterate_rows(manifest, split)]
 
 
+@pytest.mark.slow
 def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
     world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path
 ) -> None:
@@ -627,6 +631,7 @@ def test_a_baseline_is_compared_over_the_languages_that_both_were_trained_on(
         ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_split_that_was_used_in_training_is_said_to_be(
     world: dict[str, Path], alone: dict[str, Evaluated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_live_writers_file_stays_and_a_dead_ones_goes(tmp_path: Path) -> None:
     assert file.read_bytes() == b"again"
 
 
+@pytest.mark.slow
 def test_ray_may_be_imported_first() -> None:
     """Its switches are read when it is imported: they are set all the same."""
     code = (

@@ -135,6 +135,7 @@ def test_a_record_whose_digest_is_no_longer_recognised_is_damaged_not_old(tmp_pa
                     read_json(tmp_path / "record")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train-00000.arrow", "train.captions.arrow", "manifest.json", "digests.json"])
 def test_a_feature_cache_is_made_again(data: Path, tmp_path: Path, name: str) -> None:
     def read() -> tuple[Any, ...]:

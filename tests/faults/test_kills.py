@@ -59,6 +59,7 @@ def test_a_checkpoint_is_the_old_or_the_new_one(tmp_path: Path) -> None:
         assert not leftovers(folder), where
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_shards_is_the_old_or_the_new_one(tmp_path: Path) -> None:
     def save(folder: Path, number: int) -> None:
         writer = ShardWriter(folder, WorkerGroup())

@@ -66,6 +66,7 @@ def test_a_report_has_no_half_file(tmp_path: Path) -> None:
         assert [path.name for path in folder.glob(".*")] == [], where
 
 
+@pytest.mark.slow
 def test_an_import_ends_whole(tmp_path: Path) -> None:
     for number in range(4):
         write_tone(tmp_path / "in" / f"{number}.wav", pitch=200 + 10 * number)

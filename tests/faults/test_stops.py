@@ -118,6 +118,7 @@ def stopped(script: str, word: str, number: signal.Signals) -> tuple[int, str]:
     return process.returncode, error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_while_torch_is_imported_is_one_line(number: signal.Signals, code: int, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()

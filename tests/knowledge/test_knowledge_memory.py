@@ -129,6 +129,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(name, tmp_path, whole):
     assert stopped == whole(name)
 
 
+@pytest.mark.slow
 def test_knowledge_changes_the_loss(whole):
     assert len({tuple(whole(name)) for name in VARIANTS}) == len(VARIANTS)
 

@@ -112,6 +112,7 @@ def weights() -> Tensor:
     return torch.randn(N, SMALL.build().width, generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.slow
 def test_two_workers_have_the_statistics_and_gradients_of_one(tmp_path: Path) -> None:
     found = run_processes(_share, 2, tmp_path)
     one = tower()

@@ -72,6 +72,7 @@ def filled(request: pytest.FixtureRequest) -> tuple[str, AudioTower]:
     return request.param, tower.eval()
 
 
+@pytest.mark.slow
 @needs_reference
 def test_parameter_names_and_shapes_are_the_published_ones(filled: tuple[str, AudioTower]) -> None:
     model, tower = filled
@@ -102,6 +103,7 @@ def test_log_mel_is_the_published_one(filled: tuple[str, AudioTower], number: in
     np.testing.assert_allclose(summary, [published[key] for key in ("mean", "std", "min", "max")], atol=1e-4)
 
 
+@pytest.mark.slow
 @needs_reference
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=ONLY_IN_WHOLE)])
 def test_embeddings_are_the_published_ones(filled: tuple[str, AudioTower], number: int) -> None:

@@ -36,6 +36,7 @@ def clips(retriever):
     return [*made[:-1], made[0]]
 
 
+@pytest.mark.slow
 def test_whatever_it_is_embedded_with(retriever, clips):
     alone = torch.cat([retriever.encode_audio(clip) for clip in clips])
     assert torch.equal(alone[0], alone[-1])

@@ -99,6 +99,7 @@ def test_the_text_tower_gives_a_kind_one_place_in_all_languages() -> None:
         assert share > 0.8, f"{language}: {share:.2f} of the kinds are nearest to their English sentence"
 
 
+@pytest.mark.slow
 def test_the_audio_tower_tells_kinds_apart_that_it_heard_in_other_clips() -> None:
     tower = AUDIO.build().eval()
     settings = SoundscapesSettings(seed=1, seconds=2.0)

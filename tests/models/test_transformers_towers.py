@@ -64,6 +64,7 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_text_embeddings_of_a_mixed_batch_are_the_librarys_own_one_by_one(name: str, folder: Any) -> None:
     settings, checkpoint, model_class, pool = CASES[name]
@@ -138,6 +139,7 @@ def noise(num_samples: int, seed: int) -> np.ndarray:
     return np.random.RandomState(seed).uniform(-0.5, 0.5, num_samples).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("num_samples", [3_000, 7_000, 16_000])
 def test_htsat_is_the_librarys_own(whole: bool, num_samples: int, folder: Any) -> None:

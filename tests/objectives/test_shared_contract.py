@@ -146,6 +146,7 @@ def of_a_large_batch(rank: int, size: int, memory: float = 0.0) -> tuple[Tensor,
     return torch.cat([terms.loss.detach()[None], *gradients]), int(terms.scalars["transport_iterations"])
 
 
+@pytest.mark.slow
 def test_four_workers_by_tiles_have_the_partial_plan_of_one_that_holds_its_rows() -> None:
     expected, sweeps = of_a_large_batch(0, 1, memory=math.inf)
     # Were no row at its bound, one would do.

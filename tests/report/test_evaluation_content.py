@@ -263,6 +263,7 @@ def test_a_set_too_large_for_a_plan_says_so(embeddings: tuple) -> None:
     assert not [key for key in page.metrics if "by_plan" in key]
 
 
+@pytest.mark.slow
 def test_what_is_found_has_captions_in_the_querys_language_set_in_its_direction_and_short() -> None:
     rng = np.random.default_rng(0)
     long = "word " * 1_000

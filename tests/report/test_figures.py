@@ -148,6 +148,7 @@ def test_the_codes_of_33_languages_do_not_touch(tmp_path: Path, drawn: list[Figu
     assert note.get_window_extent().y1 < lowest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "label"),
     [

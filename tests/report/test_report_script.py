@@ -13,6 +13,7 @@ from tests.support.fake_runs import write_run
 from tests.support.stores import watched_store
 
 
+@pytest.mark.slow
 def test_prints_tables_and_where_the_report_is(tmp_path, capsys):
     first = write_run(tmp_path / "first", {"objective": ["m_ltm", "triplet"]})
     second = write_run(tmp_path / "second", {"objective": ["kcl"]})

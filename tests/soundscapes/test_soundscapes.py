@@ -230,6 +230,7 @@ class TestCaptions:
                     assert "  " not in text
                     assert text[0] == text[0].upper()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("language", "wrong"),
         [

@@ -89,6 +89,7 @@ def test_the_points_of_a_list_are_all_to_do_when_time_is_over(home: Path) -> Non
     assert (result.finished, result.num_left, result.is_out_of_time) == ([], 3, True)
 
 
+@pytest.mark.slow
 def test_a_trial_that_runs_when_time_is_over_ends_with_its_epoch(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed sweep goes on as if there had been no limit."""
     experiment = tiny(home / "tones", train__epochs=3, scaling__workers=0, scaling__ray_data=False)
@@ -116,6 +117,7 @@ def test_a_trial_that_runs_when_time_is_over_ends_with_its_epoch(home: Path, mon
         assert [row.validation for row in limited.epochs()] == [row.validation for row in whole.epochs()]
 
 
+@pytest.mark.slow
 def test_asha_ends_the_trials_that_are_behind(home: Path) -> None:
     settings: dict[str, Any] = {"train__epochs": 2, "evaluation__every_epochs": 1}
     experiment = tiny(home / "tones", **settings, scaling__workers=0, scaling__ray_data=False)

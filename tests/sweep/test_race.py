@@ -30,6 +30,7 @@ def simulated(gaps: list[float], seeds: int, deviation: float, generator: np.ran
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [[0.0] * 6, [0.0, 0.0, 0.02, 0.05, 0.1, 0.2]])
 def test_a_best_point_is_dropped_in_one_race_of_twenty_at_most(gaps: list[float]) -> None:
     """With seeds that deviate by 5 points, more than most methods' do."""

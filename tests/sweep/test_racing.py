@@ -172,6 +172,7 @@ def test_seeds_that_are_added_go_to_what_is_left(run: RunFolder, trained: list[s
     assert {name: evidence_of(run)[name] for name in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [None, 5, 8])
 def test_spared_trials_go_to_the_points_that_are_left(run: RunFolder, trained: list[str], after: int | None) -> None:
     lines: list[str] = []

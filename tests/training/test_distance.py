@@ -63,6 +63,7 @@ def test_automatic_mass_is_logged_beside_the_truth_and_the_solver_and_metric_bes
         assert epoch["train/metric_rank"] == 16
 
 
+@pytest.mark.slow
 def test_distance_from_another_runs_weights(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs_of(data, tmp_path / "first", objective="kcl", train__keep_trajectory=True)
     again = epochs_of(data, tmp_path / "again", objective="kcl", train__distance_to=str(tmp_path / "first"))
@@ -94,6 +95,7 @@ def test_recomputed_activations_change_no_distance_and_no_bound(data: Path, tmp_
         assert other["train/weight_error_growth"] == pytest.approx(one["train/weight_error_growth"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_distance_is_of_the_same_step_and_stands_beside_its_bound(data: Path, tmp_path: Path) -> None:
     epochs_of(data, tmp_path / "first", objective="kcl", train__keep_trajectory=True)
     kept = sorted((tmp_path / "first" / "trajectory").iterdir())

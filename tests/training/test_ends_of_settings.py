@@ -24,6 +24,7 @@ class EnoughError(Exception):
     """Ends a run from its report."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("captions", ["one", "each"])
 def test_a_run_without_an_end_begins_at_once(home: Path, tmp_path: Path, captions: str) -> None:
     """Everything about 10^12 epochs was made before the first of them."""

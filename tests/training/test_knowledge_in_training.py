@@ -82,6 +82,7 @@ def test_every_epoch_says_whether_knowledge_matters_is_fresh_and_is_of_use(home:
         assert 0 < epoch["seconds/step"] < epoch["seconds/train"] < elapsed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knowledge", ["moco", "nnclr", "ance"])
 def test_the_baselines_train_and_say_how_much_they_matter(home: Path, tmp_path: Path, knowledge: str) -> None:
     epochs, _ = run(home, tmp_path, objective=knowledge, train__epochs=2)
@@ -89,6 +90,7 @@ def test_the_baselines_train_and_say_how_much_they_matter(home: Path, tmp_path: 
     assert np.isfinite(epochs[-1]["train/loss"])
 
 
+@pytest.mark.slow
 def test_with_every_part_off_a_whole_run_is_the_plain_one_bit_for_bit(home: Path, tmp_path: Path) -> None:
     off = {f"{KNOWLEDGE}.{name}": False for name in ("coarse", "transport", "reliability")}
     _, plain = run(home, tmp_path / "plain")
@@ -157,6 +159,7 @@ def test_frozen_weights_are_not_sent_and_the_base_encodes_with_them_all_the_same
     assert np.array_equal(found.text, expected.text)
 
 
+@pytest.mark.slow
 def test_a_refresh_that_fails_once_changes_nothing_and_one_that_goes_on_failing_stops_with_a_checkpoint(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_every_reader_is_tried() -> None:
     assert sorted(read) == sorted(READERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", TRUE)
 @pytest.mark.parametrize("name", READERS)
 def test_the_share_arrives_as_it_is_stated(

@@ -178,6 +178,7 @@ def test_what_the_cpu_holds_is_sent_to_nobody_and_what_the_gpu_holds_is(tmp_path
         assert blocks == [(True, [float(rank)]), (True, [float(1 - rank)])]
 
 
+@pytest.mark.slow
 def test_clips_of_several_windows_are_heard_there(tmp_path: Path) -> None:
     clips = [
         tone_clip(split, n, {"eng": [f"tone {n}"], "fra": [f"son {n}"]}, seconds=0.4 + 0.5 * (n % 3))
@@ -248,6 +249,7 @@ def saved(home: Path) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pooled", "late"])
 def test_an_evaluation_there_is_one_here(home: Path, saved: dict[str, Path], tmp_path: Path, name: str) -> None:
     options = EvaluationOptions(data=str(home / "tones"), split="test", draws=200, mlflow=False, figures=False)
@@ -304,6 +306,7 @@ class ToneNames(torch.nn.Embedding):
         return super().forward(torch.tensor([int(text.split()[1]) for text in texts], device=self.weight.device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contrastive", "m_ltm", "cacl", "kcl"])
 def test_modules_of_ones_own_train_where_they_are(name: str) -> None:
     with pretend_device():

@@ -57,6 +57,7 @@ def test_random_settings_resume_with_the_same_bits_and_agree_on_two_workers(tmp_
         assert max(apart(together.trained, alone.trained)) < limit, str(changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_settings_on_vectors_resume_with_the_same_bits(tmp_path: Path, seed: int) -> None:
     import_vectors(VectorImport(**vector_files(tmp_path / "files")), tmp_path / "vectors")

@@ -121,6 +121,7 @@ def test_where_vectors_stand_for_recordings_there_are_the_towers_alone(home: Pat
     check_correspondence(experiment(home, objective__correspondence__reads="recordings"))
 
 
+@pytest.mark.slow
 def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp_path: Path) -> None:
     taken: list[int] = []
     whole = experiment(home, train__epochs=3)
@@ -155,6 +156,7 @@ def test_a_run_trains_by_it_and_goes_on_as_if_it_had_not_stopped(home: Path, tmp
     assert losses(tmp_path / "stopped") == expected
 
 
+@pytest.mark.slow
 def test_towers_that_have_trained_on_the_pairs_are_not_read_though_nothing_was_found(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +219,7 @@ def reads_of(home: Path, data: Path, start: Path | None, **changes: Any) -> str:
     return what_is_read(chosen, given.captions)
 
 
+@pytest.mark.slow
 def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are_wrong(
     home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

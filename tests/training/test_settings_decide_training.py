@@ -206,6 +206,7 @@ def test_each_worker_drops_values_of_its_own(home: Path, tmp_path: Path) -> None
     assert not torch.equal(mine, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "best"), [([0.1, 0.5, 0.3], 2), ([0.5, 0.4, 0.3], 1), ([0.1, 0.4, 0.4], 2), ([0.1, 0.2, 0.3], 3)]
 )

@@ -438,6 +438,7 @@ def one_fails(rank: int, size: int, folder: Path, broken: int) -> tuple[str, flo
     return error, load_checkpoint(folder / "run" / LAST)["step"], first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [0, 1])
 def test_where_one_worker_cannot_write_all_keep_the_checkpoint_before(tmp_path: Path, broken: int) -> None:
     for error, step_of, is_first in run_processes(one_fails, 2, tmp_path, broken):

@@ -184,6 +184,7 @@ def test_what_correspondences_lack_is_refused_before_anything_starts(
     check_experiment(tiny(home / "tones", **{**changes, "data__wrong_share": "0.3", "data__languages": "eng,fra"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "patience", "epochs"),
     [

@@ -140,6 +140,7 @@ def plain(home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     return one_step(home, tmp_path_factory.mktemp("plain"), **STILL)[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -192,6 +192,7 @@ def test_the_selecting_metric_is_one_that_is_measured(home: Path) -> None:
             check_experiment(tiny(home / "tones", evaluation__select_by=wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_home")
 def test_a_sweep_without_ray_trains_each_trial_as_if_it_were_alone(
     home: Path, capsys: pytest.CaptureFixture[str]

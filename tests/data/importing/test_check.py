@@ -53,6 +53,7 @@ def check(tmp_path: Path, clips: list[Clip], **options: float) -> Report:
     return check_data_set(str(tmp_path / "set"), Check(**options))
 
 
+@pytest.mark.slow
 def test_a_sound_set_has_no_problem_and_one_page(tmp_path: Path) -> None:
     report = check(tmp_path, [clip(index, "val" if index > 5 else "train") for index in range(9)])
     assert report.is_fit

@@ -321,6 +321,7 @@ def test_a_training_reports_the_test_split_of_each_part(tmp_path: Path, joined: 
     assert report["test/text_to_audio/eng/queries"] == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_by", ["translate", "apply"])
 def test_what_is_made_of_it_has_all_its_clips_and_parts(
     sets: Path, joined: Manifest, tmp_path: Path, made_by: str
@@ -542,6 +543,7 @@ def test_a_manifest_is_read_once(sets: Path, tmp_path: Path, monkeypatch: pytest
     assert opened[f"{sets}/sea/manifest.json"] == opened[f"{sets}/wood/manifest.json"] == 1
 
 
+@pytest.mark.slow
 def test_fingerprints_of_real_recordings(shared_data: Path) -> None:
     """No two of different recordings of ESC-50 agree; a clip and what a phone, an MP3 or another rate make of it do."""
     files = sorted((shared_data / "esc50" / "audio").glob("1-*.ogg"))[:30]
