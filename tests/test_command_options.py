@@ -71,7 +71,7 @@ def test_what_is_served_may_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("app", "connections", "on_ray"):
         monkeypatch.setitem(sys.modules, f"ray_atr.deploy.serve.{module}", MagicMock())
     opened, listening = MagicMock(), MagicMock()
-    replace_work(monkeypatch, {"deploy.index.shards.open_shards": opened, "cli.serve.listening": listening})
+    replace_work(monkeypatch, {"deploy.index.current.open_current": opened, "cli.serve.listening": listening})
     arguments = ["i", "j", "--checkpoint", "c", "--audio", "a", "--port", "8123", "--host", "::1"]
     serve.run([*arguments, "--most-waiting", "9"], "command")
     assert opened.call_args.args == (("i", "j"),)

@@ -102,7 +102,7 @@ def without_work(monkeypatch: pytest.MonkeyPatch) -> None:
         "deploy.index.build.build_index": understood,
         "deploy.index.build.update_index": understood,
         "deploy.index.opened.Index.open": understood,
-        "deploy.index.shards.open_shards": understood,
+        "deploy.index.current.open_current": understood,
         "deploy.pack.making.make_pack": understood,
         "cli.translate.BackTranslate.run": understood,
     }

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import tyro
@@ -22,7 +23,7 @@ LEAST_TOKEN = 16  # characters
 class ServeCommand:
     """Serve an index: a page to search and listen, and the same by HTTP (/search, /similar, /tag, /audio, /health).
 
-    It listens on this machine alone. Beyond it, the environment variable RAY_ATR_TOKEN must hold a secret, which every request
+    It opens the index again after each `index update`. It listens on this machine alone. Beyond it, the environment variable RAY_ATR_TOKEN must hold a secret, which every request
     must send as `Authorization: Bearer SECRET`; the page takes it from `#token=SECRET` at the end of its address.
     """
 
@@ -78,11 +79,12 @@ def run(arguments: Sequence[str], program: str) -> None:
         )
         serve_on_ray(server, lambda: print(f"serving at {where} under Ray Serve (Ctrl-C ends it)", flush=True))
         return
-    from ray_atr.deploy.index.shards import open_shards
+    from ray_atr.deploy.index.current import open_current
 
-    index = open_shards(command.index, checkpoint=command.checkpoint, audio=command.audio)
-    app = create_app(index, token=token, hosts=hosts, limits=command.request)
-    with listening(command.host, command.port) as opened:
+    with ExitStack() as stack:
+        index = stack.enter_context(open_current(command.index, checkpoint=command.checkpoint, audio=command.audio))
+        app = create_app(index, token=token, hosts=hosts, limits=command.request)
+        opened = stack.enter_context(listening(command.host, command.port))
         print(f"serving {len(index):,} windows at {where} (Ctrl-C ends it)", flush=True)
         server_of(app).run(sockets=[opened])
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ray_atr.deploy.index.build import build_index
+from ray_atr.deploy.index.build import build_index, update_index
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.shards import open_shards
 from ray_atr.deploy.serve.limits import ServerLimits
@@ -143,6 +144,14 @@ def test_it_answers_what_the_index_answers(place: Path, served: int) -> None:
         if one.laddr and one.laddr.port == served and one.status == "LISTEN"
     }
     assert listening == {"127.0.0.1"}
+    count = len(list((place / "audio").iterdir()))
+    (place / "audio" / f"added {count}.wav").write_bytes(tone(1, count))
+    for index in (place / "whole", *map(Path, parts(place))):
+        update_index(str(index))
+    end = time.monotonic() + 30
+    while call(served, "GET", "/health")[1]["sounds"] != count + 1:
+        assert time.monotonic() < end, "the update is not answered from"
+        time.sleep(0.1)
 
 
 @pytest.mark.ray

@@ -53,7 +53,7 @@ class Index(Search):
         audio: str | None = None,
     ) -> None:
         super().__init__(manifest, checkpoint=checkpoint, retriever=retriever)
-        self.folder, self.num_sounds, self._audio = folder, manifest.num_sounds, audio
+        self.folder, self._audio = folder, audio
         names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
         layout.check_files(folder, manifest, names)
         state = folder / str(manifest.state)
@@ -117,9 +117,9 @@ class Index(Search):
         """The archive from which sounds are read. ValueError if it does not exist."""
         return open_archive(self._audio or self.manifest.archive)
 
-    def __len__(self) -> int:
-        """Number of windows."""
-        return self.manifest.num_windows
+    def sizes(self) -> tuple[int, int]:
+        """Number of windows, and of sounds."""
+        return self.manifest.num_windows, self.manifest.num_sounds
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return [self._matches(*row) for row in zip(*self.nearest(queries, top), strict=True)]

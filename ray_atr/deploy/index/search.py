@@ -53,17 +53,19 @@ class Match:
 class Search(ABC):
     """Answers to texts and sounds, by the retriever that made the vectors. Safe to use from several threads."""
 
-    num_sounds: int
-
     def __init__(
         self, manifest: IndexManifest, *, checkpoint: str | None = None, retriever: Retriever | None = None
     ) -> None:
         self.manifest = manifest
         self._checkpoint, self._given = checkpoint, retriever
 
-    @abstractmethod
     def __len__(self) -> int:
         """Number of windows."""
+        return self.sizes()[0]
+
+    @abstractmethod
+    def sizes(self) -> tuple[int, int]:
+        """Number of windows, and of sounds."""
 
     @abstractmethod
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:

@@ -25,6 +25,8 @@ from ray_atr.deploy.index.search import Match, Search
 class OpenShard(Protocol):
     """The methods of a shard; an `Index` is one. Safe to use from several threads."""
 
+    def sizes(self) -> tuple[int, int]: ...
+
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]: ...
 
     def window(self, path: str, start: float) -> NDArray[np.float32]: ...
@@ -39,17 +41,15 @@ class ShardedIndex(Search):
     by folder, as an archive's folder lists them.
     """
 
-    def __init__(
-        self, shards: Sequence[OpenShard], manifests: Sequence[IndexManifest], *, checkpoint: str | None = None
-    ) -> None:
-        super().__init__(manifests[0], checkpoint=checkpoint)
+    def __init__(self, shards: Sequence[OpenShard], manifest: IndexManifest, *, checkpoint: str | None = None) -> None:
+        """`manifest`: that of one of the shards, for their model."""
+        super().__init__(manifest, checkpoint=checkpoint)
         self.shards = list(shards)
-        self.num_sounds = sum(manifest.num_sounds for manifest in manifests)
-        self._num_windows = sum(manifest.num_windows for manifest in manifests)
         self._threads = ThreadPoolExecutor(8 * max(1, len(self.shards)), thread_name_prefix="shard")
 
-    def __len__(self) -> int:
-        return self._num_windows
+    def sizes(self) -> tuple[int, int]:
+        windows, sounds = zip(*self._ask_all(lambda shard: shard.sizes()), strict=True)
+        return sum(windows), sum(sounds)
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         each = self._ask_all(lambda shard: shard.matches(queries, top))
@@ -72,6 +72,8 @@ class ShardedIndex(Search):
         return self.shards[have.index(True)]
 
     def _ask_all(self, ask: Callable[[OpenShard], Any]) -> list[Any]:
+        if len(self.shards) == 1:
+            return [ask(self.shards[0])]
         return list(self._threads.map(ask, self.shards))
 
 
@@ -79,7 +81,7 @@ def open_shards(places: Sequence[str], *, checkpoint: str | None = None, audio: 
     """The index at a place, or those at several as one. ValueError if they are not of one model."""
     manifests = read_manifests(places)
     opened = [Index.open(place, checkpoint=checkpoint, audio=audio) for place in places]
-    return opened[0] if len(opened) == 1 else ShardedIndex(opened, manifests, checkpoint=checkpoint)
+    return opened[0] if len(opened) == 1 else ShardedIndex(opened, manifests[0], checkpoint=checkpoint)
 
 
 def read_manifests(places: Sequence[str]) -> list[IndexManifest]:

@@ -116,11 +116,12 @@ class _Served:
         return HTMLResponse((FOLDER / "page.html").read_text(encoding="utf-8"), headers=HEADERS)
 
     async def health(self, request: Request) -> Response:
+        windows, sounds = await asyncio.to_thread(self.index.sizes)
         facts = {
             "status": "ok",
             "version": importlib.metadata.version("ray_atr"),
-            "sounds": self.index.num_sounds,
-            "windows": len(self.index),
+            "sounds": sounds,
+            "windows": windows,
             "model": self.index.manifest.model,
             "languages": list(self.index.retriever.languages),
             "needs_language": self.index.is_told_language,

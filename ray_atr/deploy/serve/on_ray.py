@@ -21,9 +21,9 @@ from ray.serve.handle import DeploymentHandle
 
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import refuse
-from ray_atr.deploy.index.opened import Index
-from ray_atr.deploy.index.search import Match, Search
-from ray_atr.deploy.index.shards import ShardedIndex, open_shards, read_manifests
+from ray_atr.deploy.index.current import CurrentIndex
+from ray_atr.deploy.index.search import Match
+from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_manifests
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.limits import ServerLimits
 
@@ -63,6 +63,9 @@ class RemoteShard:
     def __init__(self, handle: DeploymentHandle, model: str) -> None:
         self.handle, self.model = handle, model
 
+    def sizes(self) -> tuple[int, int]:
+        return self._answer("sizes")
+
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return self._answer("matches", queries, top)
 
@@ -86,7 +89,8 @@ class ShardReplica:
     """One shard, open in a process of its own."""
 
     def __init__(self, place: str, audio: str | None) -> None:
-        self.index = Index.open(place, audio=audio)
+        self.index = CurrentIndex(place, audio)
+        self.place, self.model = place, self.index.index.manifest.model
 
     async def answer(self, model: str, name: str, given: Sequence[Any]) -> tuple[Any, str]:
         """The index's answer, or the message of a mistake, since Serve would wrap an exception in its own.
@@ -94,9 +98,9 @@ class ShardReplica:
         Serve starts replicas again, which may find that an index of another model has taken this one's place.
         """
         try:
-            if model != self.index.manifest.model:
+            if model != self.model:
                 allowed = "an index of the model that the server began with: start the server again"
-                raise refuse("index", str(self.index.folder), allowed)
+                raise refuse("index", self.place, allowed)
             return await asyncio.to_thread(getattr(self.index, name), *given), ""
         except ValueError as error:
             return None, str(error)
@@ -107,14 +111,11 @@ class AppReplica:
     """The app with its retriever, and with the index or its remote shards."""
 
     def __init__(self, server: RayServer, *shards: DeploymentHandle) -> None:
-        index: Search
-        if shards:
-            manifests = read_manifests(server.indexes)
-            index = ShardedIndex(
-                [RemoteShard(shard, manifests[0].model) for shard in shards], manifests, checkpoint=server.checkpoint
-            )
-        else:
-            index = open_shards(server.indexes, checkpoint=server.checkpoint, audio=server.audio)
+        first = read_manifests(server.indexes)[0]
+        opened: list[OpenShard] = [RemoteShard(shard, first.model) for shard in shards]
+        if not shards:
+            opened = [CurrentIndex(place, server.audio) for place in server.indexes]
+        index = ShardedIndex(opened, first, checkpoint=server.checkpoint)
         self.asgi = create_app(index, token=server.token, hosts=server.hosts, limits=server.limits)
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -132,7 +133,7 @@ def start_serving(server: RayServer) -> None:
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
     # Raises mistakes in one line, before anything starts.
-    ShardedIndex([], read_manifests(server.indexes), checkpoint=server.checkpoint).open_models()
+    ShardedIndex([], read_manifests(server.indexes)[0], checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.

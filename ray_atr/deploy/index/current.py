@@ -1,0 +1,102 @@
+"""Indexes that a server opens again after an update, without a pause in its answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ray_atr.common.settings import refuse
+from ray_atr.common.storage import locate
+from ray_atr.deploy.index.layout import read_index_manifest
+from ray_atr.deploy.index.opened import Index
+from ray_atr.deploy.index.search import Match
+from ray_atr.deploy.index.shards import ShardedIndex, read_manifests
+
+logger = logging.getLogger(__name__)
+
+FOLDER_SECONDS, URL_SECONDS = 1.0, 30.0
+"""Pauses between two looks at an index."""
+CLOSE_SECONDS = 5.0
+"""Time for a large index that is being opened as the server ends."""
+
+
+class CurrentIndex:
+    """A shard of a `ShardedIndex`: the index at a place, as it is there now. A thread opens it again when it has changed; until
+    then, and if the new state is damaged or of another model, questions are answered from the state that is open.
+    """
+
+    def __init__(self, place: str, audio: str | None = None, *, pause: float | None = None) -> None:
+        """`pause`: seconds between two looks; None: FOLDER_SECONDS, or URL_SECONDS at a URL."""
+        self.index = Index.open(place, audio=audio)
+        self._place, self._audio = locate(place), audio
+        usual = FOLDER_SECONDS if isinstance(self._place, Path) else URL_SECONDS
+        self._pause = usual if pause is None else pause
+        self._told = ""
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"index {place}", daemon=True)
+        self._thread.start()
+
+    def sizes(self) -> tuple[int, int]:
+        return self.index.sizes()
+
+    def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
+        return self.index.matches(queries, top)
+
+    def window(self, path: str, start: float) -> NDArray[np.float32]:
+        return self.index.window(path, start)
+
+    def has(self, path: str) -> bool:
+        return self.index.has(path)
+
+    def sound(self, path: str) -> bytes:
+        return self.index.sound(path)
+
+    def close(self) -> None:
+        """Follow no further update; the index stays open."""
+        self._ends.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _follow(self) -> None:
+        pause = self._pause
+        while not self._ends.wait(pause):
+            began = time.monotonic()
+            try:
+                self._renew()
+            except (ValueError, OSError, RuntimeError) as error:
+                self._tell(str(error))
+            # A large index that stays damaged is not read without a pause.
+            pause = max(self._pause, 10 * (time.monotonic() - began))
+
+    def _renew(self) -> None:
+        manifest = read_index_manifest(self._place)
+        if manifest == self.index.manifest:
+            return
+        if manifest.model != self.index.manifest.model:
+            raise refuse("index", str(self._place), "an index of the model that the server began with: start it again")
+        self.index = Index.open(self._place, audio=self._audio)
+        self._told = ""
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            logger.warning("an index has changed; answers are from the state before: %s", reason)
+        self._told = reason
+
+
+@contextmanager
+def open_current(
+    places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None, pause: float | None = None
+) -> Iterator[ShardedIndex]:
+    """`open_shards` for a server: answers follow updates of the indexes. ValueError if these are not of one model."""
+    first = read_manifests(places)[0]
+    with ExitStack() as stack:
+        shards = [CurrentIndex(place, audio, pause=pause) for place in places]
+        for shard in shards:
+            stack.callback(shard.close)
+        yield ShardedIndex(shards, first, checkpoint=checkpoint)

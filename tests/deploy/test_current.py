@@ -1,0 +1,103 @@
+"""A server's index is that of the last update, and none that is damaged or of another model."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ray_atr.deploy.index.build import build_index, update_index
+from ray_atr.deploy.index.current import CurrentIndex, open_current
+from ray_atr.deploy.index.layout import INDEX_FILE
+from ray_atr.deploy.index.opened import Index
+from tests.support.archives import make_tones, save_retriever
+from tests.support.tiny import tone
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    save_retriever(tmp_path / "model")
+    make_tones(tmp_path / "audio")
+    build_index(str(tmp_path / "model"), str(tmp_path / "audio"), str(tmp_path / "index"))
+    return tmp_path
+
+
+@pytest.fixture
+def current(place: Path) -> Iterator[CurrentIndex]:
+    shard = CurrentIndex(str(place / "index"), pause=0.01)
+    yield shard
+    shard.close()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_an_update_is_answered_from(place: Path, current: CurrentIndex) -> None:
+    (place / "audio" / "tone 0.wav").unlink()
+    (place / "audio" / "new.wav").write_bytes(tone(2, 9))
+    update_index(str(place / "index"))
+    wait_until(lambda: current.has("new.wav"))
+    index = Index.open(place / "index")
+    query = index.window("new.wav", 0.0)[None]
+    assert current.matches(query, 4) == index.matches(query, 4)
+    assert current.sizes() == index.sizes()
+    assert not current.has("tone 0.wav")
+    assert current.sound("new.wav") == (place / "audio" / "new.wav").read_bytes()
+
+
+def test_what_cannot_be_opened_changes_no_answer(
+    place: Path, current: CurrentIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another model's index, then none, then a damaged one; and in the end a whole one."""
+    kept, state = current.sizes(), place / "index" / "1"
+    save_retriever(place / "other", seed=1)
+    build_index(str(place / "other"), str(make_tones(place / "more", count=6)), str(place / "another"))
+    with caplog.at_level(logging.WARNING):
+        shutil.copy(place / "another" / INDEX_FILE, place / "index" / INDEX_FILE)
+        wait_until(lambda: "the model that the server began with" in caplog.text)
+        (place / "index" / INDEX_FILE).unlink()
+        wait_until(lambda: "a folder with an index.json" in caplog.text)
+        shutil.rmtree(place / "index")
+        build_index(str(place / "model"), str(place / "more"), str(place / "whole"))
+        shutil.copytree(place / "whole", place / "index", ignore=shutil.ignore_patterns("windows.arrow"))
+        wait_until(lambda: str(state / "windows.arrow") in caplog.text)
+        time.sleep(0.2)
+        assert current.sizes() == kept
+        assert len(caplog.records) == 3, "each reason is said once"
+        shutil.copy(place / "whole" / "1" / "windows.arrow", state)
+        wait_until(lambda: current.sizes() == Index.open(place / "whole").sizes() != kept)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_questions_meanwhile_are_answered(place: Path, count: int) -> None:
+    """By one index and by two, one of which is updated again and again."""
+    (make_tones(place / "more", count=1) / "tone 0.wav").rename(place / "more" / "other.wav")
+    build_index(str(place / "model"), str(place / "more"), str(place / "second"))
+    places, ended = [place / "index", place / "second"][:count], threading.Event()
+
+    def ask() -> int:
+        asked = 0
+        while not ended.is_set():
+            assert len(index.search("a low tone", top=3)) == 3
+            assert len(index.like_window("tone 1.wav", top=1)) == 1
+            asked += 1
+        return asked
+
+    with open_current(list(map(str, places)), pause=0.0) as index, ThreadPoolExecutor() as threads:
+        clients = [threads.submit(ask) for _ in range(2)]
+        for number in range(3):
+            (place / "audio" / f"added {number}.wav").write_bytes(tone(number, 20 + number))
+            update_index(str(place / "index"))
+        wait_until(lambda: index.sizes()[1] == 7 + count - 1)
+        ended.set()
+        assert all(client.result() for client in clients)
