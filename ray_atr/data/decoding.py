@@ -20,6 +20,10 @@ from ray_atr.data.vector_clip import Buffer, is_vector
 Waveform = NDArray[np.float32]
 BLOCK = 2**19
 """Samples of all channels that are decoded at a time. Large, because each read has a fixed cost."""
+AUDIO_SUFFIXES = (
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd",
+)  # fmt: skip
+"""Of the names of files that libsndfile decodes."""
 READABLE = "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file"
 CONTAINERS = (
     (4, b"ftyp", "AAC or another sound in MP4 (m4a, mp4)"),

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from ray_atr.common.settings import local_path, refuse, shortened
 from ray_atr.common.storage import file_exists, locate
+from ray_atr.data.decoding import AUDIO_SUFFIXES
 from ray_atr.data.row_groups import ids_of_groups, read_group
 from ray_atr.data.shards import Manifest, iterate_rows, read_manifest
 from ray_atr.data.vector_clip import read_array
 
-SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd")
-"""Audio that libsndfile decodes."""
 OTHER_AUDIO = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mka", ".wv", ".ape", ".amr", ".3gp")
-"""Audio that it does not decode: such files are reported as broken, not ignored."""
+"""Audio that libsndfile does not decode: such files are reported as broken, not ignored."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             path = Path(parent, name)
-            if name.startswith(".") or path.suffix.lower() not in SUFFIXES + OTHER_AUDIO:
+            if name.startswith(".") or path.suffix.lower() not in AUDIO_SUFFIXES + OTHER_AUDIO:
                 continue
             if path.is_file() or (path.is_symlink() and not path.exists()):
                 yield path

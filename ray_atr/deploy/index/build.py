@@ -27,10 +27,10 @@ from ray_atr.common.progress import Echo, NamedProgress, silent
 from ray_atr.common.settings import counted, local_path, refuse
 from ray_atr.common.storage import Location, atomic_file, file_exists, hold, remove_folder
 from ray_atr.data.caption_vectors import check_kind
+from ray_atr.data.decoding import AUDIO_SUFFIXES
 from ray_atr.data.schema import caption_rows, captions_by_language
 from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import (
-    SUFFIXES,
     Archive,
     ArchivedSound,
     AudioFolder,
@@ -191,7 +191,9 @@ def bring_up_to_date(
         paths = {sound.path for sound in order}
         removed = 0 if files is None else sum(path not in paths for path in files["path"].to_pylist())
         if not order:
-            allowed = f"a part with sounds: {part} has none" if part else f"one with sounds: {', '.join(SUFFIXES)}"
+            allowed = (
+                f"a part with sounds: {part} has none" if part else f"one with sounds: {', '.join(AUDIO_SUFFIXES)}"
+            )
             raise refuse("--audio", archive.place, allowed)
         tables = _tables(everything)
         if before is not None and files is not None and tables[0].equals(files):

@@ -578,7 +578,7 @@ def test_tars_give_clips_from_their_spans(tmp_path: Path) -> None:
             ("d/b.wav", tone(pitch=300)),
         ],
     )
-    write_tar(tmp_path / "set" / "val-000.tar", [("c.txt", b"Chuva\n"), ("c.ogg", tone(suffix=".ogg"))])
+    write_tar(tmp_path / "set" / "val-000.tar", [("c.txt", b"Chuva\n"), ("c.oga", tone(suffix=".ogg"))])
     entries = entries_of(WebDataset(source=str(tmp_path / "set"), language="por"))
     assert [(entry.clip_id, entry.split) for entry in entries] == [("a", "train"), ("d/b", "train"), ("c", "val")]
     assert entries[0].captions == {"por": ("one", "two")}

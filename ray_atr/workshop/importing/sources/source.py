@@ -21,11 +21,10 @@ import pyarrow.parquet as pq
 from ray_atr.common.locations import with_retries
 from ray_atr.common.settings import Settings, counted, refuse, setting
 from ray_atr.common.storage import Location, changed_at, files_below, is_local, opened
+from ray_atr.data.decoding import AUDIO_SUFFIXES
 from ray_atr.data.schema import SPLITS, aligned_captions, check_captions, check_language
 from ray_atr.data.shards import MANIFEST_FILE, Skipped, hash_of_file, open_arrow
 from ray_atr.workshop.importing.sources.read_table import file_at
-
-AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".aif", ".au", ".caf", ".w64")
 
 
 @dataclass(frozen=True)
