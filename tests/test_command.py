@@ -18,7 +18,7 @@ from ray_atr.cli.commands import COMMANDS
 from ray_atr.cli.experiment_options import ExperimentOptions, SweepOptions
 from ray_atr.cli.pack import PackCommand
 from ray_atr.cli.parse import declared_settings, parse_with_settings, read_config
-from ray_atr.cli.running import _folder_of, _run, run_plan, start_of
+from ray_atr.cli.running import _folder_of, _run, command_line, run_plan, start_of
 from ray_atr.cli.sweep import COMMAND_OF, COMPARISONS
 from ray_atr.cli.train import TrainOptions
 from ray_atr.common.override import flatten, override
@@ -59,6 +59,20 @@ def test_ctrl_c_is_answered_before_anything_is_imported() -> None:
     program = "import sys, ray_atr.cli; print(*{'importlib.metadata', 'pathlib'} & {*sys.modules})"
     _, done = computed(program)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ray_atr", "train", "--data.source", "nowhere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2
+    assert "nowhere: no data set" in done.stderr
+
+
+def test_a_run_says_how_it_was_started() -> None:
+    python = Path(sys.executable).name
+    assert command_line(["/env/bin/ray-atr", "train"]) == "ray-atr train"
+    assert command_line(["pipelines/train.py", "--seed", "1"]) == f"{python} pipelines/train.py --seed 1"
+    assert command_line(["/env/ray_atr/__main__.py", "train"]) == f"{python} -m ray_atr train"
 
 
 def computed(program: str) -> tuple[float, subprocess.CompletedProcess[str]]:

@@ -298,12 +298,20 @@ def resumed_settings(run: RunFolder, settings: Mapping[str, str]) -> dict[str, A
 def _create(
     name: str, experiment: Experiment, plan: SweepPlan, options: ExperimentOptions, how: SweepOptions, recipe: str
 ) -> RunFolder:
-    program = Path(sys.argv[0])
-    words = [program.name] if program.name == "ray-atr" else [Path(sys.executable).name, str(program)]
-    command = redact_command([*words, *sys.argv[1:]])
-    started = {**kept_options(how, {}), "code": code_version(), "command": command}
+    started = {**kept_options(how, {}), "code": code_version(), "command": command_line(sys.argv)}
     info = {"name": name, "recipe": recipe, **describe_plan(plan), **started}
     return RunFolder.create(_folder_of(name, options), experiment, info)
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command to type for `sys.argv`."""
+    program = Path(arguments[0])
+    if program.name == "ray-atr":
+        words = [program.name]
+    else:
+        script = ["-m", "ray_atr"] if program.name == "__main__.py" else [str(program)]
+        words = [Path(sys.executable).name, *script]
+    return redact_command([*words, *arguments[1:]])
 
 
 def _folder_of(name: str, options: ExperimentOptions) -> str | Path:
