@@ -31,6 +31,8 @@ def frames_of_windows(
         clip = clip.detach().float().cpu()
     if front_end.kind == "vector":
         return iter([vector_clip.checked(np.asarray(clip), front_end.num_mels, name)[None]])
+    if isinstance(clip, tuple):
+        raise refuse(name, "a tuple", "a path, or a mono waveform [S]; its rate is the argument `sample_rate`")
     waveform = np.asarray(clip)
     if waveform.dtype.kind not in "fiub":
         raise refuse(name, f"a {type(clip).__name__}", "a path, or a mono waveform [S] of finite samples")

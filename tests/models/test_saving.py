@@ -388,6 +388,14 @@ def test_integers_are_no_waveform_as_their_full_scale_is_another(kind: str) -> N
             scratch().encode_audio(clip, 16_000)
 
 
+def test_a_waveform_with_its_rate_is_told_where_the_rate_goes() -> None:
+    """What soundfile.read and torchaudio.load return."""
+    pairs: list[Any] = [(WAVEFORMS[0], 16_000), (torch.from_numpy(WAVEFORMS[0])[None], 16_000)]
+    for read in pairs:
+        with pytest.raises(ValueError, match=r"clip 0: got 'a tuple'; .* the argument `sample_rate`"):
+            scratch().encode_audio([read])
+
+
 def test_a_list_of_paths_is_not_one_clip() -> None:
     with pytest.raises(ValueError, match="clip 0: got 'a list'; allowed a path"):
         scratch().encode_windows(["a.wav"])
