@@ -24,8 +24,8 @@ class ServeCommand:
     """Serve an index: a page to search and listen, and the same by HTTP (/search, /similar, /tag, /audio, /health).
 
     It opens the index again after each `index update`. It listens on this machine alone. Beyond it, the environment variable
-    RAY_ATR_TOKEN must hold a secret, which every request must send as `Authorization: Bearer SECRET`; the page takes it from
-    `#token=SECRET` at the end of its address.
+    RAY_ATR_TOKEN must hold a secret, which every request must send as `Authorization: Bearer SECRET`; the page takes
+    it from `#token=SECRET` at the end of its address.
     """
 
     index: tyro.conf.Positional[tuple[str, ...]] = option(

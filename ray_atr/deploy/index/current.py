@@ -69,7 +69,7 @@ class CurrentIndex:
             began = time.monotonic()
             try:
                 self._renew()
-            except (ValueError, OSError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next state may be sound
                 self._tell(str(error))
             # A large index that stays damaged is not read without a pause.
             pause = max(self._pause, 10 * (time.monotonic() - began))
