@@ -25,19 +25,22 @@ HASH_FILE = "work.sha256"
 Job = TypeVar("Job")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unfinished:
     """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
 
     destination: storage.Location
     work: storage.Location
     target: storage.Location
+    is_begun: bool = False
+    """Whether `work` is of this attempt, and no longer of an earlier one."""
 
     def already_made(self, origin: str, *keep: str) -> shards.Manifest | None:
         """The data set at the destination if it has the same origin; None if there is none. ValueError if the destination
         holds another one. Work of an earlier attempt stays if its origin is the same; else it is removed, except the files
         `keep`.
         """
+        self.is_begun = True
         if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
             for name in storage.names_in(self.work):
                 if name not in (*keep, LOCK_FILE, HOLDER_FILE):
@@ -103,7 +106,9 @@ def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) ->
 
 @contextlib.contextmanager
 def unfinished(out: str | Path) -> Iterator[Unfinished]:
-    """Work alone on the data set `out`. A ValueError removes the work; any other stop leaves it for the next attempt."""
+    """Work alone on the data set `out`. A ValueError removes the work, but not that of an earlier attempt if this one did not get
+    to begin: its source may be a disk that is away. Any other stop leaves the work for the next attempt.
+    """
     destination = shards.destination(out)
     if storage.is_local(destination):
         storage.require_writable(destination)
@@ -117,5 +122,6 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
         try:
             yield state
         except ValueError:
-            storage.remove_all(work)
+            if state.is_begun or not storage.file_exists(work / HASH_FILE):
+                storage.remove_all(work)
             raise

@@ -135,6 +135,21 @@ def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(tmp_path: Pat
     assert written([tmp_path / "out"]) == every
 
 
+def test_a_source_that_is_away_takes_nothing_from_a_stopped_import(tmp_path: Path) -> None:
+    source, options = make_folder(tmp_path / "in"), Import(clips_per_shard=2)
+    with pytest.raises(KeyboardInterrupt):
+        import_data_set(source, tmp_path / "out", options=options, progress=stop_after(4))
+    done = written(tmp_path.glob(".out*"))
+    assert len(done) == 2
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(ValueError, match="no such folder"):
+        import_data_set(source, tmp_path / "out", options=options)
+    assert written(tmp_path.glob(".out*")) == done
+    (tmp_path / "away").rename(tmp_path / "in")
+    import_data_set(source, tmp_path / "out", options=options)
+    assert done.items() <= written([tmp_path / "out"]).items()
+
+
 def test_work_of_another_import_is_not_taken_up(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
     with pytest.raises(KeyboardInterrupt):
