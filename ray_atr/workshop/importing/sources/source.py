@@ -240,7 +240,7 @@ def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
             if part in seen:
                 raise ValueError(f"folds: {part} occurs in two splits")
             seen.add(part)
-        chosen[name] = parts
+        chosen.setdefault(name, []).extend(parts)
     return chosen
 
 
