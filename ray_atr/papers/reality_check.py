@@ -372,7 +372,7 @@ def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Seque
     if SHARED in frame:
         note += " Where a method and the floor do not have the same seeds, they are compared over those that both have."
     compared = frame[SHARED][frame[SHARED] > 0] if SHARED in frame else frame["seeds"]
-    if warning := warning_of_seeds(int(compared.min())):
+    if len(compared) and (warning := warning_of_seeds(int(compared.min()))):
         note += f" {warning}"
     if left_out:
         note += f" Left out: {'. '.join(left_out)}."
