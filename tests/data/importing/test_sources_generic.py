@@ -533,6 +533,14 @@ def test_captions_may_be_an_object_by_language(tmp_path: Path) -> None:
     assert found == [{"eng": ("rain", "wind"), "fra": ("pluie",)}, {"eng": ("a dog",)}]
 
 
+def test_a_row_is_named_by_its_number_in_its_file(tmp_path: Path) -> None:
+    for number, texts in enumerate((["rain", "wind"], ["rain", None])):
+        names = [f"{number}{row}.wav" for row in range(2)]
+        pq.write_table(audio_table(names, caption=texts), tmp_path / f"train-0000{number}-of-00002.parquet")
+    absent = [entry for entry in HuggingFace(source=str(tmp_path)).entries() if isinstance(entry, Absent)]
+    assert [one.reason for one in absent] == [f"{tmp_path}/train-00001-of-00002.parquet, row 2: no caption"]
+
+
 @pytest.mark.parametrize("form", ["Parquet", "object", "tar"])
 def test_a_clip_without_a_caption_is_left_out_and_listed(tmp_path: Path, form: str) -> None:
     names = [f"{number}.wav" for number in range(3)]

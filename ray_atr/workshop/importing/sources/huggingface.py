@@ -64,11 +64,11 @@ class HuggingFace(source.Source):
         lost = 0
         for path in tables:
             split = self._split_of(path)
-            for group, row, values, audio_column in _rows(folder, path, self._columns):
-                number = rows_of_split[split]
-                rows_of_split[split] += 1
+            rows = enumerate(_rows(folder, path, self._columns), start=1)
+            for number, (group, row, values, audio_column) in rows:
                 at = f"{folder}/{path}, row {number}"
-                clip_id = self._id(values, f"{split}-{number:07d}")
+                clip_id = self._id(values, f"{split}-{rows_of_split[split]:07d}")
+                rows_of_split[split] += 1
                 if values["has bytes"]:
                     place = source.AudioLocation(f"{folder}/{path}", path.rpartition(".")[2], group, row, audio_column)
                 else:
