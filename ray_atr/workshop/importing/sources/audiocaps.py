@@ -7,6 +7,7 @@ retrieval split's (file_name, caption or caption_1 ... caption_5). Videos vanish
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,8 +73,8 @@ def _find_tables(folder: Location, tables: str) -> dict[str, str]:
         parent, _, name = path.rpartition("/")
         split = name.removesuffix(".csv")
         if name.endswith(".csv") and split in SPLITS:
-            tables_in.setdefault(parent, {})[split] = f"{folder}/{path}"
-    wanted = tables.strip("/")
+            tables_in.setdefault(parent or ".", {})[split] = f"{folder}/{path}"
+    wanted = posixpath.normpath(tables.strip("/")) if tables else ""
     if wanted and wanted not in tables_in:
         raise refuse("tables", tables, "one of " + ", ".join(sorted(tables_in)), nearest(wanted, tables_in))
     if not tables_in:
