@@ -30,6 +30,7 @@ class WebDataset(source.Source):
 
     name: ClassVar[str] = "webdataset"
     licence: ClassVar[str] = "as given by the owner of the tars"
+    remedy: ClassVar[str] = " (in a tar, the files of a clip must follow each other)"
 
     language: str = setting("eng", "ISO 639 code of captions that name no language")
     split: str = setting("train", "split of tars whose name or folder tells none")
