@@ -366,6 +366,15 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
         ),
         ("clap", "htsat_half_s", "xlm_roberta", {}, "clip_seconds 0.5'; allowed whole seconds"),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
+        ("clap", "htsat", "xlm_roberta", {"interaction": "late"}, "interaction late'; allowed .*global; mlflow takes"),
+        pytest.param(
+            "sentence-transformers",
+            "ast",
+            "bert",
+            {"interaction": "late"},
+            "interaction late'; allowed .*global; mlflow takes",
+            marks=SENTENCE_TRANSFORMERS,
+        ),
         ("coreml", "ast", "bert", {}, "--to: got 'coreml'; allowed one of clap"),
     ],
 )

@@ -31,8 +31,6 @@ TOKENISER_FILE = "tokenizer.json"
 def require(retriever: Retriever) -> None:
     """ValueError for a retriever that cannot be a graph, naming what can."""
     require_onnx("--to onnx")
-    if retriever.settings.is_late:
-        raise refuse("--to onnx", "model.interaction late", "model.interaction global")
     for part, settings in (("audio", retriever.settings.audio), ("text", retriever.settings.text)):
         if settings.name == "vectors":
             raise refuse(
