@@ -109,7 +109,7 @@ def export(
         echo(ONLY_VECTORS)
     if asked is None:
         echo("clips and captions of the comparison")
-        asked = _asked(opened, retriever, options)
+        asked = _asked(opened, retriever, options, echo)
     with disk_errors(folder), atomic_folder(folder, is_synced=True) as aside:
         echo(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
@@ -216,9 +216,9 @@ def _name(folder: Location) -> str:
     return folder.name
 
 
-def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
+def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions, echo: Echo) -> ExportInputs:
     """The first clips of a split, cut to a window, and their captions in every language."""
-    manifest = read_manifest(data_folder(options.data, checkpoint, print))
+    manifest = read_manifest(data_folder(options.data, checkpoint, echo))
     of_vectors = retriever.audio_tower.front_end.kind == "vector"
     check_kind(manifest.folder, "checkpoint", str(checkpoint.folder), reads_vectors=of_vectors)
     split = options.split or own_split(manifest, checkpoint)
