@@ -183,6 +183,30 @@ def test_the_pages_are_used_by_keyboard_and_on_a_phone(
     asyncio.run(use())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_page_keeps_the_decisions_of_its_own_split(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    facts = json.loads((audited[1] / "audit.json").read_text())
+    pair = {"row": 0, "clip_id": "a", "language": "eng", "slot": 0, "text": "a dog", "preferred": "rain"}
+    pairs = [{**pair, "key": "a\teng\t0", "wrong": 1.0, "is_flagged": True, "repeats": 1}]
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        run._write_page(tmp_path / split / "audit.html", {**facts, "split": split}, pairs, None)
+    said = "document.getElementById('count').textContent"
+
+    async def use() -> None:
+        async with opened((tmp_path / "train" / "audit.html").as_uri()) as page:
+            await page.run("decide(articles[0], 'drop'); 0")
+            # Of an earlier audit, which showed other pairs.
+            await page.run("decisions['b\\teng\\t0'] = {decision: 'keep'}; count(); 0")
+            assert await page.run(said) == "1 of 1 decided, 1 more on an earlier page"
+            await page.call("Page.navigate", url=(tmp_path / "val" / "audit.html").as_uri())
+            await page.until(f"document.readyState === 'complete' && location.href.includes('/val/') && {said} !== ''")
+            assert await page.run(said) == "0 of 1 decided"
+
+    asyncio.run(use())
+
+
 def test_a_training_takes_the_share_of_an_audit_of_its_own_captions_alone(
     audited: tuple[Path, Path, set[str]], tmp_path: Path
 ) -> None:
