@@ -64,15 +64,7 @@ def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
         stored_hash, entries = content["data_hash"], dict(content["decisions"])
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; the audit's page saves it") from None
-    except (
-        IsADirectoryError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):
+    except (IsADirectoryError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
     if "check" in content and content["check"] != check_of(stored_hash, entries):
         raise DamagedFileError(

@@ -126,10 +126,12 @@ def _languages_apart(p_value: Floats, language: NDArray[np.int64]) -> list[NDArr
     By a chi-squared test of the numbers of p-values [M] above 1/2. Clips that are wrong in all languages make it careful.
     """
     parts = [np.flatnonzero(language == k) for k in np.flatnonzero(np.bincount(language) >= LEAST_PAIRS)]
+    if len(parts) < 2:
+        return []
     large = np.array([(p_value[of] > LAMBDA).sum() for of in parts])
-    table = np.stack([large, [len(of) for of in parts] - large]) if len(parts) > 1 else np.zeros((2, 1))
-    is_told = len(parts) > 1 and table.any(axis=1).all()
-    return parts if is_told and chi2_contingency(table, correction=False).pvalue < APART else []
+    table = np.stack([large, [len(of) for of in parts] - large])
+    # The test has no answer where all p-values are on one side.
+    return parts if table.any(axis=1).all() and chi2_contingency(table, correction=False).pvalue < APART else []
 
 
 def _quarters(p_value: Floats, clip: NDArray[np.int64]) -> NDArray[np.int64]:

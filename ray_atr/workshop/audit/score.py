@@ -126,13 +126,12 @@ def _p_values(
 
 
 def _same(pairs: Pairs) -> float:
-    """The chance that a caption says what one of another clip's captions in its language says."""
-    _, language = np.unique(pairs.language, return_inverse=True)
+    """The chance that a caption says what one of another clip's captions says, of pairs in one language."""
     _, key = np.unique(pairs.key, return_inverse=True)
-    captioned = np.unique(np.stack([language, key, pairs.clip]), axis=1)
-    _, clips = np.unique(captioned[:2], axis=1, return_counts=True)
-    of_language = np.array([len(np.unique(captioned[2, captioned[0] == k])) for k in range(language.max() + 1)])
-    return float((clips * (clips - 1)).sum() / max(1, (of_language[captioned[0]] - 1).sum()))
+    captioned = np.unique(np.stack([key, pairs.clip]), axis=1)
+    clips = np.bincount(captioned[0])
+    others = len(np.unique(pairs.clip)) - 1
+    return float((clips * (clips - 1)).sum() / max(1, captioned.shape[1] * others))
 
 
 def _wrong(
