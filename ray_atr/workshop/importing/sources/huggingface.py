@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,8 +27,6 @@ from ray_atr.workshop.importing.sources import source
 
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
 ROW_NUMBER = "row"
-OF_AUDIO = ("has bytes", "audio path")
-"""What a row tells of its audio, beside its columns."""
 CAPTION_COLUMNS = re.compile(r"captions?|caption_\d+|texts?")
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
@@ -102,7 +101,7 @@ class HuggingFace(source.Source):
         structs = [field for field in schema if pa.types.is_struct(field.type)]
         audio = [field.name for field in structs if {"bytes", "path"} <= {inner.name for inner in field.type}]
         chosen = (self.id_column if self.id_column != ROW_NUMBER else "", self.label_column, self.audio_column)
-        wanted = [*self._assigned().values(), *filter(None, chosen)]
+        wanted = [*self._assigned.values(), *filter(None, chosen)]
         for column in wanted:
             if column not in schema.names:
                 has = f"{', '.join(schema.names)}{nearest(column, schema.names)}"
@@ -119,7 +118,9 @@ class HuggingFace(source.Source):
             raise ValueError(f"{file}: no caption; choose its column with --caption-columns: {', '.join(others)}")
         return self.audio_column or audio[0], others
 
+    @cached_property
     def _assigned(self) -> dict[str, str]:
+        """Language -> column, of `caption_columns`."""
         assigned = {}
         for assignment in self.caption_columns:
             language, equals, column = assignment.partition("=")
@@ -130,10 +131,10 @@ class HuggingFace(source.Source):
 
     def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language, blank where a list of several languages lacks one."""
-        if assigned := self._assigned():
+        if self._assigned:
             return {
                 language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
-                for language, column in assigned.items()
+                for language, column in self._assigned.items()
             }
         if (by_language := source.texts_by_language(values, at)) is not None:
             return by_language
@@ -208,7 +209,7 @@ def _has_bytes(group: Any, column: str) -> bool | None:
 
 
 def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:
-    """The rows, with the path of their audio and whether they hold it: `have_audio`, or each row's own value if None."""
+    """The rows, with `audio path` and whether they hold the audio, `has bytes`: `have_audio`, or each row's own value if None."""
     # Arrow itself trusts the offsets of a file, and reads beyond its end.
     batch.validate(full=True)
     audio = batch.column(audio_column)
@@ -216,4 +217,4 @@ def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = 
     has_bytes = [have_audio] * batch.num_rows if have_audio is not None else audio.field("bytes").is_valid().to_pylist()
     rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
     for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
-        yield {**row, **dict(zip(OF_AUDIO, (is_there, path), strict=True))}
+        yield {**row, "has bytes": is_there, "audio path": path}

@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,7 +61,7 @@ class TableSource(source.Source):
         object.__setattr__(self, "language", check_language(self.language, "language"))
         if self.split:
             check_split(self.split)
-        self._columns()
+        _ = self._columns
 
     def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark | Skipped]:
         folder = locate(self.source, keeps_links=True)
@@ -112,7 +113,7 @@ class TableSource(source.Source):
             else:
                 blank += self.split_column in row and not source.cell_of(row, self.split_column)
         # Only now is it known of JSON lines, where a line may leave out a language that it has no caption in.
-        require_columns(table, list(columns), [column for _, column in self._columns()])
+        require_columns(table, list(columns), [column for _, column in self._columns])
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
@@ -122,7 +123,7 @@ class TableSource(source.Source):
                 f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
                 f"{drawn['test']:,} for test; --split train takes all to train"
             )
-        named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
+        named = [f"{column} ({code})" for code, column in self._columns if code and column in self.caption_column]
         if named:
             reading.notes.append(f"columns of captions by language: {', '.join(named)}")
         if unread := self._unread(columns):
@@ -144,12 +145,10 @@ class TableSource(source.Source):
         source.location_in(folder, path, at)
         captions = self._captions(row, at)
         if not captions:
-            if self.caption_column and not any(column in row for _, column in self._columns()):
-                require_columns(at, list(row), [column for _, column in self._columns()])
-            blank = [column for _, column in self._columns()] or [
-                name for name in row if USUAL_CAPTIONS.fullmatch(name)
-            ]
-            if blank:
+            asked = [column for _, column in self._columns]
+            if asked and not any(column in row for column in asked):
+                require_columns(at, list(row), asked)
+            if blank := asked or [name for name in row if USUAL_CAPTIONS.fullmatch(name)]:
                 remedy = "" if self.drop_bad_rows else "; --drop-bad-rows leaves such rows out"
                 raise ValueError(f"{at}: no caption in {shortened(', '.join(blank))}{remedy}")
             which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
@@ -181,8 +180,8 @@ class TableSource(source.Source):
         )
         if self.caption_column:
             captions: dict[str, list[str]] = {}
-            several = len({language or row_language for language, _ in self._columns()}) > 1
-            for language, column in self._columns():
+            several = len({language or row_language for language, _ in self._columns}) > 1
+            for language, column in self._columns:
                 cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
                 captions.setdefault(language or row_language, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
@@ -204,12 +203,13 @@ class TableSource(source.Source):
     def _unread(self, columns: Collection[str]) -> list[str]:
         """The columns of a table that this source does not read, each with the one that may be meant."""
         optional = (self.split_column, self.language_column, self.id_column)
-        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns())}
+        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns)}
         if not self.caption_column:
             read |= {name for name in columns if USUAL_CAPTIONS.fullmatch(name)}
         absent = [column for column in (*optional, "label", "caption") if column not in columns]
         return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
+    @cached_property
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
 
