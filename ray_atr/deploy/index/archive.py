@@ -6,7 +6,7 @@ A sound has a path in the archive: that of a file in the folder, `split/clip_id`
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ class ArchivedSound:
         return replace(self, data=None)
 
 
-class Archive:
+class Archive(ABC):
     """Sounds by path."""
 
     place: str

@@ -320,15 +320,15 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
 
 def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     assert sound.data is not None
-    row = np.frombuffer(sound.data, np.float32)
+    row, listed = np.frombuffer(sound.data, np.float32), sound.without_data()
     norm = float(np.linalg.norm(row))
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
-        return EncodedSound(sound, "", error="a vector that is zero or not finite")
+        return EncodedSound(listed, "", error="a vector that is zero or not finite")
     with np.errstate(over="ignore"):
         stored = (row / norm if distance == "cosine" else row).astype(np.float16)
     if not np.isfinite(stored).all():
-        return EncodedSound(sound.without_data(), "", error=BEYOND_16_BITS)
-    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), stored[None])
+        return EncodedSound(listed, "", error=BEYOND_16_BITS)
+    return EncodedSound(listed, digest_of(sound.data), (0.0,), (0.0,), stored[None])
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
@@ -353,7 +353,7 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
     files, windows = layout.stored_table(state / layout.FILES), layout.stored_table(state / layout.WINDOWS)
-    rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
+    rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
     index, rows = read_structure(state / layout.STRUCTURE, rows)
     # Copied, since the codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
