@@ -151,7 +151,7 @@ def test_the_list_to_listen_to_is_a_drawn_one_only_where_pairs_are_left_out(
         dict(zip(("clip_id", "language", "slot"), one, strict=False), row=0, text="a")
         for one in facts["listen"]["pairs"]
     ]
-    run._write_page(tmp_path / "listen.html", {**facts, "captions": 60}, pairs, None)
+    run._write_page(tmp_path / "listen.html", {**facts, "captions": 60}, pairs, lambda _: None)
     assert "All 60 pairs, in random order." in (tmp_path / "listen.html").read_text(encoding="utf-8")
 
 
@@ -191,7 +191,7 @@ def test_a_page_keeps_the_decisions_of_its_own_split(audited: tuple[Path, Path, 
     pairs = [{**pair, "key": "a\teng\t0", "wrong": 1.0, "is_flagged": True, "repeats": 1}]
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
-        run._write_page(tmp_path / split / "audit.html", {**facts, "split": split}, pairs, None)
+        run._write_page(tmp_path / split / "audit.html", {**facts, "split": split}, pairs, lambda _: None)
     said = "document.getElementById('count').textContent"
 
     async def use() -> None:
@@ -411,7 +411,7 @@ def test_an_audit_that_found_nothing_calls_nothing(audited: tuple[Path, Path, se
     facts |= {"is_something_found": False, "called_wrong": 0, "wrong_share": 0.97, "wrong_but_not_called": 300}
     write_json(locate(tmp_path) / "audit.json", facts)
     assert "none is called wrong, since the vectors tell no more" in audit_lines(tmp_path)[0]
-    run._write_page(tmp_path / "audit.html", facts, [], None)
+    run._write_page(tmp_path / "audit.html", facts, [], lambda _: None)
     page = (tmp_path / "audit.html").read_text(encoding="utf-8")
     assert "None is called wrong, since the vectors tell no more" in page
     for text in (audit_lines(tmp_path)[0], page):

@@ -75,8 +75,7 @@ def audit_data_set(
     folder = require_new(out, "out")
     opened = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
-    are_vectors = has_vectors(manifest.folder)
-    if opened is None and not are_vectors:
+    if opened is None and not has_vectors(manifest.folder):
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     rows, captions = captions_of_split(manifest, options.split, options.languages)
     captions = in_common_languages(captions, cross_fit.folds, echo)
@@ -119,7 +118,7 @@ def audit_data_set(
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
-    player = None if are_vectors else partial(listen, manifest, options.split)
+    player = partial(listen, manifest, options.split)
     with disk_errors(folder), atomic_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
@@ -234,18 +233,15 @@ def _suspects(
 
 
 def _write_page(
-    path: Path,
-    facts: Mapping[str, Any],
-    shown: Sequence[Mapping[str, Any]],
-    listen: Callable[[int], bytes | None] | None,
+    path: Path, facts: Mapping[str, Any], shown: Sequence[Mapping[str, Any]], listen: Callable[[int], bytes | None]
 ) -> None:
     """Write a page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
 
-    Its template has its name. It is self-contained and makes no request. Audio of a clip is embedded once.
-    `listen` None: the clips are vectors, of which there is nothing to hear.
+    Its template has its name. It is self-contained and makes no request. The audio of a clip is embedded once, from `listen`,
+    which has None for a clip that is a vector.
     """
-    rows = sorted({pair["row"] for pair in shown}) if listen is not None else []
-    audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
+    rows = sorted({pair["row"] for pair in shown})
+    audio = {row: data_url(sound) for row in rows if (sound := listen(row)) is not None}
     page = render_template(
         f"{path.name}.j2",
         package="ray_atr.workshop.audit",
