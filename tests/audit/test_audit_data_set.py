@@ -410,10 +410,10 @@ def test_an_audit_that_found_nothing_calls_nothing(audited: tuple[Path, Path, se
     assert facts["is_something_found"]
     facts |= {"is_something_found": False, "called_wrong": 0, "wrong_share": 0.97, "wrong_but_not_called": 300}
     write_json(locate(tmp_path) / "audit.json", facts)
-    assert "none is called wrong, since the vectors tell no more" in audit_lines(tmp_path)[0]
+    assert "none is called wrong: the vectors say no more" in audit_lines(tmp_path)[0]
     run._write_page(tmp_path / "audit.html", facts, [], lambda _: None)
     page = (tmp_path / "audit.html").read_text(encoding="utf-8")
-    assert "None is called wrong, since the vectors tell no more" in page
+    assert "None is called wrong: the vectors say no more" in page
     for text in (audit_lines(tmp_path)[0], page):
         assert "are called wrong" not in text
         assert "cannot be named" not in text

@@ -39,11 +39,11 @@ from ray_atr.objectives.correspondence.noise_rate import (
 Floats = NDArray[np.float64]
 BINS = 64
 QUARTERS, LEAST_PAIRS = 4, 400
-"""Of the pairs by how well their clips' other captions fit; fewer pairs in one, or in a language, are no part of their own."""
+"""The pairs are divided by how well their clips' other captions fit. A part or language with fewer pairs is not judged alone."""
 APART = 0.01
-"""The chance at which languages are taken apart that are wrong to the same degree."""
+"""The chance of judging languages separately that are wrong to the same degree."""
 LEAST_P = 1e-4
-"""No p-value counts for more, or for less than one below it from 1, in how well captions fit."""
+"""P-values are clipped to [LEAST_P, 1 - LEAST_P] where they say how well captions fit."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class PairPosteriors:
 
     @property
     def worst_first(self) -> NDArray[np.int64]:
-        """The pairs [M], those that are most likely wrong first: of equal ones, those with the largest p-value."""
+        """The pairs [M], the likeliest wrong ones first, and among equals those with the largest p-value."""
         return np.lexsort((-self.p_value, -self.wrong))
 
     def flagged(self, rate: float) -> NDArray[np.bool_]:
-        """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
+        """The pairs [M] called wrong: the longest list, most suspicious first, with an estimated share of right ones up to rate.
 
         Raises ValueError unless 0 < rate < 1.
         """

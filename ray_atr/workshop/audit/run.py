@@ -39,9 +39,8 @@ TABLE_FILE = "pairs.csv"
 TABLE_HASH = "pairs_hash"
 """Where an audit's facts have the hash of the table, whose p-values `--keep` reads."""
 
-
 LEAST_CLIPS = 200
-"""Of a language. With 20 to 80, half of what is called wrong in it is right, with 120 a third (docs/results.md)."""
+"""Clips of a language. With 20 to 80, half of the pairs that are called wrong are right, with 120 a third (docs/results.md)."""
 
 
 class Caption(NamedTuple):
@@ -150,11 +149,11 @@ def captions_of_split(
 
 
 def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> list[Caption]:
-    """The captions in languages of LEAST_CLIPS clips or more, or, if there is none, of two clips a fold or more; the others are
-    named. If no language has LEAST_CLIPS, a warning says so.
+    """The captions in languages with LEAST_CLIPS clips or more. If no language has so many, a warning says so, and languages with
+    two clips per fold or more are taken. The other languages are named.
 
-    Regressions that learned from few clips find few of the right pairs, and the others then seem wrong, most of those that are
-    called. ValueError if each of several languages has fewer than two clips a fold.
+    Regressions that learned from few clips find few of the right pairs. The others then seem wrong, and are most of the pairs
+    called wrong. ValueError if there are several languages, each with fewer than two clips per fold.
     """
     clips = Counter(language for language, _ in {(caption.language, caption.row) for caption in captions})
     language, most = clips.most_common(1)[0]
@@ -217,7 +216,7 @@ def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged
 def _suspects(
     captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_], count: int
 ) -> list[dict[str, Any]]:
-    """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
+    """The pairs to decide on, as the page shows them; `key` names a pair in the file of decisions."""
     counts = Counter(caption.text for caption in captions)
     return [
         {
