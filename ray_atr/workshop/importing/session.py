@@ -21,7 +21,7 @@ from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.runtime import advising
 from ray_atr.data import shards
 
-HASH_FILE = "work.sha256"
+HASH_FILE, NOTE = "work.sha256", ".note.json"
 Job = TypeVar("Job")
 
 
@@ -42,9 +42,7 @@ class Unfinished:
         """
         self.is_begun = True
         if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
-            for name in storage.names_in(self.work):
-                if name not in (*keep, LOCK_FILE, HOLDER_FILE):
-                    _remove(self.work / name)
+            self.discard(*keep)
         storage.write_bytes(self.work / HASH_FILE, origin.encode())
         if storage.file_exists(self.destination / shards.MANIFEST_FILE):
             held = shards.read_manifest(self.destination)
@@ -53,6 +51,15 @@ class Unfinished:
                 return held
         shards.refuse_overwrite(self.destination)
         return None
+
+    def discard(self, *keep: str) -> None:
+        """Remove the work, except the lock and the files `keep`, and from a store the shards of which it has notes."""
+        has_shards = self.target != self.work and not storage.file_exists(self.destination / shards.MANIFEST_FILE)
+        for name in storage.names_in(self.work):
+            if has_shards and name.endswith(NOTE):
+                storage.remove_all(self.target / f"{name.removesuffix(NOTE)}.parquet")
+            if name not in (*keep, LOCK_FILE, HOLDER_FILE):
+                _remove(self.work / name)
 
     def written(
         self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
@@ -96,7 +103,7 @@ def _remove(place: storage.Location) -> None:
 
 
 def note_file(shard_file: str) -> str:
-    return shard_file.removesuffix(".parquet") + ".note.json"
+    return shard_file.removesuffix(".parquet") + NOTE
 
 
 def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) -> None:
@@ -123,5 +130,6 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
             yield state
         except ValueError:
             if state.is_begun or not storage.file_exists(work / HASH_FILE):
+                state.discard()
                 storage.remove_all(work)
             raise
