@@ -100,7 +100,7 @@ def translation_tokenizer(model: str) -> Any:
 def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
     has_bars = is_progress_bar_enabled()
     if os.path.isdir(name):
-        # Only a download is worth a bar of theirs beside ours.
+        # Their progress bar is shown beside ours only for a download.
         disable_progress_bar()
     try:
         return kind.from_pretrained(name)
@@ -129,9 +129,9 @@ def language_tokens(tokenizer: Any, options: Translation) -> dict[str, tuple[str
 
 
 def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
-    """The clips with every language that they lacked, translated from their captions in the source language. A clip of
-    which a caption comes back blank stays without that language, since caption j must be the same sentence in every
-    language; `blank` counts these. A clip without captions in the source language stays as it is.
+    """The clips with every language that they lacked, translated from their captions in the source language. If a translation is
+    blank, the clip stays without that language, since caption j must be the same sentence in every language; `blank` counts
+    such clips. A clip without captions in the source language stays as it is.
     """
     captions = [dict(clip.captions) for clip in clips]
     translated = [list(clip.translated) for clip in clips]
@@ -159,7 +159,6 @@ def _shard_translator(
     One model and one batch of rows are in memory.
     """
     manifest, translate = read_manifest(data), translate or Translator(options)
-
     files = _own_files(manifest)
 
     def write(index: int) -> dict[str, Any]:

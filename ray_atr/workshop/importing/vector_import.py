@@ -133,7 +133,7 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
 def _read_pairs(
     settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
 ) -> tuple[list[ListedClip], dict[Caption, int], list[str]]:
-    """The clips in the order of their first rows, the vector's row of each caption, and what a person should know."""
+    """The clips in the order of their first rows, the row of each caption's vector, and notes for the user."""
     clips: dict[int, ListedClip] = {}
     owners: dict[str, ListedClip] = {}
     captions: dict[Caption, int] = {}
@@ -152,7 +152,7 @@ def _read_pairs(
         language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
         blank += "split" in row and not cell_of(row, "split")
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
-        # As the data set will have it.
+        # As it will be in the data set.
         caption = (normalise(texts[0]), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"

@@ -614,7 +614,7 @@ def test_tars_as_macos_and_windows_write_them(tmp_path: Path) -> None:
     write_tar(tmp_path / "val.tar", [("a.wav", tone()), ("a.json", json.dumps({"captions": words}).encode())])
     *_, remark = WebDataset(source=str(tmp_path)).entries()
     assert isinstance(remark, Remark)
-    assert remark.text.startswith("1 caption left out: beside blank translations")
+    assert remark.text.startswith("1 caption left out: other captions of the clip have blank translations")
 
 
 def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class HuggingFace(source.Source):
         "column of clip ids, or row for SPLIT-NUMBER; unset: clip_id, id, youtube_id, file_name, else the audio's path",
     )
     label_column: str = setting("", "column of labels; unset: none")
-    split: str = setting("train", "split of files whose name tells none")
+    split: str = setting("train", "split of files whose name contains none")
 
     def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
@@ -172,7 +172,7 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
 
 
 def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """The names of the classes by column of class labels, of which rows have the numbers, as `datasets` writes them."""
+    """The class names of each column of class labels; rows have the classes' numbers. As `datasets` writes them."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         kinds = {name: kind.get("feature", kind) for name, kind in features.items() if isinstance(kind, dict)}

@@ -24,10 +24,10 @@ from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
 
 LEAST_DRAWN = 20
-"""Clips without a split of which a tenth each validates and tests; fewer are all of train."""
+"""Clips without a split from which a tenth each is drawn for val and test; fewer clips are all in train."""
 USUAL_CAPTIONS = re.compile(r"captions?|caption_\d+")
 NAMED = 3
-"""Files that no row names which a note lists."""
+"""Number of files without a row that a note lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ class TableSource(source.Source):
     def _read(
         self, folder: Location, table: str, reading: Reading, stored: Mapping[str, str]
     ) -> dict[str, source.ListedClip]:
-        """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
-        dropped row, for one that is not right.
+        """The clips by path, in the order of their first rows; `stored` has the path on disk of each name that a table may use.
+        ValueError for a wrong row, or the row is dropped.
         """
         clips: dict[str, source.ListedClip] = {}
         blank = 0
@@ -112,7 +112,7 @@ class TableSource(source.Source):
                 reading.refuse_row(at, str(error))
             else:
                 blank += self.split_column in row and not source.cell_of(row, self.split_column)
-        # Only now is it known of JSON lines, where a line may leave out a language that it has no caption in.
+        # Only now, since a JSON line may leave out a language in which it has no caption.
         require_columns(table, list(columns), [column for _, column in self._columns])
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
@@ -141,7 +141,7 @@ class TableSource(source.Source):
         path = source.cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
-        # Whether or not it exists.
+        # Refuses a path that leaves the folder, whether or not it exists.
         source.location_in(folder, path, at)
         captions = self._captions(row, at)
         if not captions:
@@ -166,7 +166,7 @@ class TableSource(source.Source):
         clip = clips.setdefault(stored_path, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
-        # Of a row with several languages each text is one sentence in all of them, also where an earlier row lacks one.
+        # In a row with several languages a text is one sentence in all of them, also if an earlier row lacks a language.
         first = max(map(len, clip.captions.values()), default=0) if len(captions) > 1 else 0
         for language, texts in captions.items():
             own_texts = clip.captions.setdefault(language, [])
@@ -213,8 +213,8 @@ class TableSource(source.Source):
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
 
-        Columns that are all named by languages with a code of two letters, or by their codes, are of those languages: `txt` and
-        `cap` are codes too, of languages that few tables hold.
+        If all columns are named by languages that have a code of two letters, or by their codes, they are in those languages.
+        Rarer codes do not count: `txt` and `cap` are codes too.
         """
         called = {entry: _language_called(entry) or "" for entry in self.caption_column if "=" not in entry}
         are_languages = all(called.values())
