@@ -396,7 +396,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, 
 def test_clips_without_captions_to_compare_are_told(made, tmp_path, monkeypatch):
     labelled = replace(tone_clip("test", 0, {}), labels=("tone",))
     write_clips(tmp_path / "data", [labelled, tone_clip("test", 1, {"eng": ["a tone"]})], name="d", licence="none")
-    options, said = ExportOptions(data=str(tmp_path / "data"), most_clips=1), []
+    options, said = ExportOptions(data=str(tmp_path / "data"), most_clips=1), list[str]()
     monkeypatch.setattr(exporting, "data_folder", lambda data, _, echo: echo("synthetic clips") or data)
     with pytest.raises(ValueError, match=r"--most-clips: got 1; .*of its first 1 clip none has"):
         export(made("small_cnn", "small_transformer"), "mlflow", tmp_path / "out", options, echo=said.append)

@@ -59,7 +59,7 @@ class Exported:
     folder: Path
     target: str
     difference: float
-    """Largest difference of any number of a vector, over clips and texts."""
+    """Largest difference of a vector's components, over clips and texts."""
     same_top_10: float
     """Share of texts whose ten nearest clips are the same in the same order."""
     clips: int

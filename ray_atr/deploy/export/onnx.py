@@ -200,7 +200,7 @@ def _quantise(file: Path, small: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     options = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
-    # Silences its advice in the root logger.
+    # Silences the advice that it logs to the root logger.
     with errors_alone(""):
         quantize_dynamic(file, small, per_channel=True, **options)
 

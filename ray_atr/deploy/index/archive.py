@@ -26,7 +26,7 @@ from ray_atr.data.vector_clip import read_array
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd")
 """Audio that libsndfile decodes."""
 OTHER_AUDIO = (".m4a", ".mp4", ".aac", ".wma", ".webm", ".mka", ".wv", ".ape", ".amr", ".3gp")
-"""Audio that it does not decode: such files are reported as broken, not ignored."""
+"""Audio that libsndfile does not decode: such files are reported as broken, not ignored."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AudioFolder(Archive):
 
     def sounds(self) -> Iterator[ArchivedSound]:
         names = [path.relative_to(self.folder).as_posix() for path in sorted(_files_below(self.folder))]
-        # As an import of the folder calls the clips: `a/rain`, and `a/rain.wav` where there is `a/rain.mp3` too.
+        # Named as an import of the folder names the clips: `a/rain`, or `a/rain.wav` if there is `a/rain.mp3` too.
         short = {name: name.rpartition(".")[0] for name in names}
         count = Counter(short.values())
         for name in names:
@@ -89,7 +89,7 @@ class AudioFolder(Archive):
             yield ArchivedSound(name, size, modified_ns, clip_id=short[name] if count[short[name]] == 1 else name)
 
     def read(self, sound: ArchivedSound) -> bytes:
-        # An index may come from another person: its paths must stay below the folder.
+        # An index may come from somebody else, so its paths must stay below the folder.
         path = PurePosixPath(sound.path)
         if path.is_absolute() or ".." in path.parts or "\0" in sound.path:
             raise refuse("path", sound.path, "a path below the archive's folder")
@@ -164,7 +164,7 @@ class ReadyVectors(Archive):
 
 
 class PartOfArchive(Archive):
-    """The K-th of N parts of an archive, by a digest of each sound's path: other sounds do not change the part of one."""
+    """The K-th of N parts of an archive, by a digest of each sound's path, so that other sounds do not change a sound's part."""
 
     def __init__(self, archive: Archive, part: str) -> None:
         number, _, count = part.partition("/")
@@ -197,7 +197,7 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder, and links to none; a link to a folder that was already listed is not followed."""
+    """The audio files below a folder, and links to missing ones; a link to a folder that was already listed is not followed."""
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         here = os.stat(parent)

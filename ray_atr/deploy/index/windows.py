@@ -163,9 +163,7 @@ def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
         return EncodedSound(reading.sound, reading.digest, error=reading.error)
     embedded = torch.stack(reading.vectors)
     if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
-        return EncodedSound(
-            reading.sound, reading.digest, error="the model makes nothing of it: an embedding that is zero"
-        )
+        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero")
     length = retriever.audio_tower.front_end.clip_seconds
     starts = [number * length for number in range(len(embedded))]
     if len(starts) > 1:

@@ -79,7 +79,7 @@ class Pack:
     before: PackScores | None
     after: PackScores
     seconds: float
-    """Time from the read inputs to the trained projection."""
+    """Time from the encoded captions to the trained projection."""
     projection_bytes: int
 
 
@@ -251,7 +251,7 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
             say(f"epoch {row['epoch']} of {epochs}{score}", row["epoch"], epochs)
 
     experiment = with_languages(experiment)
-    # Of 75,000 captions in five languages the estimate takes three times as long as two epochs.
+    # With 75,000 captions in five languages the estimate takes three times as long as two epochs.
     echo(estimated_first(experiment, lambda: split_sizes(experiment)[experiment.data.train_split]) or "training")
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)

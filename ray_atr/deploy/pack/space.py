@@ -71,7 +71,7 @@ def read_space(
     if not any(pair.split for pair in pairs):
         pairs = _drawn_splits(pairs, seed)
     if space_text is None:
-        # A column text_row numbers vectors that are not there.
+        # A column text_row would number vectors that were not given.
         return ForeignSpace(audio, [replace(pair, text_row=None) for pair in pairs], model=model)
     text = unit_rows(read_vectors(space_text, "--space-text"), f"--space-text: {space_text}")
     if text.shape[1] != audio.shape[1]:
@@ -110,13 +110,13 @@ def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
             raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row")
         number = row_number(row["audio_row"], N, f"{at}, audio_row", "--space")
         code, split, place = (cell_of(row, name) for name in ("language", "split", "text_row"))
-        # Not only by the data set that is made of them, once all captions are encoded.
+        # Checked now; the data set that is made of the pairs checks it only after all captions are encoded.
         check_split(split or "train", f"{at}, split")
         clip = clip_of_row(ListedClip(number, cell_of(row, "clip_id"), split or "train", at), clips, owners)
         pairs.append(
             PairedCaption(
                 audio_row=number,
-                # As the data set that is made of them has it.
+                # As it will be in the data set that is made of the pairs.
                 caption=normalise(texts[0]),
                 language=require_language(code).code if code else language,
                 split=split,

@@ -25,7 +25,7 @@ from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 TOGETHER = 2048
-"""Captions that are encoded before the number of encoded ones is said; those of similar length among them are padded together."""
+"""Captions that are encoded between two reports of progress; among them, those of similar length are padded together."""
 SUFFIXES = (".npy", ".safetensors", ".parquet")
 
 

@@ -59,7 +59,7 @@ class Batcher(Generic[Request, Answer]):
                 continue
             try:
                 answers = await asyncio.to_thread(self.answer_all, [asked for asked, _ in batch])
-            except Exception as error:  # noqa: BLE001 - each that waits gets it
+            except Exception as error:  # noqa: BLE001 - each waiting request gets it
                 answers = [error] * len(batch)
             for (_, waiting), answer in zip(batch, answers, strict=True):
                 if waiting.done():
