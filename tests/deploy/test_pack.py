@@ -445,6 +445,7 @@ def test_a_column_text_row_without_the_spaces_text_vectors_is_no_vector(inputs: 
     ("settings", "message"),
     [
         ({"train.epochs": "0"}, r"train\.epochs: got 0"),
+        ({"model.interaction": "late"}, r"model\.interaction: got 'late'; allowed nothing: a pack sets it itself"),
         ({"data.languages": "jpn"}, r"data\.languages: got 'jpn'; allowed languages of .*pairs\.csv: eng"),
     ],
 )

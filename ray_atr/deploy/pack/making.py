@@ -147,7 +147,9 @@ def make_pack(
 def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of the text encoder, and those of the training and the evaluation."""
     of_text = {path: value for path, value in settings.items() if path.startswith("model.text.")}
-    fixed = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
+    # The encoder's vectors are pooled: late interaction would train on these, and then embed texts by their tokens.
+    of_model = ("audio", "text", "audio_projection", "embedding_width", "interaction")
+    fixed = ("data.source", *(f"model.{name}" for name in of_model), "seed")
     for path in settings:
         if path in fixed:
             raise refuse(f"--{path}", settings[path], "nothing: a pack sets it itself")
