@@ -52,6 +52,7 @@ Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
 WORST = 3
 """Back-translations of a language that are shown, the least similar."""
+EMBEDDED_TOGETHER = 32
 
 
 class Translator:
@@ -303,28 +304,24 @@ def chrf(translation: str, wanted: str) -> float:
     return float(CHRF().sentence_score(translation, [wanted]).score) / 100
 
 
-class EmbeddingSimilarity:
+def embedding_similarity(encoder: str) -> Similarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
+    tokenizer = translation_tokenizer(encoder)
+    model = _pretrained(AutoModel, encoder, "embedder", "a text encoder by folder or hub id").eval()
 
-    def __init__(self, model: str, batch_size: int = 32) -> None:
-        self.tokenizer = translation_tokenizer(model)
-        self.model = _pretrained(AutoModel, model, "embedder", "a text encoder by folder or hub id").eval()
-        self.batch_size = batch_size
-
-    def __call__(self, translations: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-        return np.asarray((self._embed(translations) * self._embed(wanted)).sum(axis=1))
-
-    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+    def embed(texts: Sequence[str]) -> np.ndarray:
         parts = []
-        for start in range(0, len(texts), self.batch_size):
-            some = list(texts[start : start + self.batch_size])
-            batch = self.tokenizer(some, return_tensors="pt", padding=True, truncation=True)
+        for start in range(0, len(texts), EMBEDDED_TOGETHER):
+            some = list(texts[start : start + EMBEDDED_TOGETHER])
+            batch = tokenizer(some, return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
-                states = self.model(**batch).last_hidden_state
+                states = model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1)
             pooled = (states * mask).sum(dim=1) / mask.sum(dim=1)
             parts.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
         return np.concatenate(parts)
+
+    return lambda translations, wanted: np.asarray((embed(translations) * embed(wanted)).sum(axis=1))
 
 
 def back_translation_table(results: Sequence[BackTranslation]) -> list[str]:
