@@ -130,6 +130,7 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
             yield state
         except ValueError:
             if state.is_begun or not storage.file_exists(work / HASH_FILE):
-                state.discard()
+                if work != state.target:
+                    state.discard()
                 storage.remove_all(work)
             raise
