@@ -533,6 +533,17 @@ def test_captions_may_be_an_object_by_language(tmp_path: Path) -> None:
     assert found == [{"eng": ("rain", "wind"), "fra": ("pluie",)}, {"eng": ("a dog",)}]
 
 
+def test_further_captions_name_a_clip_by_the_column_that_was_chosen(tmp_path: Path) -> None:
+    table = audio_table(["a.wav", "b.wav"], caption=["rain", "wind"], sound=["1", "2"])
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in" / "train.parquet")
+    (tmp_path / "deu.csv").write_text("sound,file_name,caption\n2,b.wav,Wind\n1,a.wav,Regen\n")
+    source = HuggingFace(source=str(tmp_path / "in"), id_column="sound")
+    manifest = import_data_set(source, tmp_path / "out", captions=[f"deu={tmp_path}/deu.csv"])
+    found = {row["clip_id"]: row["captions"] for row in iterate_rows(manifest, "train")}
+    assert found == {"1": {"eng": ["rain"], "deu": ["Regen"]}, "2": {"eng": ["wind"], "deu": ["Wind"]}}
+
+
 def test_a_row_is_named_by_its_number_in_its_file(tmp_path: Path) -> None:
     for number, texts in enumerate((["rain", "wind"], ["rain", None])):
         names = [f"{number}{row}.wav" for row in range(2)]

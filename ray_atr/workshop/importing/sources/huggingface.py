@@ -149,6 +149,10 @@ class HuggingFace(source.Source):
         given = next(filter(None, (source.cell_of(values, name) for name in columns)), "")
         return source.stem(given) or default
 
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        given = source.cell_of(row, self.id_column) if self.id_column else ""
+        return source.stem(given) or super().id_of(row)
+
 
 def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
     """Row group (or record batch), row in it, values, Audio column. Of the audio only its path and presence are kept."""
