@@ -104,7 +104,7 @@ def blank_splits(count: int, split: str) -> str:
     return f"blank splits: {counted(count, 'row')}, taken to be in {split} (--split)"
 
 
-ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
+ID_COLUMNS = ("file_name", "filename", "fname", "path", "youtube_id", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
