@@ -89,7 +89,7 @@ def test_a_sample_of_a_split_is_translated_back_and_compared_by_an_encoder(monke
     manifest = SimpleNamespace(languages=["eng", "fra"], name="set")
     package, similarity = "workshop.importing.translation", Mock()
     work = {"cli.translate.read_manifest": lambda folder: manifest, f"{package}.Translator": Mock()}
-    replace_work(monkeypatch, {**work, f"{package}.EmbeddingSimilarity": similarity})
+    replace_work(monkeypatch, {**work, f"{package}.embedding_similarity": similarity})
     arguments = ["check", "--data", "d", "--model", "m", "--split", "val", "--samples", "9", "--embedder", "e"]
     checked = called(monkeypatch, f"{package}.back_translate", translate, arguments)
     assert similarity.call_args.args == ("e",)

@@ -61,7 +61,7 @@ class BackTranslate:
             raise ValueError(f"{self.data}: it has no language to translate back; it has {has}")
         by, measure = None, "chrF"
         if self.embedder:
-            by, measure = translation.EmbeddingSimilarity(self.embedder), f"cosine by {self.embedder}"
+            by, measure = translation.embedding_similarity(self.embedder), f"cosine by {self.embedder}"
         request = (manifest, self.split, translation.Translator(options), languages)
         results = translation.back_translate(*request, samples=self.samples, similarity=by, source_language=source)
         print(f"{manifest.name} ({self.split}): captions translated back to {source}, {measure}")

@@ -1,7 +1,7 @@
 """Table and figures of a reality check: how far each method comes from the floor to the ceiling, and at what cost.
 
-Test scores of the epoch that clean validation chose, and validation of the last epoch, which shows memorisation. Intervals are
-over clips and seeds, as in every table. All is read from the trials' files; nothing is encoded again.
+It has test scores at the epoch that clean validation chose, and validation scores of the last epoch, which show memorisation.
+Intervals are over clips and seeds, as in every table. All is read from the trials' files; nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
             for axes, noise in zip(row, noises, strict=True):
                 curves = {method: values[name] for (method, *rest), values in detecting.items() if tuple(rest) == noise}
                 for method, curve in curves.items():
-                    # Of ten colours those that come again are dashed.
+                    # There are ten colours; lines that repeat one are dashed.
                     repeats, colour = divmod(list(METHODS).index(method), 10)
                     look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-"}
                     axes.plot(np.arange(1, len(curve) + 1), curve, label=method, **look)
@@ -363,7 +363,7 @@ def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Seque
         "is better than leaving the wrong pairs out."
     )
     if SHARE in frame and np.isinf(frame[["share low", "share high"]]).to_numpy().any():
-        note += " An interval without an end (∞): the ceiling is not told from the floor clearly enough."
+        note += " An interval without an end (∞): the ceiling does not differ clearly enough from the floor."
     if any(name in frame for name in DETECTOR):
         note += (
             " The detector's numbers are the last epoch's: the area under its ROC curve, its calibration error, and the share of "
@@ -372,7 +372,7 @@ def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Seque
     if SHARED in frame:
         note += " Where a method and the floor do not have the same seeds, they are compared over those that both have."
     compared = frame[SHARED][frame[SHARED] > 0] if SHARED in frame else frame["seeds"]
-    if warning := warning_of_seeds(int(compared.min())):
+    if len(compared) and (warning := warning_of_seeds(int(compared.min()))):
         note += f" {warning}"
     if left_out:
         note += f" Left out: {'. '.join(left_out)}."
@@ -407,7 +407,7 @@ def write_reality_check(run_folders: Sequence[Location | str], folder: Path, *, 
     runs = [RunFolder.open(run_folder) for run_folder in run_folders]
     methods, left_out = read_trials(*runs)
     if not methods:
-        # Of a data set without a test split, say. The rest of the report does not need the scores.
+        # For example, the data set has no test split. The rest of the report does not need the scores.
         return Added(left_out=left_out)
     chosen_by = Metric.parse(runs[0].experiment.evaluation.select_by)
     measured = in_words(Metric(chosen_by.task, chosen_by.language, "recall_at_1"))

@@ -152,7 +152,7 @@ def test_the_list_to_listen_to_is_a_drawn_one_only_where_pairs_are_left_out(
         dict(zip(("clip_id", "language", "slot"), one, strict=False), row=0, text="a")
         for one in facts["listen"]["pairs"]
     ]
-    run._write_page(tmp_path / "listen.html", {**facts, "captions": 60}, pairs, None)
+    run._write_page(tmp_path / "listen.html", {**facts, "captions": 60}, pairs, lambda _: None)
     assert "All 60 pairs, in random order." in (tmp_path / "listen.html").read_text(encoding="utf-8")
 
 
@@ -180,6 +180,30 @@ def test_the_pages_are_used_by_keyboard_and_on_a_phone(
             assert await page.run("[current, document.activeElement === articles[3]]") == [3, True]
             players = "[...document.querySelectorAll('audio')].map((one) => one.getAttribute('aria-label'))"
             assert all(await page.run(players))
+
+    asyncio.run(use())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_page_keeps_the_decisions_of_its_own_split(audited: tuple[Path, Path, set[str]], tmp_path: Path) -> None:
+    facts = json.loads((audited[1] / "audit.json").read_text())
+    pair = {"row": 0, "clip_id": "a", "language": "eng", "slot": 0, "text": "a dog", "preferred": "rain"}
+    pairs = [{**pair, "key": "a\teng\t0", "wrong": 1.0, "is_flagged": True, "repeats": 1}]
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        run._write_page(tmp_path / split / "audit.html", {**facts, "split": split}, pairs, lambda _: None)
+    said = "document.getElementById('count').textContent"
+
+    async def use() -> None:
+        async with opened((tmp_path / "train" / "audit.html").as_uri()) as page:
+            await page.run("decide(articles[0], 'drop'); 0")
+            # Of an earlier audit, which showed other pairs.
+            await page.run("decisions['b\\teng\\t0'] = {decision: 'keep'}; count(); 0")
+            assert await page.run(said) == "1 of 1 decided, 1 more on an earlier page"
+            await page.call("Page.navigate", url=(tmp_path / "val" / "audit.html").as_uri())
+            await page.until(f"document.readyState === 'complete' && location.href.includes('/val/') && {said} !== ''")
+            assert await page.run(said) == "0 of 1 decided"
 
     asyncio.run(use())
 
@@ -387,10 +411,10 @@ def test_an_audit_that_found_nothing_calls_nothing(audited: tuple[Path, Path, se
     assert facts["is_something_found"]
     facts |= {"is_something_found": False, "called_wrong": 0, "wrong_share": 0.97, "wrong_but_not_called": 300}
     write_json(locate(tmp_path) / "audit.json", facts)
-    assert "none is called wrong, since the vectors tell no more" in audit_lines(tmp_path)[0]
-    run._write_page(tmp_path / "audit.html", facts, [], None)
+    assert "none is called wrong: the vectors say no more" in audit_lines(tmp_path)[0]
+    run._write_page(tmp_path / "audit.html", facts, [], lambda _: None)
     page = (tmp_path / "audit.html").read_text(encoding="utf-8")
-    assert "None is called wrong, since the vectors tell no more" in page
+    assert "None is called wrong: the vectors say no more" in page
     for text in (audit_lines(tmp_path)[0], page):
         assert "are called wrong" not in text
         assert "cannot be named" not in text

@@ -367,6 +367,15 @@ def test_long_clips_batches_and_eight_bits_of_a_graph(made, tmp_path):
         ),
         ("clap", "htsat_half_s", "xlm_roberta", {}, "clip_seconds 0.5'; allowed whole seconds"),
         pytest.param("onnx", "ast", "bert", {"interaction": "late"}, "interaction late.*global", marks=ONNX),
+        ("clap", "htsat", "xlm_roberta", {"interaction": "late"}, "interaction late'; allowed .*global; mlflow takes"),
+        pytest.param(
+            "sentence-transformers",
+            "ast",
+            "bert",
+            {"interaction": "late"},
+            "interaction late'; allowed .*global; mlflow takes",
+            marks=SENTENCE_TRANSFORMERS,
+        ),
         ("coreml", "ast", "bert", {}, "--to: got 'coreml'; allowed one of clap"),
     ],
 )
@@ -385,12 +394,15 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(made, tmp_path, 
         export(made("small_cnn", "bert"), "mlflow", tmp_path / "out", echo=lambda _: None)
 
 
-def test_clips_without_captions_to_compare_are_told(made, tmp_path):
+def test_clips_without_captions_to_compare_are_told(made, tmp_path, monkeypatch):
     labelled = replace(tone_clip("test", 0, {}), labels=("tone",))
     write_clips(tmp_path / "data", [labelled, tone_clip("test", 1, {"eng": ["a tone"]})], name="d", licence="none")
-    options = ExportOptions(data=str(tmp_path / "data"), most_clips=1)
+    options, said = ExportOptions(data=str(tmp_path / "data"), most_clips=1), list[str]()
+    monkeypatch.setattr(exporting, "data_folder", lambda data, _, echo: echo("synthetic clips") or data)
     with pytest.raises(ValueError, match=r"--most-clips: got 1; .*of its first 1 clip none has"):
-        export(made("small_cnn", "small_transformer"), "mlflow", tmp_path / "out", options, echo=lambda _: None)
+        export(made("small_cnn", "small_transformer"), "mlflow", tmp_path / "out", options, echo=said.append)
+    # Soundscapes that are made for it are told to whom the rest is told.
+    assert said == ["clips and captions of the comparison", "synthetic clips"]
 
 
 def test_an_export_that_differs_is_not_kept(made, tmp_path, monkeypatch, recwarn):

@@ -343,7 +343,7 @@ def test_an_encoder_reads_the_clips_of_a_data_set_by_name(tmp_path: Path) -> Non
     save_retriever(tmp_path / "model")
     data = str(make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1))
     build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
-    encoder = encoders.SoundEncoder(str(tmp_path / "model"), data, 2)
+    encoder = encoders.sound_encoder(str(tmp_path / "model"), data, 2)
     found = encoder([sound.without_data() for sound in open_archive(data).sounds()])
     rows = [{"path": one.sound.path, "vector": vector} for one in found for vector in one.vectors]
     own = [{"path": row["path"], "vector": row["vector"]} for row in rows_of(tmp_path / "index")]

@@ -405,12 +405,22 @@ def test_sounds_go_to_the_own_model_and_are_refused_without_it(inputs: Path, pac
         ({"split": "dev"}, "allowed clips in train, val and dev"),
         ({"settings": {"model.embedding_width": "4"}}, "--model.embedding_width: got '4'"),
         ({"settings": {"train.epochs": "4"}}, "--train.epochs: got '4'; allowed nothing: method both is solved"),
+        (
+            {"settings": {"model.text.max_tokens": "4"}},
+            r"--model\.text\.max_tokens: got '4'; allowed nothing: the encoder of .*/model is used as it was saved",
+        ),
+        (
+            {"settings": {"model.text.max_tokens": "4"}, "text": "SPACE"},
+            r"--model\.text\.max_tokens: got '4'; allowed nothing: the encoder of .*\.npy is used as it was saved",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(
     inputs: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     given = {"space_text": str(inputs / "english.npy"), "text": str(inputs / "model"), **changes}
+    if given["text"] == "SPACE":
+        given["text"] = str(inputs / "audio.npy")
     with pytest.raises(ValueError, match=message):
         make_pack(
             str(inputs / "audio.npy"),
@@ -435,6 +445,7 @@ def test_a_column_text_row_without_the_spaces_text_vectors_is_no_vector(inputs: 
     ("settings", "message"),
     [
         ({"train.epochs": "0"}, r"train\.epochs: got 0"),
+        ({"model.interaction": "late"}, r"model\.interaction: got 'late'; allowed nothing: a pack sets it itself"),
         ({"data.languages": "jpn"}, r"data\.languages: got 'jpn'; allowed languages of .*pairs\.csv: eng"),
     ],
 )

@@ -30,6 +30,8 @@ from tests.support.tiny import tone
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 
+from starlette.testclient import TestClient
+
 from ray_atr.deploy.serve import connections
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.connections import server_of
@@ -206,6 +208,13 @@ def test_another_name_and_a_wrong_token_are_refused(index: Index) -> None:
         assert call(port, "GET", "/search", headers={"Authorization": "Bearer wrong"}, text="x")[0] == 401
         assert call(port, "GET", "/search", headers={"Authorization": f"Bearer {TOKEN}"}, text="x")[0] == 200
         assert call(port, "GET", "/health")[0] == 200
+
+
+def test_a_name_of_the_server_may_be_in_capitals(index: Index) -> None:
+    client = TestClient(create_app(index, hosts=("Sounds.Example",)), base_url="http://sounds.example")
+    assert client.get("/health").status_code == 200
+    assert client.get("/health", headers={"Host": "SOUNDS.example:8080"}).status_code == 200
+    assert client.get("/health", headers={"Host": "other.example"}).status_code == 400
 
 
 def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

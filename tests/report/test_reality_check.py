@@ -153,6 +153,8 @@ def test_a_seed_is_compared_with_itself_whatever_else_a_method_has() -> None:
     shown = page_table(found, "R@1", 400)
     assert [row[3].text for row in shown.rows] == ["", "2", "0"]
     assert "compared over those that both have. Careful: 2 seeds" in shown.note
+    apart = table({("contrastive", "pair", 0.4): cell(first), ("neighbours", "pair", 0.4): cell(second, first_seed=7)})
+    assert [row[3].text for row in page_table(apart, "R@1", 400).rows] == ["", "0"]
     alike = table({(name, "pair", 0.4): cell(first) for name in of_methods})
     assert "shared seeds" not in alike
 

@@ -50,13 +50,13 @@ def require(retriever: Retriever) -> None:
     if retriever.settings.audio_projection == "none":
         raise refuse("--to clap", "model.audio_projection none, where a ClapModel has layers", NEEDED)
     if retriever.distance != "cosine":
-        raise refuse("--to clap", "a learned metric, for which a ClapModel has no layer", NEEDED)
+        raise refuse("--to clap", "a learned metric, which a ClapModel cannot hold", NEEDED)
     require_width(retriever, "clap")
     require_window(retriever, "clap")
 
 
 def require_width(retriever: Retriever, target: str) -> None:
-    """ValueError, naming the format, for an audio projection that is wider inside than a ClapModel's."""
+    """ValueError, naming the format, for an audio projection with wider hidden layers than a ClapModel has."""
     layers = linear_layers(retriever.audio_projection)
     if layers and layers[0].out_features != retriever.settings.embedding_width:
         given = f"model.projection {retriever.settings.projection}"
@@ -67,7 +67,7 @@ def require_width(retriever: Retriever, target: str) -> None:
 
 
 def require_window(retriever: Retriever, target: str) -> None:
-    """ValueError, naming the format, for HTS-AT with a window that is not of whole seconds, as its extractor's is."""
+    """ValueError, naming the format, for HTS-AT with a window other than whole seconds, which its extractor needs."""
     seconds = retriever.audio_tower.front_end.clip_seconds
     if seconds != int(seconds):
         allowed = "whole seconds, as the feature extractor has; onnx takes any"

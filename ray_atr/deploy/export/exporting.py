@@ -59,7 +59,7 @@ class Exported:
     folder: Path
     target: str
     difference: float
-    """Largest difference of any number of a vector, over clips and texts."""
+    """Largest difference of a vector's components, over clips and texts."""
     same_top_10: float
     """Share of texts whose ten nearest clips are the same in the same order."""
     clips: int
@@ -91,8 +91,8 @@ def export(
     """Export a saved retriever to a format, compare it with the retriever, and write it only if they agree.
 
     `checkpoint` is a trial, a run of one trial, or a folder of `save_pretrained`; `out` a new folder (default:
-    `<retriever>-<target>` next to the run). `asked` replaces the test split. ValueError for a retriever that the format cannot
-    hold, naming what can, and for an export that differs by more than the tolerance; then nothing is written.
+    `exports/<retriever>-<target>` in the home folder). `asked` replaces the test split. ValueError for a retriever that the
+    format cannot hold, naming what can, and for an export that differs by more than the tolerance; then nothing is written.
     """
     require_known("--to", target, TARGETS)
     options = options or ExportOptions()
@@ -102,15 +102,18 @@ def export(
     folder = require_new(out or home() / "exports" / f"{_name(opened.folder)}-{target}", "out")
     retriever = plain(Retriever.from_pretrained(str(opened.folder)))
     TARGETS[target].require(retriever)
+    if retriever.settings.is_late:
+        if target != "mlflow":
+            allowed = "model.interaction global; mlflow takes late, and exports its pooled vectors"
+            raise refuse(f"--to {target}", "model.interaction late", allowed)
+        echo(ONLY_VECTORS)
     if asked is None:
         echo("clips and captions of the comparison")
-        asked = _asked(opened, retriever, options)
+        asked = _asked(opened, retriever, options, echo)
     with disk_errors(folder), atomic_folder(folder, is_synced=True) as aside:
         echo(f"writing {target}")
         extra: dict[str, Any] = {"int8_text": options.int8_text} if target == "onnx" else {}
         if target == "mlflow":
-            if retriever.settings.is_late:
-                echo(ONLY_VECTORS)
             # The saved retriever is packed, with its low-rank updates.
             extra = {"checkpoint": opened.folder}
         facts = TARGETS[target].write(retriever, aside, **extra)
@@ -213,9 +216,9 @@ def _name(folder: Location) -> str:
     return folder.name
 
 
-def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions) -> ExportInputs:
+def _asked(checkpoint: Checkpoint, retriever: Retriever, options: ExportOptions, echo: Echo) -> ExportInputs:
     """The first clips of a split, cut to a window, and their captions in every language."""
-    manifest = read_manifest(data_folder(options.data, checkpoint, print))
+    manifest = read_manifest(data_folder(options.data, checkpoint, echo))
     of_vectors = retriever.audio_tower.front_end.kind == "vector"
     check_kind(manifest.folder, "checkpoint", str(checkpoint.folder), reads_vectors=of_vectors)
     split = options.split or own_split(manifest, checkpoint)

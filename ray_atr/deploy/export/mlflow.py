@@ -32,7 +32,7 @@ def write(retriever: Retriever, folder: Path, *, checkpoint: Location) -> dict[s
         try:
             mlflow.pyfunc.save_model(str(folder / "model"), **model_parts(Path(weights)))
         except (MlflowException, shutil.Error) as error:
-            # Of a disk that is full `shutil` has a line for every file, and MLflow blames the code that it copies.
+            # If the disk is full, `shutil` has a line for every file, and MLflow blames the code that it copies.
             cause = error if isinstance(error, shutil.Error) else error.__context__
             if not isinstance(cause, OSError):
                 raise

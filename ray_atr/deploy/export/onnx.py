@@ -31,8 +31,6 @@ TOKENISER_FILE = "tokenizer.json"
 def require(retriever: Retriever) -> None:
     """ValueError for a retriever that cannot be a graph, naming what can."""
     require_onnx("--to onnx")
-    if retriever.settings.is_late:
-        raise refuse("--to onnx", "model.interaction late", "model.interaction global")
     for part, settings in (("audio", retriever.settings.audio), ("text", retriever.settings.text)):
         if settings.name == "vectors":
             raise refuse(
@@ -202,7 +200,7 @@ def _quantise(file: Path, small: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     options = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": 1}}
-    # Silences its advice in the root logger.
+    # Silences the advice that it logs to the root logger.
     with errors_alone(""):
         quantize_dynamic(file, small, per_channel=True, **options)
 

@@ -14,7 +14,7 @@ TARGET_NAMES = ("clap", "sentence-transformers", "onnx", "mlflow")
 class ExportOptions(SplitOptions):
     """Clips and texts on which an export is compared, and the tolerance."""
 
-    most_clips: int = setting(500, "clips that are compared, from the split's first on", at_least=1)
-    most_texts: int = setting(2000, "captions of these clips that are compared", at_least=1)
-    tolerance: float = setting(1e-5, "largest difference of any number of a vector that is allowed", above=0)
-    int8_text: bool = setting(False, "also write the text graph with weights of 8 bits (onnx)")
+    most_clips: int = setting(500, "number of clips that are compared: the first ones of the split", at_least=1)
+    most_texts: int = setting(2000, "number of captions of these clips that are compared", at_least=1)
+    tolerance: float = setting(1e-5, "largest allowed difference of a vector's components", above=0)
+    int8_text: bool = setting(False, "also write the text graph with 8-bit weights (onnx)")

@@ -35,7 +35,7 @@ def require(retriever: Retriever) -> None:
     if not isinstance(audio, TransformersAudioTower):
         raise refuse("--to sentence-transformers", f"model.audio {retriever.settings.audio.name}", AUDIO_NEEDED)
     if audio.front_end.kind == "waveform" or (audio.model_type == "clap_audio_model" and not is_htsat(audio)):
-        # It pads the waveforms of a batch, so that a vector would depend on the other clips.
+        # The library pads the waveforms of a batch, so a vector would depend on the other clips.
         raise refuse("--to sentence-transformers", f"{audio.model_type} with pooling {audio.pooling}", AUDIO_NEEDED)
     if is_htsat(audio):
         require_width(retriever, "sentence-transformers")
@@ -43,7 +43,7 @@ def require(retriever: Retriever) -> None:
     if not isinstance(text, TransformersTextTower):
         raise refuse("--to sentence-transformers", f"model.text {retriever.settings.text.name}", TEXT_NEEDED)
     if text.language_tags:
-        raise refuse("--to sentence-transformers", "a tokeniser with language tags, which it is not told", TEXT_NEEDED)
+        raise refuse("--to sentence-transformers", "language tags, which that library cannot choose", TEXT_NEEDED)
 
 
 def write(retriever: Retriever, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A sound has a path in the archive: that of a file in the folder, `split/clip_id`
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +45,7 @@ class ArchivedSound:
         return replace(self, data=None)
 
 
-class Archive:
+class Archive(ABC):
     """Sounds by path."""
 
     place: str
@@ -75,7 +75,7 @@ class AudioFolder(Archive):
 
     def sounds(self) -> Iterator[ArchivedSound]:
         names = [path.relative_to(self.folder).as_posix() for path in sorted(_files_below(self.folder))]
-        # As an import of the folder calls the clips: `a/rain`, and `a/rain.wav` where there is `a/rain.mp3` too.
+        # Named as an import of the folder names the clips: `a/rain`, or `a/rain.wav` if there is `a/rain.mp3` too.
         short = {name: name.rpartition(".")[0] for name in names}
         count = Counter(short.values())
         for name in names:
@@ -88,7 +88,7 @@ class AudioFolder(Archive):
             yield ArchivedSound(name, size, modified_ns, clip_id=short[name] if count[short[name]] == 1 else name)
 
     def read(self, sound: ArchivedSound) -> bytes:
-        # An index may come from another person: its paths must stay below the folder.
+        # An index may come from somebody else, so its paths must stay below the folder.
         path = PurePosixPath(sound.path)
         if path.is_absolute() or ".." in path.parts or "\0" in sound.path:
             raise refuse("path", sound.path, "a path below the archive's folder")
@@ -163,7 +163,7 @@ class ReadyVectors(Archive):
 
 
 class PartOfArchive(Archive):
-    """The K-th of N parts of an archive, by a digest of each sound's path: other sounds do not change the part of one."""
+    """The K-th of N parts of an archive, by a digest of each sound's path, so that other sounds do not change a sound's part."""
 
     def __init__(self, archive: Archive, part: str) -> None:
         number, _, count = part.partition("/")
@@ -196,7 +196,7 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder, and links to none; a link to a folder that was already listed is not followed."""
+    """The audio files below a folder, and links to missing ones; a link to a folder that was already listed is not followed."""
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
         here = os.stat(parent)

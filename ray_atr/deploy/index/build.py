@@ -51,9 +51,9 @@ UNFINISHED = "unfinished"
 PART_SECONDS = 20.0
 """Time between writes of encoded sounds; a killed build loses at most this much work."""
 LEAST_SHARED = 0.1
-"""Least share of an index's sounds that its archive at a new place has; with fewer it is taken for another archive."""
+"""An archive at a new place must have this share of the index's sounds. With fewer it counts as another archive."""
 ROWS_TOGETHER = 10_000
-"""Rows that are converted at once: as Python objects they take ten times the memory."""
+"""Rows that are converted at once, since they take ten times the memory as Python objects."""
 SHOWN = 20
 """Number of broken files that are named; the others are counted. `files.arrow` has all."""
 
@@ -78,7 +78,7 @@ class Changes:
     broken: Mapping[str, str]
     """Path -> why it is not in the index."""
     query: str
-    """What `ray-atr index query` can ask it, as an example; empty: nothing."""
+    """An example of what `ray-atr index query` can ask; empty: nothing."""
 
 
 def build_index(checkpoint: str, audio: str, out: str, *, part: str = "", **options: Any) -> Changes:
@@ -145,10 +145,9 @@ def bring_up_to_date(
     progress: NamedProgress = silent,
     echo: Echo = silent,
 ) -> Changes:
-    """Make the index in a folder that of the archive's present state. Until the end the folder holds the older index, or none.
+    """Bring the index in a folder up to the archive's present state. Until the end the folder holds the older index, or none.
 
-    ValueError if no sound of the archive can be indexed, or the
-    folder holds another model's index.
+    ValueError if no sound of the archive can be indexed, or if the folder holds another model's index.
     """
     encoding = encoding or IndexEncoding()
     retriever = Retriever.from_pretrained(str(checkpoint))
@@ -180,7 +179,7 @@ def bring_up_to_date(
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
-            # Those behind the last new one are counted too.
+            # Sounds behind the last new one count too.
             progress("sounds", len(done) + len(reused), total)
         except KeyboardInterrupt:
             parts.flush()
@@ -264,7 +263,7 @@ def _encode(
             order.append(entry)
             older = earlier.get(sound.path)
             if older is None or not _is_unchanged(older, sound, archive):
-                # Perhaps a moved or copied file, whose name may have been another's.
+                # Perhaps a moved or copied file; its name may have been that of another sound.
                 same_size = by_size.get(sound.size)
                 older = same_size.get(_digest(sound, archive)) if same_size else None
             if older is not None:
@@ -283,7 +282,7 @@ def _encode(
         return
     is_vector = retriever.audio_tower.front_end.kind == "vector"
     if is_vector and isinstance(source, AudioFolder):
-        # Each of its files would be read and left out.
+        # Otherwise each of its files would be read, and left out.
         raise refuse("--audio", source.place, "a .npy file or a data set of vectors: the model hears nothing itself")
     if isinstance(source, DataSetArchive):
         check_kind(source.place, "--checkpoint", checkpoint, reads_vectors=is_vector)
@@ -310,7 +309,7 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
             return bool(sound.size) or _digest(sound, archive) == older.digest
         return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
 
-    # No more than these are looked for, as each may have to be read.
+    # The search stops at this number, since each sound may have to be read.
     needed = math.ceil(LEAST_SHARED * len(earlier))
     same_sounds = len(list(itertools.islice(filter(is_known, archive.sounds()), needed)))
     if same_sounds < needed:
@@ -322,15 +321,15 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
 
 def _ready(sound: ArchivedSound, distance: str) -> EncodedSound:
     assert sound.data is not None
-    row = np.frombuffer(sound.data, np.float32)
+    row, listed = np.frombuffer(sound.data, np.float32), sound.without_data()
     norm = float(np.linalg.norm(row))
     if not np.isfinite(norm) or (distance == "cosine" and norm == 0):
-        return EncodedSound(sound, "", error="a vector that is zero or not finite")
+        return EncodedSound(listed, "", error="a vector that is zero or not finite")
     with np.errstate(over="ignore"):
         stored = (row / norm if distance == "cosine" else row).astype(np.float16)
     if not np.isfinite(stored).all():
-        return EncodedSound(sound.without_data(), "", error=BEYOND_16_BITS)
-    return EncodedSound(sound.without_data(), digest_of(sound.data), (0.0,), (0.0,), stored[None])
+        return EncodedSound(listed, "", error=BEYOND_16_BITS)
+    return EncodedSound(listed, digest_of(sound.data), (0.0,), (0.0,), stored[None])
 
 
 def _is_unchanged(older: EncodedSound, sound: ArchivedSound, archive: Archive) -> bool:
@@ -355,7 +354,7 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
     files, windows = layout.stored_table(state / layout.FILES), layout.stored_table(state / layout.WINDOWS)
-    rows = np.load(state / "rows.npy", mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
+    rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
     index, rows = read_structure(state / layout.STRUCTURE, rows)
     # Copied, since the codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
@@ -376,7 +375,7 @@ def _sound(row: Mapping[str, Any]) -> ArchivedSound:
 
 
 def _row(encoded: EncodedSound, **more: Any) -> dict[str, Any]:
-    """What is known of a sound as a row of a table; of the columns that are not the table's it takes none."""
+    """A sound as a row of a table, which ignores the entries that are not its columns."""
     captions = caption_rows({code: texts for code, texts in encoded.sound.captions.items() if texts})
     return {**vars(encoded), **vars(encoded.sound), "captions": captions, **more}
 

@@ -94,7 +94,7 @@ class IndexManifest:
 
 
 def read_index_manifest(folder: Location) -> IndexManifest:
-    """The manifest of an index. ValueError for a folder that is none or of another format, or whose manifest is damaged."""
+    """The manifest of an index. ValueError for a folder without an index, another format, and a damaged manifest."""
     file = folder / INDEX_FILE
     if not file_exists(file):
         raise refuse("index", str(folder), f"a folder with an {INDEX_FILE}, as `ray-atr index build` writes it")

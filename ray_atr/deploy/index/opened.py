@@ -57,7 +57,7 @@ class Index(Search):
         names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
         layout.check_files(folder, manifest, names)
         state = folder / str(manifest.state)
-        # Small ones are in memory, as their vectors are: a copy of another index over this one changes what is mapped.
+        # Small tables are in memory, like their vectors: copying another index over this one changes mapped files.
         is_mapped = not manifest.is_exact
         self._files = layout.stored_table(state / layout.FILES, is_mapped=is_mapped)
         self._windows = layout.stored_table(state / layout.WINDOWS, is_mapped=is_mapped)

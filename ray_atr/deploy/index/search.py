@@ -97,7 +97,7 @@ class Search(ABC):
     @cached_property
     def own_retriever(self) -> Retriever | None:
         """For a language pack: the model that made the vectors, if it can be opened. It encodes sounds, which a pack cannot, and
-        texts given as English, for which a pack is worse.
+        texts marked as English, for which a pack is worse.
         """
         if not self._has_pack:
             return None
@@ -125,8 +125,8 @@ class Search(ABC):
         return Calibration.read(saved_retriever(self.manifest.checkpoint, "--checkpoint"), self.manifest.model)
 
     def open_models(self) -> None:
-        """Open the retrievers and calibrations, which otherwise the first question that needs them opens. ValueError for another
-        model, or another's calibration.
+        """Open the retrievers and calibrations now; otherwise the first question that needs them does. ValueError for another
+        model, or another model's calibration.
         """
         _ = self.retriever, self.calibration, self._calibration_for(ENGLISH)
 
@@ -168,7 +168,7 @@ class Search(ABC):
         at_least: float | None = None,
         or_nothing: bool = False,
     ) -> list[Match]:
-        """The windows that fit a text best, best first. With `at_least`, only those of that probability or more; with
+        """The windows that fit a text best, best first. With `at_least`, only those with that probability or more; with
         `or_nothing`, none if the best ones together look as if no sound matches the text.
 
         >>> [match.path for match in index.search("a dog barks", top=1)]
@@ -213,7 +213,7 @@ class Search(ABC):
         calibrated = calibrated_language(calibration, code)
         if or_nothing:
             for place, row in enumerate(matches_of_queries):
-                # Of no more windows, however many answers are asked for: more have more sounds, of lower scores.
+                # Always of so many windows, whatever `top` is: more windows would add sounds with lower scores.
                 counted = best_of_sounds(row[:COUNTED])
                 is_nothing = calibration.says_nothing(counted, calibrated, queries[place])
                 matches_of_queries[place] = [] if is_nothing else row[:top]
@@ -280,8 +280,8 @@ class Search(ABC):
         return retriever.encode_audio([clip], sample_rate)
 
     def warning_of(self, language: str | None) -> str:
-        """What to know of the answers to texts of a language: the model was not trained on it, its calibration is of few clips,
-        or it compares more than vectors; empty if there is nothing.
+        """Warnings about the answers to texts of a language: the model was not trained on it, its calibration is from few clips,
+        or the model compares more than vectors. Empty if there are none.
 
         >>> index.warning_of(None)
         ''
@@ -296,7 +296,7 @@ class Search(ABC):
         return "; ".join(filter(None, warnings))
 
     def _nearest(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
-        """`matches`, where a cosine that 16 bits took beyond 1 is 1. `matches` keeps it, as parts are merged by their scores."""
+        """`matches` with cosines clipped to 1, which rounding to 16 bits may exceed. Parts are merged by the unclipped scores."""
         matches_of_queries = self.matches(queries, top)
         if self.manifest.distance != "cosine":
             return matches_of_queries
@@ -307,14 +307,14 @@ class Search(ABC):
 
     def _encode(self, texts: Sequence[str], code: str | None) -> torch.Tensor:
         retriever = self._text_retriever(code)
-        # A text tower without language tags ignores the language, so an unknown one needs no warning.
+        # A text tower without language tags ignores the language, so no warning of an unknown one is needed.
         return retriever.encode_text(texts, code or (*retriever.languages, ENGLISH)[0])
 
     def _language(self, language: str | None) -> str | None:
         if language is not None:
             return require_language(language).code
         if self.is_told_language:
-            raise refuse("language", None, "the code of the text's language: this model's text tower is told it")
+            raise refuse("language", None, "the code of the text's language, which this model's text tower needs")
         return None
 
 

@@ -23,7 +23,7 @@ EXACT_ROWS = 200_000
 RANKED_AGAIN = 100
 """Number of best rows by 8-bit codes that are ranked again by their 16-bit rows."""
 SPARE = 8
-"""Number of rows beyond the wanted ones that are compared, to see equal ones of which only some are wanted."""
+"""Number of rows beyond the wanted ones that are compared, to notice equal rows at the end of the answers."""
 PROBES = 64
 """Number of lists searched per query."""
 ROWS_A_CENTRE = 64
@@ -108,7 +108,7 @@ def nearest_rows(
     order = np.lexsort((positions, -scores), axis=-1)
     scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
     if is_exact and wanted < len(rows):
-        # FAISS and torch keep any of the equal rows of which not all are wanted.
+        # Where not all of some equal rows are wanted, FAISS and torch keep any of them.
         for number in np.flatnonzero(scores[:, k - 1] == scores[:, -1]):
             best = _best_of_all(rows, queries[number : number + 1], k, distance)
             scores[number, :k], positions[number, :k] = best

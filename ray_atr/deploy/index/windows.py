@@ -163,9 +163,7 @@ def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
         return EncodedSound(reading.sound, reading.digest, error=reading.error)
     embedded = torch.stack(reading.vectors)
     if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
-        return EncodedSound(
-            reading.sound, reading.digest, error="the model makes nothing of it: an embedding that is zero"
-        )
+        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero")
     length = retriever.audio_tower.front_end.clip_seconds
     starts = [number * length for number in range(len(embedded))]
     if len(starts) > 1:
@@ -194,15 +192,13 @@ def uses_ray(encoding: IndexEncoding) -> bool:
     return encoding.ray == "always"
 
 
-class SoundEncoder:
-    """An open retriever and archive, at locations that every node must reach; encodes jobs of sounds."""
-
-    def __init__(self, checkpoint: str, archive: str, batch_size: int) -> None:
-        self.retriever = Retriever.from_pretrained(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu")
-        self.archive, self.batch_size = open_archive(archive), batch_size
-
-    def __call__(self, sounds: Sequence[ArchivedSound]) -> list[EncodedSound]:
-        return list(encode_sounds(self.retriever, sounds, self.archive.read, batch_size=self.batch_size, threads=1))
+def sound_encoder(
+    checkpoint: str, archive: str, batch_size: int
+) -> Callable[[Sequence[ArchivedSound]], list[EncodedSound]]:
+    """A function that encodes a job of sounds, by a retriever and an archive at locations that every node must reach."""
+    retriever = Retriever.from_pretrained(checkpoint).to("cuda" if torch.cuda.is_available() else "cpu")
+    read = open_archive(archive).read
+    return lambda sounds: list(encode_sounds(retriever, sounds, read, batch_size=batch_size, threads=1))
 
 
 def encode_archive(
@@ -219,6 +215,6 @@ def encode_archive(
     jobs = [waiting[start : start + SOUNDS_IN_A_JOB] for start in range(0, len(waiting), SOUNDS_IN_A_JOB)]
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
     each = Resources(gpus=gpus, processes=encoding.encoders, threads=1, setting="--encoders")
-    encoder = partial(SoundEncoder, checkpoint, archive.place, encoding.batch_size)
+    encoder = partial(sound_encoder, checkpoint, archive.place, encoding.batch_size)
     for _, encoded in run_jobs(jobs, encoder, ray=each):
         yield from encoded

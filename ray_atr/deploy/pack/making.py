@@ -79,7 +79,7 @@ class Pack:
     before: PackScores | None
     after: PackScores
     seconds: float
-    """Time from the read inputs to the trained projection."""
+    """Time from the encoded captions to the trained projection."""
     projection_bytes: int
 
 
@@ -147,7 +147,9 @@ def make_pack(
 def _split_settings(settings: Mapping[str, str], method: str) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of the text encoder, and those of the training and the evaluation."""
     of_text = {path: value for path, value in settings.items() if path.startswith("model.text.")}
-    fixed = ("data.source", "model.audio", "model.text", "model.audio_projection", "model.embedding_width", "seed")
+    # The encoder's vectors are pooled: late interaction would train on these, and then embed texts by their tokens.
+    of_model = ("audio", "text", "audio_projection", "embedding_width", "interaction")
+    fixed = ("data.source", *(f"model.{name}" for name in of_model), "seed")
     for path in settings:
         if path in fixed:
             raise refuse(f"--{path}", settings[path], "nothing: a pack sets it itself")
@@ -251,7 +253,7 @@ def _train(experiment: Experiment, home: Path, echo: Echo, space: ForeignSpace, 
             say(f"epoch {row['epoch']} of {epochs}{score}", row["epoch"], epochs)
 
     experiment = with_languages(experiment)
-    # Of 75,000 captions in five languages the estimate takes three times as long as two epochs.
+    # With 75,000 captions in five languages the estimate takes three times as long as two epochs.
     echo(estimated_first(experiment, lambda: split_sizes(experiment)[experiment.data.train_split]) or "training")
     prepared = prepare(experiment, home / "home", use_ray=False, echo=silent)
     train_trial(experiment, prepared, home / "trial", report, use_ray_data=False)

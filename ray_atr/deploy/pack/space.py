@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from ray_atr.data.schema import check_split
 from ray_atr.deploy.index.layout import INDEX_FILE, VECTORS, check_files, read_index_manifest
 from ray_atr.workshop.importing.sources.read_table import read_table
 from ray_atr.workshop.importing.sources.source import ListedClip, captions_of, cell_of
-from ray_atr.workshop.importing.vector_import import clip_of_row, read_vectors
+from ray_atr.workshop.importing.vector_import import clip_of_row, read_vectors, row_number
 
 Vectors = NDArray[np.float32]
 SHARES = {"val": 0.1, "test": 0.1}
@@ -72,7 +71,7 @@ def read_space(
     if not any(pair.split for pair in pairs):
         pairs = _drawn_splits(pairs, seed)
     if space_text is None:
-        # A column text_row numbers vectors that are not there.
+        # A column text_row would number vectors that were not given.
         return ForeignSpace(audio, [replace(pair, text_row=None) for pair in pairs], model=model)
     text = unit_rows(read_vectors(space_text, "--space-text"), f"--space-text: {space_text}")
     if text.shape[1] != audio.shape[1]:
@@ -109,34 +108,26 @@ def _pairs(table: str, N: int, language: str) -> list[PairedCaption]:
         texts = captions_of(row, at)
         if len(texts) != 1:
             raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row")
-        number = _number(row["audio_row"], N, f"{at}, audio_row")
+        number = row_number(row["audio_row"], N, f"{at}, audio_row", "--space")
         code, split, place = (cell_of(row, name) for name in ("language", "split", "text_row"))
-        # Not only by the data set that is made of them, once all captions are encoded.
+        # Checked now; the data set that is made of the pairs checks it only after all captions are encoded.
         check_split(split or "train", f"{at}, split")
         clip = clip_of_row(ListedClip(number, cell_of(row, "clip_id"), split or "train", at), clips, owners)
         pairs.append(
             PairedCaption(
                 audio_row=number,
-                # As the data set that is made of them has it.
+                # As it will be in the data set that is made of the pairs.
                 caption=normalise(texts[0]),
                 language=require_language(code).code if code else language,
                 split=split,
                 clip_id=clip.given_id,
                 label=cell_of(row, "label"),
-                text_row=_number(place, None, f"{at}, text_row") if place else None,
+                text_row=row_number(place, None, f"{at}, text_row", "--space-text") if place else None,
             )
         )
     if not pairs:
         raise ValueError(f"{table}: no pairs")
     return pairs
-
-
-def _number(value: Any, count: int | None, at: str) -> int:
-    text = str(value).strip().removesuffix(".0")
-    number = int(text) if text.isdecimal() else -1
-    if number < 0 or (count is not None and number >= count):
-        raise refuse(at, value, "a row's number from 0" + ("" if count is None else f" to {count - 1}"))
-    return number
 
 
 def place_text_rows(pairs: Sequence[PairedCaption], count: int) -> list[PairedCaption]:

@@ -25,7 +25,7 @@ from ray_atr.workshop.importing.vector_import import read_vectors
 
 Vectors = NDArray[np.float32]
 TOGETHER = 2048
-"""Captions that are encoded before the number of encoded ones is said; those of similar length among them are padded together."""
+"""Captions that are encoded between two reports of progress; among them, those of similar length are padded together."""
 SUFFIXES = (".npy", ".safetensors", ".parquet")
 
 
@@ -43,16 +43,18 @@ def encode_table(
 ) -> TextSide:
     """The captions' vectors by the text encoder at a place: NAME, NAME:CHECKPOINT, a saved retriever, or a file of vectors.
 
-    `settings` are those of the tower by their paths (`model.text.num_layers`). A file of vectors has one per row of the table, in
-    order; such a pack takes vectors instead of texts. `echo` gets the number of encoded captions.
+    `settings` are those of the tower by their paths (`model.text.num_layers`), which only a tower that is built here has. A file
+    of vectors has one per row of the table, in order; such a pack takes vectors instead of texts. `echo` gets the number of
+    encoded captions.
     """
-    file = place.partition("::")[0]
+    settings, file = settings or {}, place.partition("::")[0]
     if Path(file).suffix in SUFFIXES:
+        _require_none(settings, place)
         vectors = read_vectors(place, "--text")
         if len(vectors) != len(pairs):
             raise refuse("--text", f"{len(vectors)} vectors", f"{len(pairs)}, one for each row of the table")
         return TextSide(TextVectors(), TextVectorsTower(None, vectors.shape[1]), _one_a_caption(vectors, pairs))
-    tower_settings, tower = _tower(place, settings or {})
+    tower_settings, tower = _tower(place, settings)
     captions = list(dict.fromkeys((pair.caption, pair.language) for pair in pairs))
     vector_of: dict[Caption, Vectors] = {}
     say = spaced(echo)
@@ -61,6 +63,12 @@ def encode_table(
         vector_of |= zip(part, encode_captions(tower, part).numpy(), strict=True)
         say(f"{len(vector_of):,} of {len(captions):,} captions encoded", len(vector_of), len(captions))
     return TextSide(tower_settings, tower, np.stack([vector_of[pair.caption, pair.language] for pair in pairs]))
+
+
+def _require_none(settings: Mapping[str, str], place: str) -> None:
+    """ValueError for a setting of an encoder that is used as it was saved."""
+    for path, value in settings.items():
+        raise refuse(f"--{path}", value, f"nothing: the encoder of {place} is used as it was saved")
 
 
 def _one_a_caption(vectors: Vectors, pairs: Sequence[PairedCaption]) -> Vectors:
@@ -86,6 +94,7 @@ def _tower(place: str, settings: Mapping[str, str]) -> tuple[TextSettings, TextT
                 "--text", place, f"{names}, a saved retriever, or a file of vectors", nearest(name, TEXT_TOWERS)
             )
         retriever = Retriever.from_pretrained(str(saved_retriever(place, "--text")))
+        _require_none(settings, place)
         chosen_tower, tower = retriever.settings.text, retriever.text_tower
         if isinstance(tower, WithWords):
             tower = tower.encoder

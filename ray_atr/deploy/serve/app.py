@@ -320,7 +320,7 @@ def _is_called(request: Request, hosts: Sequence[str]) -> bool:
     """Whether a request's header Host is among the allowed ones."""
     host = request.headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return "*" in hosts or name.lower() in hosts
+    return "*" in hosts or name.lower() in map(str.lower, hosts)
 
 
 def _has_token(request: Request, token: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+MOST_TOGETHER = 64  # requests
 
 
 class BusyError(Exception):
@@ -19,13 +20,9 @@ class Batcher(Generic[Request, Answer]):
     """Answers in batches, in a thread of its own. `answer_all` returns an answer, or an exception, for each request."""
 
     def __init__(
-        self,
-        answer_all: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
-        *,
-        most_together: int = 64,
-        most_waiting: int = 256,
+        self, answer_all: Callable[[Sequence[Request]], Sequence[Answer | Exception]], *, most_waiting: int
     ) -> None:
-        self.answer_all, self.most_together = answer_all, most_together
+        self.answer_all = answer_all
         self._waiting: asyncio.Queue[tuple[Request, asyncio.Future[Answer]]] = asyncio.Queue(most_waiting)
 
     async def ask(self, asked: Request) -> Answer:
@@ -51,7 +48,7 @@ class Batcher(Generic[Request, Answer]):
     async def _work(self) -> None:
         while True:
             batch = [await self._waiting.get()]
-            while len(batch) < self.most_together and not self._waiting.empty():
+            while len(batch) < MOST_TOGETHER and not self._waiting.empty():
                 batch.append(self._waiting.get_nowait())
             # Requests that were cancelled meanwhile are skipped.
             batch = [(asked, waiting) for asked, waiting in batch if not waiting.done()]
@@ -59,7 +56,7 @@ class Batcher(Generic[Request, Answer]):
                 continue
             try:
                 answers = await asyncio.to_thread(self.answer_all, [asked for asked, _ in batch])
-            except Exception as error:  # noqa: BLE001 - each that waits gets it
+            except Exception as error:  # noqa: BLE001 - each waiting request gets it
                 answers = [error] * len(batch)
             for (_, waiting), answer in zip(batch, answers, strict=True):
                 if waiting.done():

@@ -1,4 +1,4 @@
-"""The pairs to listen to, the answers that somebody gave, and the share of wrong pairs with the interval that these give."""
+"""The pairs to listen to, the answers of a listener, and the share of wrong pairs with its interval from these answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sample_of(posteriors: PairPosteriors, count: int, seed: int) -> ListeningSam
 
 
 def read_facts(audit: Path) -> Mapping[str, Any]:
-    """What an audit says of itself. ValueError for a folder of something else."""
+    """The facts of an audit. ValueError for another folder."""
     if not (audit / FACTS_FILE).is_file():
         raise refuse("data", str(audit), f"the folder of an audit, which has {FACTS_FILE}")
     facts: Mapping[str, Any] = read_json(audit / FACTS_FILE)
@@ -52,9 +52,9 @@ def read_facts(audit: Path) -> Mapping[str, Any]:
 
 
 def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
-    """The share of wrong pairs of an audit's split by the answers, also written to a new JSON file.
+    """The share of wrong pairs in an audit's split, by the answers; also written to a new JSON file.
 
-    Raises ValueError if the answers are not those of the audit's list, or `out` is there.
+    Raises ValueError if the answers are not to the audit's list, or if `out` exists.
     """
     if out.exists() or not out.parent.is_dir():
         raise refuse("out", str(out), "a new file in a folder that exists")
@@ -79,9 +79,9 @@ def estimate(audit: Path, answers: Path, out: Path) -> NoiseInterval:
 
 
 def read_answers(path: Path, listed: dict[Key, int]) -> dict[Key, bool]:
-    """Whether each pair that was answered is wrong. Pairs of the list without an answer are left out.
+    """Whether each answered pair is wrong. Pairs of the list without an answer are left out.
 
-    Raises ValueError that names the file and the row that is not understood, or not of the list.
+    ValueError names the file and the row that is not understood, or whose pair is not in the list.
     """
     answers: dict[Key, bool] = {}
     for at, row in read_table(str(path), ASKED):

@@ -39,10 +39,10 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """The cleaned data set, and how many captions were dropped and fixed, and clips left without any.
+    """The cleaned data set, the numbers of captions that were dropped and fixed, and of clips that lost all captions.
 
-    `unaligned`: further captions that are left out, without which caption j would not be one sentence in every language.
-    `unaudited`: languages of the split that were not audited, whose captions stay as they are.
+    `unaligned`: number of further captions that are left out, so that caption j is one sentence in every language.
+    `unaudited`: languages of the split that were not audited; their captions stay as they are.
     """
 
     manifest: Manifest
@@ -54,25 +54,17 @@ class Applied:
 
 
 def read_decisions(path: Path, data_hash: str) -> dict[Key, Decision]:
-    """The decisions of a file that the page saved. ValueError names the file and the entry that is not understood.
+    """The decisions in a file that the page saved. ValueError names the file and the entry that is not understood, and refuses a
+    file for another data set (`data_hash` is the manifest's).
 
-    Also if it was saved for another data set (`data_hash` is the manifest's). A file that the page saved has a check of its
-    content; one that somebody wrote need not.
+    A file that the page saved has a check of its content. A file that somebody wrote need not have one.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         stored_hash, entries = content["data_hash"], dict(content["decisions"])
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; the audit's page saves it") from None
-    except (
-        IsADirectoryError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):
+    except (IsADirectoryError, KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not a file of decisions that an audit's page saved") from None
     if "check" in content and content["check"] != check_of(stored_hash, entries):
         raise DamagedFileError(
@@ -115,15 +107,16 @@ def apply_decisions(audit: Path, decisions: Path, out: str | Path) -> Applied:
 
 
 def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
-    """Write the audited data set again, the split with the captions alone of which at most `rate` are wrong (`certified`);
-    captions in languages that were not audited stay.
+    """Write the audited data set again. Its audited split keeps only captions of which at most `rate` are wrong (`certified`),
+    and those in languages that were not audited.
 
-    Raises ValueError if the data set or the audit's table changed since the audit, the rate is none, or no caption can be kept.
+    Raises ValueError if the data set or the audit's table has changed since the audit, for a rate that is not between 0 and 1,
+    and if no caption can be kept.
     """
     facts, manifest = audited(audit)
     if facts.get(TABLE_HASH) != hash_of_file(audit / TABLE_FILE):
         raise DamagedFileError(
-            audit / TABLE_FILE, "what is promised holds for its p-values alone; make the audit again"
+            audit / TABLE_FILE, "--keep holds only for the p-values that the audit wrote; make the audit again"
         )
     with (audit / TABLE_FILE).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -132,14 +125,14 @@ def keep_certified(audit: Path, rate: float, out: str | Path) -> Applied:
     estimate = wrong_share(p_value, clip)
     is_certified = certified(p_value, rate, estimate)
     if not is_certified.any():
-        raise refuse("--keep", rate, "a larger share: of no set of pairs can so little be promised")
+        raise refuse("--keep", rate, "a larger share: no set of pairs is that clean for certain")
     dropped = [row for row, is_kept in zip(rows, is_certified, strict=True) if not is_kept]
     wanted = {(row["clip_id"], row["language"], int(row["caption_number"])): Decision("drop") for row in dropped}
     return _apply(manifest, facts, wanted, audit / TABLE_FILE, out, "kept")
 
 
 def audited(audit: Path) -> tuple[Mapping[str, Any], Manifest]:
-    """What an audit says, and the data set that it is of. ValueError if that is another one by now."""
+    """The facts of an audit, and its data set. ValueError if the data set has changed since."""
     facts = read_facts(audit)
     manifest = read_manifest(facts["data"])
     if manifest.hash != facts["data_hash"]:
@@ -155,7 +148,7 @@ def _apply(
     out: str | Path,
     suffix: str = "audited",
 ) -> Applied:
-    """Write the data set with what was decided in a file on captions of the audited split."""
+    """Write the data set with the decisions of a file, which are on captions of the audited split."""
     audited_split, languages = facts["split"], facts["languages"]
     unused, num_empty, num_lost, in_split = set(wanted), 0, 0, Counter[str]()
 
@@ -170,7 +163,7 @@ def _apply(
                     in_split.update(clip.captions.keys())
                     cleaned = _cleaned(clip, wanted, unused)
                     num_lost += _count(clip) - _count(cleaned)
-                    # A clip without captions is a candidate; one that lost its last has nothing left to train on.
+                    # A clip that had no captions stays as a candidate; one that lost its last is of no use for training.
                     if clip.captions and not cleaned.captions:
                         num_empty += 1
                     else:
@@ -181,7 +174,7 @@ def _apply(
     given = [Path(manifest.folder) / GIVEN] if has_vectors(manifest.folder) else []
     if given:
         _require_known(decisions, wanted, given[0])
-    # A longer one could be written, and not read.
+    # A longer name could be written, but not read.
     begin = manifest.name.encode()[: MAX_NAME_BYTES - 1 - len(suffix)].decode(errors="ignore")
     name = f"{begin}_{suffix}"
     about: dict[str, Any] = {field: getattr(manifest, field) for field in ("licence", "skipped", "notes")}
@@ -206,7 +199,7 @@ def _require_known(path: Path, wanted: Mapping[Key, Decision], vectors: Path) ->
 
 
 def _cleaned(clip: Clip, wanted: Mapping[Key, Decision], unused: set[Key]) -> Clip:
-    """The clip with what was decided, which is unused no more."""
+    """The clip with the decisions on it, which are removed from `unused`."""
     captions: dict[str, dict[int, str]] = {language: {} for language in clip.captions}
     for language, texts in clip.captions.items():
         for slot, text in enumerate(texts):

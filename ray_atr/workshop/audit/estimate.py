@@ -75,7 +75,7 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
 def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> NoiseInterval:
     """The share of wrong pairs in strata of these sizes [H]: of `num_heard` [H] that were heard `num_wrong` [H] were wrong.
 
-    The strata are in order of suspicion; one of which nothing was heard may be anything. Raises ValueError if none was heard.
+    The strata are in order of suspicion. One without a heard pair may have any share. Raises ValueError if no pair was heard.
     """
     if not num_heard.sum():
         raise refuse("answers", 0, "at least one pair that was heard")

@@ -39,11 +39,11 @@ from ray_atr.objectives.correspondence.noise_rate import (
 Floats = NDArray[np.float64]
 BINS = 64
 QUARTERS, LEAST_PAIRS = 4, 400
-"""Of the pairs by how well their clips' other captions fit; fewer pairs in one, or in a language, are no part of their own."""
+"""The pairs are divided by how well their clips' other captions fit. A part or language with fewer pairs is not judged alone."""
 APART = 0.01
-"""The chance at which languages are taken apart that are wrong to the same degree."""
+"""The chance of judging languages separately that are wrong to the same degree."""
 LEAST_P = 1e-4
-"""No p-value counts for more, or for less than one below it from 1, in how well captions fit."""
+"""P-values are clipped to [LEAST_P, 1 - LEAST_P] where they say how well captions fit."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class PairPosteriors:
 
     @property
     def worst_first(self) -> NDArray[np.int64]:
-        """The pairs [M], those that are most likely wrong first: of equal ones, those with the largest p-value."""
+        """The pairs [M], the likeliest wrong ones first, and among equals those with the largest p-value."""
         return np.lexsort((-self.p_value, -self.wrong))
 
     def flagged(self, rate: float) -> NDArray[np.bool_]:
-        """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` is right, as estimated.
+        """The pairs [M] called wrong: the longest list, most suspicious first, with an estimated share of right ones up to rate.
 
         Raises ValueError unless 0 < rate < 1.
         """
@@ -126,10 +126,12 @@ def _languages_apart(p_value: Floats, language: NDArray[np.int64]) -> list[NDArr
     By a chi-squared test of the numbers of p-values [M] above 1/2. Clips that are wrong in all languages make it careful.
     """
     parts = [np.flatnonzero(language == k) for k in np.flatnonzero(np.bincount(language) >= LEAST_PAIRS)]
+    if len(parts) < 2:
+        return []
     large = np.array([(p_value[of] > LAMBDA).sum() for of in parts])
-    table = np.stack([large, [len(of) for of in parts] - large]) if len(parts) > 1 else np.zeros((2, 1))
-    is_told = len(parts) > 1 and table.any(axis=1).all()
-    return parts if is_told and chi2_contingency(table, correction=False).pvalue < APART else []
+    table = np.stack([large, [len(of) for of in parts] - large])
+    # The test has no answer where all p-values are on one side.
+    return parts if table.any(axis=1).all() and chi2_contingency(table, correction=False).pvalue < APART else []
 
 
 def _quarters(p_value: Floats, clip: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -39,9 +39,8 @@ TABLE_FILE = "pairs.csv"
 TABLE_HASH = "pairs_hash"
 """Where an audit's facts have the hash of the table, whose p-values `--keep` reads."""
 
-
 LEAST_CLIPS = 200
-"""Of a language. With 20 to 80, half of what is called wrong in it is right, with 120 a third (docs/results.md)."""
+"""Clips of a language. With 20 to 80, half of the pairs that are called wrong are right, with 120 a third (docs/results.md)."""
 
 
 class Caption(NamedTuple):
@@ -75,8 +74,7 @@ def audit_data_set(
     folder = require_new(out, "out")
     opened = None if checkpoint is None else find_checkpoint(checkpoint)
     manifest = read_manifest(data)
-    are_vectors = has_vectors(manifest.folder)
-    if opened is None and not are_vectors:
+    if opened is None and not has_vectors(manifest.folder):
         raise refuse("--checkpoint", None, "a saved retriever that was not trained on these pairs")
     rows, captions = captions_of_split(manifest, options.split, options.languages)
     captions = in_common_languages(captions, cross_fit.folds, echo)
@@ -119,7 +117,7 @@ def audit_data_set(
         "cross_fit": asdict(cross_fit),
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
-    player = None if are_vectors else partial(listen, manifest, options.split)
+    player = partial(listen, manifest, options.split)
     with disk_errors(folder), atomic_folder(folder, last=FACTS_FILE) as aside:
         place = Path(str(aside))
         _write_table(place / TABLE_FILE, captions, result, flagged)
@@ -151,11 +149,11 @@ def captions_of_split(
 
 
 def in_common_languages(captions: Sequence[Caption], folds: int, echo: Echo) -> list[Caption]:
-    """The captions in languages of LEAST_CLIPS clips or more, or, if there is none, of two clips a fold or more; the others are
-    named. If no language has LEAST_CLIPS, a warning says so.
+    """The captions in languages with LEAST_CLIPS clips or more. If no language has so many, a warning says so, and languages with
+    two clips per fold or more are taken. The other languages are named.
 
-    Regressions that learned from few clips find few of the right pairs, and the others then seem wrong, most of those that are
-    called. ValueError if each of several languages has fewer than two clips a fold.
+    Regressions that learned from few clips find few of the right pairs. The others then seem wrong, and are most of the pairs
+    called wrong. ValueError if there are several languages, each with fewer than two clips per fold.
     """
     clips = Counter(language for language, _ in {(caption.language, caption.row) for caption in captions})
     language, most = clips.most_common(1)[0]
@@ -218,7 +216,7 @@ def _write_table(path: Path, captions: Sequence[Caption], result: Audit, flagged
 def _suspects(
     captions: Sequence[Caption], result: Audit, flagged: NDArray[np.bool_], count: int
 ) -> list[dict[str, Any]]:
-    """The pairs to decide on, as the page shows them; `key` is what the decisions' file calls a pair."""
+    """The pairs to decide on, as the page shows them; `key` names a pair in the file of decisions."""
     counts = Counter(caption.text for caption in captions)
     return [
         {
@@ -234,18 +232,15 @@ def _suspects(
 
 
 def _write_page(
-    path: Path,
-    facts: Mapping[str, Any],
-    shown: Sequence[Mapping[str, Any]],
-    listen: Callable[[int], bytes | None] | None,
+    path: Path, facts: Mapping[str, Any], shown: Sequence[Mapping[str, Any]], listen: Callable[[int], bytes | None]
 ) -> None:
     """Write a page to listen, read and decide by keyboard; decisions are kept in the browser and saved as a file.
 
-    Its template has its name. It is self-contained and makes no request. Audio of a clip is embedded once.
-    `listen` None: the clips are vectors, of which there is nothing to hear.
+    Its template has its name. It is self-contained and makes no request. The audio of a clip is embedded once, from `listen`,
+    which has None for a clip that is a vector.
     """
-    rows = sorted({pair["row"] for pair in shown}) if listen is not None else []
-    audio = {row: data_url(sound) for row in rows if listen is not None and (sound := listen(row)) is not None}
+    rows = sorted({pair["row"] for pair in shown})
+    audio = {row: data_url(sound) for row in rows if (sound := listen(row)) is not None}
     page = render_template(
         f"{path.name}.j2",
         package="ray_atr.workshop.audit",

@@ -30,9 +30,9 @@ FLOOR = 0.02
 
 
 class Shift(NamedTuple):
-    """Rows first to last (both included) whose clips fit the captions `offset` rows further on; evidence in nats.
+    """Rows first to last (both included) whose clips fit the captions `offset` rows further on, as after a table lost a line.
 
-    As they are when a table loses a line.
+    The evidence is in nats.
     """
 
     first: int
@@ -50,7 +50,7 @@ class Audit:
     preferred: NDArray[np.int64]
     shifts: list[Shift] = field(default_factory=list)
     is_something_found: bool = True
-    """Whether the regressions tell more of the pairs than chance does."""
+    """Whether the regressions say more about the pairs than chance."""
 
     @property
     def found_share(self) -> float:
@@ -65,7 +65,7 @@ class Audit:
 def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = silent) -> Audit:
     """Scores, posteriors and shifts of pairs. Deterministic in the seed. Memory is linear in clips and captions.
 
-    Raises ValueError if there are too few clips for the folds, or no caption of a language that is a mispair of any clip.
+    Raises ValueError if there are too few clips for the folds, or if a language has no mispairs.
     """
     random = np.random.default_rng((settings.seed, 1))
     names, language = np.unique(pairs.language, return_inverse=True)
@@ -78,7 +78,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
     for fold in cross_fit(pairs, settings.folds, settings.seed, progress, BothWays):
         place = np.full(len(pairs.audio), -1)
         place[fold.clips] = np.arange(len(fold.clips))
-        # Regressions of another language are more or less sure of their mispairs.
+        # The regressions of another language may be more or less certain, so their scores have another scale.
         scales = np.ones(len(names))
         for k in np.unique(language[fold.captions]):
             captions = fold.captions[language[fold.captions] == k]
@@ -98,7 +98,7 @@ def audit_pairs(pairs: Pairs, settings: CrossFit, progress: CountProgress = sile
     wrong = {offset: _wrong(values, score, posteriors, language == spoken) for offset, values in shifted.items()}
     is_found = is_something_found(posteriors.p_value, pairs.clip)
     audit = Audit(posteriors, score, preferred, is_something_found=is_found)
-    # Regressions that tell nothing are as sure of a block as of any other.
+    # Regressions without information find any block as likely as another.
     if audit.found_share < TELLING:
         return audit
     return replace(audit, shifts=find_shifts(wrong.pop(0), wrong))
@@ -110,10 +110,10 @@ def _p_values(
     score: NDArray[np.float64],
     mispairs: Sequence[Sequence[NDArray[np.float64]]],
 ) -> NDArray[np.float64]:
-    """Of each pair [M] with its language [M] the share of mispairs in that language that score at least as high.
+    """The p-value of each pair [M]: the share of the mispairs in its language [M] that score at least as high.
 
-    Against those in all languages the wrong pairs of one whose regression is less sure would look right. ValueError names a
-    language without any.
+    Compared with mispairs of all languages, wrong pairs of a language with a less certain regression would look right.
+    ValueError names a language without mispairs.
     """
     p_value = np.empty(len(score))
     for k, of_folds in enumerate(mispairs):
@@ -126,20 +126,19 @@ def _p_values(
 
 
 def _same(pairs: Pairs) -> float:
-    """The chance that a caption says what one of another clip's captions in its language says."""
-    _, language = np.unique(pairs.language, return_inverse=True)
+    """The chance that a caption says what one of another clip's captions says, of pairs in one language."""
     _, key = np.unique(pairs.key, return_inverse=True)
-    captioned = np.unique(np.stack([language, key, pairs.clip]), axis=1)
-    _, clips = np.unique(captioned[:2], axis=1, return_counts=True)
-    of_language = np.array([len(np.unique(captioned[2, captioned[0] == k])) for k in range(language.max() + 1)])
-    return float((clips * (clips - 1)).sum() / max(1, (of_language[captioned[0]] - 1).sum()))
+    captioned = np.unique(np.stack([key, pairs.clip]), axis=1)
+    clips = np.bincount(captioned[0])
+    others = len(np.unique(pairs.clip)) - 1
+    return float((clips * (clips - 1)).sum() / max(1, captioned.shape[1] * others))
 
 
 def _wrong(
     values: NDArray[np.float64], score: NDArray[np.float64], posteriors: PairPosteriors, is_spoken: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """The posterior of being wrong at other scores [N] in one language, by what all judged pairs' p-values say together and where
-    that language's pairs are; NaN stays NaN.
+    """The posterior of being wrong at other scores [N] in one language, interpolated between those of its pairs, which come from
+    the p-values of all pairs. NaN stays NaN.
     """
     order = np.flatnonzero(is_spoken)[np.argsort(score[is_spoken])]
     wrong = posterior(posteriors.p_value, posteriors.share.middle)[order]
@@ -156,7 +155,7 @@ def _first_captions(pairs: Pairs, is_spoken: NDArray[np.bool_]) -> NDArray[np.in
 
 
 def _different(pairs: Pairs, language: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Of captions [M] that say the same in one language and have equal vectors the first one."""
+    """Which captions [M] are the first of those that say the same in one language and have equal vectors."""
     _, key = np.unique(pairs.key, return_inverse=True)
     _, first, of_same = np.unique(language * (key.max() + 1) + key, return_index=True, return_inverse=True)
     is_first = np.arange(len(key)) == first[of_same]

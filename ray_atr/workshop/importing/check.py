@@ -149,8 +149,8 @@ def _check_shard(shard: Shard, options: Check, report: Report, memory: _Memory, 
 
 
 def _schema_checked(clip: Clip, report: Report) -> Clip:
-    """The clip, whose breaks of the schema are reported; without languages and captions that are no text, as another program
-    may write them.
+    """The clip; what breaks the schema is reported. Languages and captions that are not text, as another program may write them,
+    are left out.
     """
     try:
         check_clip(clip)
@@ -330,7 +330,7 @@ def page(report: Report) -> list[str]:
     lines += _languages(report)
     lines += [
         "",
-        f"audio decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
+        f"decoded: {counted(report.num_decoded, 'clip')}; left out at import: {len(manifest.skipped):,}",
     ]
     lines += lines_left_out(manifest)
     if report.long_clips:
@@ -372,7 +372,7 @@ def _languages(report: Report) -> list[str]:
 
 
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
-    """A line for each reason why clips were left out, with the first of them; of more than the `most` frequent ones, how many."""
+    """A line for each reason why clips were left out, with the first clips; beyond the `most` frequent reasons, their number."""
     lines, reasons = [], _left_out(manifest)
     for reason, clips in reasons[:most]:
         named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
@@ -383,8 +383,8 @@ def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
 
 
 def _left_out(manifest: Manifest) -> list[tuple[str, list[str]]]:
-    """The clips by the reason for which they were left out, the most frequent first. Reasons that differ in their numbers
-    alone count together; the first few numbers are shown.
+    """The clips by the reason for which they were left out, the most frequent reason first. Reasons that differ only in numbers
+    count as one; the first few numbers are shown.
     """
     kinds: dict[str, list[tuple[str, str]]] = {}
     for entry in manifest.skipped:

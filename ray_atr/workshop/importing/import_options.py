@@ -76,14 +76,14 @@ class Join(Settings):
     )
     recordings: str = setting(
         "sound",
-        "what makes two clips the same recording: sound, a fingerprint of what is heard, which decodes every clip, or vectors "
-        "that are nearly equal; bytes, the same file or vector",
+        "when two clips count as the same recording: sound, if fingerprints of their sound agree (this decodes every clip), or "
+        "if their vectors are nearly equal; bytes, if their files or vectors are equal",
         choices=("sound", "bytes"),
     )
     leaks: str = setting(
         "leave-out",
-        "a recording in two splits, of one set or of two: leave-out, the copy in the less important split (test before val "
-        "before others); keep, both, with a note",
+        "a recording that is in two splits, of one set or of two: leave-out drops the copy in the less important split (test "
+        "before val before others); keep keeps both and notes it",
         choices=("leave-out", "keep"),
     )
     name: str = setting("", "name of the joined data set; unset: the names of its sets")

@@ -1,9 +1,9 @@
-"""Several data sets as one: a manifest over their shards, without the clips that would leak from one into another. Of sets of
-vectors, the vectors of their captions stand beside it.
+"""Several data sets as one: a manifest over their shards, without the clips that would leak from one into another. For sets of
+vectors, a copy of their captions' vectors is beside it.
 
 Sets of captions share recordings: WavCaps holds clips of AudioCaps' and Clotho's test splits. So clips that a list names are
-left out, and every clip is compared with all others. Of a recording that is in two splits, in one set or in two, the copy in
-the more important split stays: test before val before all others.
+left out, and every clip is compared with all others. If a recording is in two splits, of one set or of two, the copy in the more
+important split stays: test before val before all others.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Member(NamedTuple):
 
 
 def join_data_sets(options: Join, out: str | Path, progress: NamedProgress = silent) -> Manifest:
-    """Write the joined data set to a new folder; one of the same sets and options that is there already is returned as it is.
-    ValueError names what cannot be joined; then nothing is written. A join that is stopped leaves what it knows of the
-    recordings in a hidden folder, and the same call continues from there.
+    """Write the joined data set to a new folder. If the folder has the same join already, it is returned unchanged. ValueError
+    names what cannot be joined; then nothing is written. A stopped join leaves the recordings that it has read in a hidden
+    folder, and the same call continues from there.
     """
     sets = read_sets(options.sets)
     are_vectors = has_vectors(next(iter(sets.values())).folder)
@@ -146,9 +146,9 @@ def _holds_vectors(manifest: Manifest) -> bool:
 
 
 def left_out_by_lists(lists: Sequence[str], sets: Mapping[str, Manifest]) -> tuple[dict[str, str], list[str]]:
-    """(clip id in the joined set -> why it is left out, notes) of lists `NAME=FILE` of ids. An id in a list names the clip of
-    this id, or whose id ends with it (`12345` names `freesound/12345`); suffixes of files do not count. ValueError for a
-    list of no set, or of which no id is in the set.
+    """(clip id in the joined set -> why it is left out, notes) of lists `NAME=FILE` of ids. Folders and suffixes of files do not
+    count: `12345` and `FreeSound/12345.flac` name `freesound/12345`. ValueError for a list for an unknown set, and for one
+    without any id of its set.
     """
     reasons: dict[str, str] = {}
     notes = []
@@ -201,7 +201,7 @@ def _recording_keys(
 ) -> tuple[list[Member], list[RecordingKey]]:
     """All clips that are not left out, in the order of the sets, and their recording keys."""
     shards = [(name, manifest, shard) for name, manifest in sets.items() for shard in manifest.shards]
-    # Not the whole manifest, which a process would be sent, or would read, for each of its shards.
+    # Without the other shards: a process would be sent, or read, the whole manifest for each of its shards.
     alone = [replace(manifest, shards=(shard,), skipped=(), notes=()) for _, manifest, shard in shards]
     jobs = {str(number): NoteJob(str(state.work), str(number), one) for number, one in enumerate(alone)}
     worker: Callable[[NoteJob], dict[str, Any]] = partial(note_recordings, is_decoded=options.recordings == "sound")

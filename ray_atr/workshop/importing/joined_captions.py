@@ -1,4 +1,4 @@
-"""The captions' vectors of several data sets of vectors, as those of the data set that is joined of them."""
+"""The captions' vectors of a data set that is joined from several data sets of vectors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SAME_CAPTION = 0.02
 
 
 def require_one_encoder(folders: Mapping[str, str]) -> None:
-    """ValueError unless the data sets of vectors, by name, can be of one encoder: their widths are equal, and a caption that
-    several have has nearly the same vector in each.
+    """ValueError unless these data sets of vectors, by name, can be from one encoder: their widths are equal, and a caption that
+    is in several of them has nearly the same vector in each.
     """
     widths = {
         name: (clip_width(folder), open_caption_vectors(Path(folder) / GIVEN, is_cache=False).width)
@@ -42,9 +42,9 @@ def require_one_encoder(folders: Mapping[str, str]) -> None:
 
 
 def join_caption_vectors(folders: Sequence[Path], target: Path) -> None:
-    """Write the vectors of all captions of these data sets into another: of a caption that several have, the first one's."""
+    """Write the vectors of all captions of these data sets into another one; for a caption in several sets, that of the first."""
     merged = _merged(folders)
-    # What a stopped attempt left.
+    # A stopped attempt may have left it.
     remove_folder(target / GIVEN)
     width = merged.sets[0].width
     write_caption_vectors(

@@ -83,10 +83,10 @@ def import_data_set(
     options: Import | None = None,
     progress: CountProgress = silent,
 ) -> Manifest:
-    """Import a source into the folder `out` and return its manifest; a finished import of the same source is returned as it is.
-    `captions` are further languages as `jpn=FILE`. ValueError on bad input; then nothing is written. An import that is
-    stopped leaves its work in a hidden folder, and the same call continues from there. `progress` is called with the
-    clips done and the clips in all.
+    """Import a source into the folder `out` and return its manifest; a finished import of the same source is returned unchanged.
+    `captions` are further languages as `jpn=FILE`. ValueError on bad input; then nothing is written. A stopped import leaves
+    its work in a hidden folder, and the same call continues from there. `progress` is called with the number of clips done
+    and the number of all.
     """
     options = options or Import()
     with unfinished(out) as state:
@@ -280,8 +280,8 @@ class ExtraCaptions:
         return captions
 
     def notes(self) -> list[str]:
-        """A line a language: of how many clips of each split the captions were joined, and how many were left out.
-        ValueError for a language of which nothing could be joined.
+        """A line for each language: to how many clips of each split its captions were joined, and how many were left out.
+        ValueError for a language without any clip to join to.
         """
         lines = []
         for language, by_clip in self.by_language.items():
@@ -321,7 +321,7 @@ def _run(
 
 def _check_unreadable(left_out: Sequence[Skipped], plan: ImportPlan, options: Import) -> None:
     total = plan.num_clips + len(plan.missing)
-    # Not a product, which of .29 and 100 is less than 29.
+    # Not compared as a product: .29 times 100 is less than 29 in floating point.
     if left_out and len(left_out) / total > options.max_unreadable:
         shown = "; ".join(f"{entry.clip_id}: {entry.reason}" for entry in left_out[:3])
         allowed = f"allowed {options.max_unreadable:.2%} (--max-unreadable 0.1 leaves out up to a tenth)"

@@ -1,8 +1,8 @@
-"""Which clips are the same recording: by their bytes, or by how they sound; of vectors, by how near they are.
+"""Which clips are the same recording: by their bytes, by how they sound or, for vectors, by how near they are.
 
 A fingerprint is that of Haitsma and Kalker ("A Highly Robust Audio Fingerprinting System", ISMIR 2002), coarser: the sign of
 how the difference between neighbouring bands changes from one moment to the next. Gain, file format and sample rate hardly
-change it. Two recordings agree by chance alone, in half of the signs. Clips that begin at different moments of one recording
+change it. Two different recordings agree in half of the signs, by chance. Clips that begin at different moments of one recording
 are not found.
 """
 
@@ -34,16 +34,16 @@ SECONDS = 8.0
 SAME = 0.5
 """Agreement (1: all signs, 0: half of them) from which two clips are one recording (measured in docs/results.md)."""
 FEWEST_SIGNS = 160
-"""Signs of a clip of one second. A shorter clip counts as having as many, of which it lacks some: of its few signs, three in four
-agree by chance in one of 150 pairs of clips of .4 s."""
+"""Signs of a clip of one second. A shorter clip is treated as if it had so many signs and some did not agree: in one of 150 pairs
+of clips of .4 s, three in four of their few signs agree by chance."""
 SAME_VECTORS = 0.995
 """Cosine from which two vectors are of one recording, after the mean of all is taken off (measured in docs/results.md)."""
 ROWS = 1024
 
 
 class RecordingKey(NamedTuple):
-    """A hash of a clip's bytes and, if it was decoded, its fingerprint: int8 [n] of -1, 0 and 1, or of a vector the vector
-    itself, float32 [W].
+    """A hash of a clip's bytes and, if it was decoded, its fingerprint: int8 [n] of -1, 0 and 1; for a vector, the vector itself,
+    float32 [W].
     """
 
     digest: int

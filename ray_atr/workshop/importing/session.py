@@ -21,27 +21,28 @@ from ray_atr.common.lock import HOLDER_FILE, LOCK_FILE
 from ray_atr.common.runtime import advising
 from ray_atr.data import shards
 
-HASH_FILE = "work.sha256"
+HASH_FILE, NOTE = "work.sha256", ".note.json"
 Job = TypeVar("Job")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unfinished:
     """`work` holds plan and notes, `target` gets the shards, `destination` is what the user named."""
 
     destination: storage.Location
     work: storage.Location
     target: storage.Location
+    is_begun: bool = False
+    """Whether `work` is of this attempt, and no longer of an earlier one."""
 
     def already_made(self, origin: str, *keep: str) -> shards.Manifest | None:
         """The data set at the destination if it has the same origin; None if there is none. ValueError if the destination
         holds another one. Work of an earlier attempt stays if its origin is the same; else it is removed, except the files
         `keep`.
         """
+        self.is_begun = True
         if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
-            for name in storage.names_in(self.work):
-                if name not in (*keep, LOCK_FILE, HOLDER_FILE):
-                    _remove(self.work / name)
+            self.discard(*keep)
         storage.write_bytes(self.work / HASH_FILE, origin.encode())
         if storage.file_exists(self.destination / shards.MANIFEST_FILE):
             held = shards.read_manifest(self.destination)
@@ -50,6 +51,15 @@ class Unfinished:
                 return held
         shards.refuse_overwrite(self.destination)
         return None
+
+    def discard(self, *keep: str) -> None:
+        """Remove the work, except the lock and the files `keep`, and from a store the shards of which it has notes."""
+        has_shards = self.target != self.work and not storage.file_exists(self.destination / shards.MANIFEST_FILE)
+        for name in storage.names_in(self.work):
+            if has_shards and name.endswith(NOTE):
+                storage.remove_all(self.target / f"{name.removesuffix(NOTE)}.parquet")
+            if name not in (*keep, LOCK_FILE, HOLDER_FILE):
+                _remove(self.work / name)
 
     def written(
         self, jobs: Mapping[str, Job], make_worker: Callable[[], Callable[[Job], dict[str, Any]]], ray: Resources | None
@@ -93,7 +103,7 @@ def _remove(place: storage.Location) -> None:
 
 
 def note_file(shard_file: str) -> str:
-    return shard_file.removesuffix(".parquet") + ".note.json"
+    return shard_file.removesuffix(".parquet") + NOTE
 
 
 def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) -> None:
@@ -103,7 +113,9 @@ def write_note(work: storage.Location, shard_file: str, note: dict[str, Any]) ->
 
 @contextlib.contextmanager
 def unfinished(out: str | Path) -> Iterator[Unfinished]:
-    """Work alone on the data set `out`. A ValueError removes the work; any other stop leaves it for the next attempt."""
+    """Work alone on the data set `out`. A ValueError removes the work, but not that of an earlier attempt if this one did not get
+    to begin: its source may be a disk that is away. Any other stop leaves the work for the next attempt.
+    """
     destination = shards.destination(out)
     if storage.is_local(destination):
         storage.require_writable(destination)
@@ -117,5 +129,8 @@ def unfinished(out: str | Path) -> Iterator[Unfinished]:
         try:
             yield state
         except ValueError:
-            storage.remove_all(work)
+            if state.is_begun or not storage.file_exists(work / HASH_FILE):
+                if work != state.target:
+                    state.discard()
+                storage.remove_all(work)
             raise

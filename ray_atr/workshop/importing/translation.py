@@ -52,6 +52,7 @@ Similarity = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 """back-translated texts, originals -> similarity of each, [N] in [0, 1] or, for embeddings, [-1, 1]."""
 WORST = 3
 """Back-translations of a language that are shown, the least similar."""
+EMBEDDED_TOGETHER = 32
 
 
 class Translator:
@@ -100,7 +101,7 @@ def translation_tokenizer(model: str) -> Any:
 def _pretrained(kind: Any, name: str, path: str, allowed: str) -> Any:
     has_bars = is_progress_bar_enabled()
     if os.path.isdir(name):
-        # Only a download is worth a bar of theirs beside ours.
+        # Their progress bar is shown beside ours only for a download.
         disable_progress_bar()
     try:
         return kind.from_pretrained(name)
@@ -129,9 +130,9 @@ def language_tokens(tokenizer: Any, options: Translation) -> dict[str, tuple[str
 
 
 def fill_clips(clips: Sequence[Clip], translate: Translate, options: Translation, blank: Counter[str]) -> list[Clip]:
-    """The clips with every language that they lacked, translated from their captions in the source language. A clip of
-    which a caption comes back blank stays without that language, since caption j must be the same sentence in every
-    language; `blank` counts these. A clip without captions in the source language stays as it is.
+    """The clips with every language that they lacked, translated from their captions in the source language. If a translation is
+    blank, the clip stays without that language, since caption j must be the same sentence in every language; `blank` counts
+    such clips. A clip without captions in the source language stays as it is.
     """
     captions = [dict(clip.captions) for clip in clips]
     translated = [list(clip.translated) for clip in clips]
@@ -159,7 +160,6 @@ def _shard_translator(
     One model and one batch of rows are in memory.
     """
     manifest, translate = read_manifest(data), translate or Translator(options)
-
     files = _own_files(manifest)
 
     def write(index: int) -> dict[str, Any]:
@@ -304,28 +304,24 @@ def chrf(translation: str, wanted: str) -> float:
     return float(CHRF().sentence_score(translation, [wanted]).score) / 100
 
 
-class EmbeddingSimilarity:
+def embedding_similarity(encoder: str) -> Similarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
+    tokenizer = translation_tokenizer(encoder)
+    model = _pretrained(AutoModel, encoder, "embedder", "a text encoder by folder or hub id").eval()
 
-    def __init__(self, model: str, batch_size: int = 32) -> None:
-        self.tokenizer = translation_tokenizer(model)
-        self.model = _pretrained(AutoModel, model, "embedder", "a text encoder by folder or hub id").eval()
-        self.batch_size = batch_size
-
-    def __call__(self, translations: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-        return np.asarray((self._embed(translations) * self._embed(wanted)).sum(axis=1))
-
-    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+    def embed(texts: Sequence[str]) -> np.ndarray:
         parts = []
-        for start in range(0, len(texts), self.batch_size):
-            some = list(texts[start : start + self.batch_size])
-            batch = self.tokenizer(some, return_tensors="pt", padding=True, truncation=True)
+        for start in range(0, len(texts), EMBEDDED_TOGETHER):
+            some = list(texts[start : start + EMBEDDED_TOGETHER])
+            batch = tokenizer(some, return_tensors="pt", padding=True, truncation=True)
             with torch.inference_mode():
-                states = self.model(**batch).last_hidden_state
+                states = model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1)
             pooled = (states * mask).sum(dim=1) / mask.sum(dim=1)
             parts.append(torch.nn.functional.normalize(pooled, dim=1).numpy())
         return np.concatenate(parts)
+
+    return lambda translations, wanted: np.asarray((embed(translations) * embed(wanted)).sum(axis=1))
 
 
 def back_translation_table(results: Sequence[BackTranslation]) -> list[str]:

@@ -133,26 +133,26 @@ def _column(file: str, part: str, path: str) -> NDArray[Any]:
 def _read_pairs(
     settings: VectorImport, audio: NDArray[np.float32], text: NDArray[np.float32]
 ) -> tuple[list[ListedClip], dict[Caption, int], list[str]]:
-    """The clips in the order of their first rows, the vector's row of each caption, and what a person should know."""
+    """The clips in the order of their first rows, the row of each caption's vector, and notes for the user."""
     clips: dict[int, ListedClip] = {}
     owners: dict[str, ListedClip] = {}
     captions: dict[Caption, int] = {}
     blank = number = 0
     has_text_rows: bool | None = None
     for number, (at, row) in enumerate(read_table(settings.table, required=["audio_row", "caption"])):
-        place = _row(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
+        place = row_number(row["audio_row"], len(audio), f"{at}, audio_row", settings.audio)
         if has_text_rows not in (None, "text_row" in row):
             raise refuse(f"{at}, text_row", row.get("text_row"), "one in each row of the table, or in none")
         has_text_rows = "text_row" in row
         at_text = f"{at}, text_row" if has_text_rows else f"{at} (the table has no text_row)"
-        text_place = _row(row["text_row"] if has_text_rows else number, len(text), at_text, settings.text)
+        text_place = row_number(row["text_row"] if has_text_rows else number, len(text), at_text, settings.text)
         texts = captions_of(row, at)
         if len(texts) != 1:
             raise refuse(f"{at}, caption", f"{len(texts)} captions", "one caption a row: it has one vector")
         language = check_language(cell_of(row, "language") or settings.language, f"{at}, language")
         blank += "split" in row and not cell_of(row, "split")
         split = check_split(cell_of(row, "split") or settings.split, f"{at}, split")
-        # As the data set will have it.
+        # As it will be in the data set.
         caption = (normalise(texts[0]), language)
         if not np.array_equal(text[captions.setdefault(caption, text_place)], text[text_place]):
             allowed = f"the vector that {caption[0]!r} has already, row {captions[caption]}"
@@ -184,15 +184,13 @@ def clip_of_row(listed: ListedClip, clips: dict[int, ListedClip], owners: dict[s
     return clip
 
 
-def _row(value: Any, count: int, at: str, file: str) -> int:
-    try:
-        # pandas writes whole numbers as 3.0 where their column has been joined, or had a blank.
-        row = int(str(value).strip().removesuffix(".0"))
-    except ValueError:
-        row = -1
-    if not 0 <= row < count:
-        raise refuse(at, value, f"a row of {file}, 0 to {count - 1}")
-    return row
+def row_number(value: Any, count: int | None, at: str, file: str) -> int:
+    """The number of a row of a file in a cell, from 0. ValueError, beginning with `at`, for anything else, or `count` or more."""
+    # pandas writes whole numbers as 3.0 where their column has been joined, or had a blank.
+    text = str(value).strip().removesuffix(".0")
+    if not text.isdecimal() or (count is not None and int(text) >= count):
+        raise refuse(at, value, f"a row of {file}, from 0" + ("" if count is None else f" to {count - 1}"))
+    return int(text)
 
 
 def _as_rows(clips: list[ListedClip], audio: NDArray[np.float32], source: str) -> Iterator[Clip]:

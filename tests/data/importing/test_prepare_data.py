@@ -14,7 +14,7 @@ import soundfile
 
 from ray_atr.common import locations
 from ray_atr.common.progress import CountProgress
-from ray_atr.common.storage import StorageError, write_bytes
+from ray_atr.common.storage import StorageError, locate, names_in, write_bytes
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import iterate_rows, read_manifest, read_shard, write_clips
 from ray_atr.workshop.importing.plan import Import, import_data_set
@@ -135,6 +135,21 @@ def test_a_stopped_import_goes_on_with_the_shards_that_are_missing(tmp_path: Pat
     assert written([tmp_path / "out"]) == every
 
 
+def test_a_source_that_is_away_takes_nothing_from_a_stopped_import(tmp_path: Path) -> None:
+    source, options = make_folder(tmp_path / "in"), Import(clips_per_shard=2)
+    with pytest.raises(KeyboardInterrupt):
+        import_data_set(source, tmp_path / "out", options=options, progress=stop_after(4))
+    done = written(tmp_path.glob(".out*"))
+    assert len(done) == 2
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(ValueError, match="no such folder"):
+        import_data_set(source, tmp_path / "out", options=options)
+    assert written(tmp_path.glob(".out*")) == done
+    (tmp_path / "away").rename(tmp_path / "in")
+    import_data_set(source, tmp_path / "out", options=options)
+    assert done.items() <= written([tmp_path / "out"]).items()
+
+
 def test_work_of_another_import_is_not_taken_up(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "in")
     with pytest.raises(KeyboardInterrupt):
@@ -188,6 +203,24 @@ def test_object_stores_are_written_in_place_with_the_manifest_last(tmp_path: Pat
     manifest = import_data_set(source, out, options=Import(clips_per_shard=2))
     assert manifest.hash == import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2)).hash
     assert len(list(iterate_rows(manifest, "val"))) == 2
+
+
+def test_no_shard_of_another_import_or_of_a_failed_one_stays_in_a_store(tmp_path: Path) -> None:
+    source, out = make_folder(tmp_path / "in"), f"memory://{tmp_path.name}/out"
+    with pytest.raises(KeyboardInterrupt):
+        import_data_set(source, out, options=Import(clips_per_shard=1), progress=stop_after(5))
+    manifest = import_data_set(source, out, options=Import(clips_per_shard=100))
+    assert names_in(locate(out)) == ["manifest.json", *(shard.file for shard in manifest.shards)]
+    # A finished set keeps its shards, also if a kill left the notes on them.
+    for name in ("work.sha256", "val-00000.note.json"):
+        write_bytes(locate(out) / "_import" / name, b"{}")
+    with pytest.raises(ValueError, match="already holds the data set"):
+        import_data_set(source, out, options=Import(clips_per_shard=1))
+    assert len(list(iterate_rows(manifest, "val"))) == 2
+    (tmp_path / "in" / "005.flac").write_bytes(b"bad")
+    with pytest.raises(ValueError, match="1 of 6 clips cannot be read"):
+        import_data_set(source, f"{out}2", options=Import(clips_per_shard=1))
+    assert names_in(locate(f"{out}2")) == []
 
 
 MEMORY = """

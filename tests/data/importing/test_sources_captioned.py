@@ -135,6 +135,12 @@ def test_audiocaps_layouts_that_cannot_be_told_are_refused(tmp_path: Path) -> No
         assert [entry.clip_id for entry in entries] == [ID]
     with pytest.raises(ValueError, match=r"did you mean v1\?"):
         found(AudioCaps(source=str(tmp_path), tables="v2"))
+    # Those of the folder itself can be chosen too.
+    write_csv(tmp_path / "train.csv", ["youtube_id", "start_time", "caption"], [ID, 130, "of the folder"])
+    with pytest.raises(ValueError, match=r"choose with --tables: \., retrieval, v1"):
+        found(AudioCaps(source=str(tmp_path)))
+    (entry,), _ = found(AudioCaps(source=str(tmp_path), tables="."))
+    assert entry.captions == {"eng": ("of the folder",)}
 
 
 def test_audiocaps_tables_with_other_columns_or_a_row_twice_are_refused(tmp_path: Path) -> None:

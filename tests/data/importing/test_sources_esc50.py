@@ -37,8 +37,9 @@ def test_the_fifth_fold_is_the_test_split_and_options_override(tmp_path: Path) -
         "val": 4,
         "test": 4,
     }
-    chosen = Esc50(source=root, folds=("train=1,5", "held_out=2"))
-    assert Counter(entry.split for entry in chosen.entries_with(template)) == {"train": 8, "held_out": 4}
+    for folds in (("train=1,5", "held_out=2"), ("train=1", "held_out=2", "train=5")):
+        chosen = Esc50(source=root, folds=folds)
+        assert Counter(entry.split for entry in chosen.entries_with(template)) == {"train": 8, "held_out": 4}
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,15 @@ def test_labels_are_captions(fsdnoisy: Path, tmp_path: Path) -> None:
     assert manifest.num_rows == 14
 
 
+def test_further_captions_name_a_clip_as_the_tables_do(fsdnoisy: Path, tmp_path: Path) -> None:
+    write_table(tmp_path / "deu.csv", "fname,caption", "2003.wav,Regen")
+    manifest = import_data_set(
+        FsdNoisy18k(source=str(fsdnoisy)), tmp_path / "out", captions=[f"deu={tmp_path}/deu.csv"]
+    )
+    found = {row["clip_id"]: row["captions"].get("deu") for row in iterate_rows(manifest, "test")}
+    assert found == {"2000": None, "2001": None, "2002": None, "2003": ["Regen"]}
+
+
 def test_arca23k_takes_noisy_or_checked_labels_for_training(tmp_path: Path) -> None:
     for number in (1, 2, 3, 7, 8, 9):
         write_tone(tmp_path / ("ARCA23K.audio" if number < 5 else "FSD50K.dev_audio") / f"{number}.wav")

@@ -533,6 +533,25 @@ def test_captions_may_be_an_object_by_language(tmp_path: Path) -> None:
     assert found == [{"eng": ("rain", "wind"), "fra": ("pluie",)}, {"eng": ("a dog",)}]
 
 
+def test_further_captions_name_a_clip_by_the_column_that_was_chosen(tmp_path: Path) -> None:
+    table = audio_table(["a.wav", "b.wav"], caption=["rain", "wind"], sound=["1", "2"])
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in" / "train.parquet")
+    (tmp_path / "deu.csv").write_text("sound,file_name,caption\n2,b.wav,Wind\n1,a.wav,Regen\n")
+    source = HuggingFace(source=str(tmp_path / "in"), id_column="sound")
+    manifest = import_data_set(source, tmp_path / "out", captions=[f"deu={tmp_path}/deu.csv"])
+    found = {row["clip_id"]: row["captions"] for row in iterate_rows(manifest, "train")}
+    assert found == {"1": {"eng": ["rain"], "deu": ["Regen"]}, "2": {"eng": ["wind"], "deu": ["Wind"]}}
+
+
+def test_a_row_is_named_by_its_number_in_its_file(tmp_path: Path) -> None:
+    for number, texts in enumerate((["rain", "wind"], ["rain", None])):
+        names = [f"{number}{row}.wav" for row in range(2)]
+        pq.write_table(audio_table(names, caption=texts), tmp_path / f"train-0000{number}-of-00002.parquet")
+    absent = [entry for entry in HuggingFace(source=str(tmp_path)).entries() if isinstance(entry, Absent)]
+    assert [one.reason for one in absent] == [f"{tmp_path}/train-00001-of-00002.parquet, row 2: no caption"]
+
+
 @pytest.mark.parametrize("form", ["Parquet", "object", "tar"])
 def test_a_clip_without_a_caption_is_left_out_and_listed(tmp_path: Path, form: str) -> None:
     names = [f"{number}.wav" for number in range(3)]
@@ -606,7 +625,7 @@ def test_tars_as_macos_and_windows_write_them(tmp_path: Path) -> None:
     write_tar(tmp_path / "val.tar", [("a.wav", tone()), ("a.json", json.dumps({"captions": words}).encode())])
     *_, remark = WebDataset(source=str(tmp_path)).entries()
     assert isinstance(remark, Remark)
-    assert remark.text.startswith("1 caption left out: beside blank translations")
+    assert remark.text.startswith("1 caption left out: other captions of the clip have blank translations")
 
 
 def test_a_tar_is_of_the_split_that_its_name_or_folder_tells(tmp_path: Path) -> None:
@@ -635,7 +654,7 @@ def test_keys_may_begin_anew_in_each_tar(tmp_path: Path) -> None:
     assert remark.text == "2 clips are called TAR/KEY, as an earlier tar has the key too: train-0/0"
     # Within a tar a key is of one clip.
     write_tar(tmp_path / "test-0.tar", [(f"{key}.{end}", b"x") for key in "010" for end in ("wav", "txt")])
-    with pytest.raises(ValueError, match="its id occurs twice"):
+    with pytest.raises(ValueError, match=r"its id occurs twice .* the files of a clip must follow each other"):
         import_data_set(WebDataset(source=str(tmp_path)), tmp_path / "out")
 
 

@@ -43,7 +43,7 @@ def encode_audio(waveforms: Sequence[np.ndarray], batch_size: int = 16) -> np.nd
 
 @torch.inference_mode()
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
-    """Unit vectors [M, D] of texts in any of the model's languages; it is not told which."""
+    """Unit vectors [M, D] of texts in any of the model's languages; `languages` is not used."""
     model, _, tokenizer = parts()
     texts = listed(texts)
     embedded = [torch.zeros(0, model.config.projection_dim)]
@@ -54,8 +54,8 @@ def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size:
 
 
 def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The waveforms in 32 bits. ValueError for one that is not a mono waveform [S] of finite floats, or is longer than a window:
-    the library would take a part of it.
+    """The waveforms in 32 bits. ValueError for anything but a mono waveform [S] of finite floats, and for one longer than a
+    window, of which the library would use a part.
     """
     longest = round(settings()["clip_seconds"] * settings()["sample_rate"])
     arrays = [np.asarray(waveform) for waveform in waveforms]
@@ -69,7 +69,7 @@ def one_window(waveforms: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def listed(texts: Sequence[str]) -> list[str]:
-    """The texts. ValueError for one text in the place of a list, and for a text without words."""
+    """The texts. ValueError for a single text instead of a list, and for a text without words."""
     if wrong := [texts] if isinstance(texts, str) else [text for text in texts if not text.strip()]:
         raise ValueError(f"texts: got {wrong[0]!r}; allowed a list of texts with words")
     return list(texts)

@@ -42,7 +42,7 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = ()) -> np.ndarray:
-    """Vectors [M, r] of texts in their languages (ISO 639-3). ValueError for one text in the place of a list."""
+    """Vectors [M, r] of texts in their languages (ISO 639-3). ValueError for a single text instead of a list."""
     if isinstance(texts, str):
         raise ValueError(f"texts: got {texts!r}; allowed a list of texts with words")
     codes = list(languages) or ["eng"] * len(texts)

@@ -43,8 +43,8 @@ def windows(waveform: np.ndarray) -> list[np.ndarray]:
 
 
 def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
-    """Vectors [N, r] of mono waveforms [S] of floats with full scale 1, at the rate that export.json names. ValueError for a
-    clip that is none, and for one longer than a window where `windows` cannot pool them.
+    """Vectors [N, r] of mono waveforms [S] of floats with full scale 1, at the rate that export.json names. ValueError for
+    anything else, and for a clip longer than a window if `windows` cannot pool them.
     """
     vectors_of_clips = np.zeros((len(waveforms), settings()["vector_width"]), np.float32)
     for number, given in enumerate(map(np.asarray, waveforms)):
@@ -61,8 +61,8 @@ def encode_audio(waveforms: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def encode_text(texts: Sequence[str], languages: Sequence[str] = (), batch_size: int = 64) -> np.ndarray:
-    """Vectors [M, r] of texts; a language (ISO 639) each where the tokeniser has tags of languages. ValueError for one without
-    a tag, and for a text without words.
+    """Vectors [M, r] of texts, with their languages (ISO 639) if the tokeniser has language tags. ValueError for a language
+    without a tag, and for a text without words.
     """
     how = settings()["tokeniser"]
     tokenizer = tokeniser()

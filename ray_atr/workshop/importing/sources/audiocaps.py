@@ -7,6 +7,7 @@ retrieval split's (file_name, caption or caption_1 ... caption_5). Videos vanish
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,8 +73,8 @@ def _find_tables(folder: Location, tables: str) -> dict[str, str]:
         parent, _, name = path.rpartition("/")
         split = name.removesuffix(".csv")
         if name.endswith(".csv") and split in SPLITS:
-            tables_in.setdefault(parent, {})[split] = f"{folder}/{path}"
-    wanted = tables.strip("/")
+            tables_in.setdefault(parent or ".", {})[split] = f"{folder}/{path}"
+    wanted = posixpath.normpath(tables.strip("/")) if tables else ""
     if wanted and wanted not in tables_in:
         raise refuse("tables", tables, "one of " + ", ".join(sorted(tables_in)), nearest(wanted, tables_in))
     if not tables_in:
@@ -105,7 +106,7 @@ def _read_clips(table: str) -> list[_YouTubeClip]:
             raise ValueError(f"{at}: file {named} occurs twice")
         clip = clips.setdefault(clip_id, _YouTubeClip(clip_id, source.cell_of(row, "start_time")))
         if clip.start != source.cell_of(row, "start_time"):
-            # Else its captions would be paired with another segment of the video.
+            # Otherwise its captions would be paired with another segment of the video.
             raise refuse(f"{at}, start_time", row["start_time"], f"{clip.start}, as the row of {clip_id} before has it")
         clip.captions += captions
         if number := source.cell_of(row, "audiocap_id"):
@@ -131,6 +132,6 @@ def _find_audio(audio: Mapping[str, list[str]], clip: _YouTubeClip, split: str) 
     """The file of a clip: by the video's id, with Y or without, with times, or by a caption's number in its split."""
     names = (f"Y{clip.youtube_id}", clip.youtube_id, f"{clip.youtube_id}/times", *clip.audiocap_ids)
     paths = next((audio[name] for name in names if name in audio), [])
-    # Where a name occurs in several folders, the one of the clip's own split is meant.
+    # If a name occurs in several folders, the file in that of the clip's own split is meant.
     in_split = [path for path in paths if split in path.lower().split("/")[:-1]]
     return next(iter(in_split or paths), None)

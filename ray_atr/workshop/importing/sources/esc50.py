@@ -37,8 +37,8 @@ class Esc50(source.Source):
 
     wording: str = setting(
         "sentences",
-        "captions: sentences, in which a class is said as people say it, in every language; labels, the English label's own "
-        "words, as m-LTM's zero-shot table has them (needs languages eng)",
+        "captions: sentences, which name a class in the usual words of each language; labels, with the words of the English "
+        "label, as in m-LTM's zero-shot table (needs languages eng)",
         choices=("sentences", "labels"),
     )
 

@@ -1,4 +1,4 @@
-"""FSDnoisy18k and ARCA23K: Freesound clips with one label each, wrong as people's tags are, and clips that were checked.
+"""FSDnoisy18k and ARCA23K: Freesound clips with one label each, from people's tags and so partly wrong, and checked clips.
 
 E. Fonseca et al., "Learning Sound Event Classifiers from Web Audio with Noisy Labels", ICASSP 2019: 20 classes;
 `FSDnoisy18k.meta/train.csv` (fname, label, manually_verified, noisy_small) and `test.csv`, audio in `FSDnoisy18k.audio_*`.
@@ -44,7 +44,8 @@ class FsdNoisy18k(Source):
 
     clips: str = setting(
         "all",
-        "clips of train: all; noisy, with the tags of Freesound; noisy_small, as many of these as are checked; clean, checked",
+        "training clips: all; noisy, labelled by Freesound's tags; noisy_small, as many of these as are checked; clean, "
+        "the checked ones",
         choices=("all", "noisy", "noisy_small", "clean"),
     )
     validation_share: float = setting(
@@ -62,7 +63,7 @@ class FsdNoisy18k(Source):
             row.clip_id: audio[row.clip_id].file.removeprefix(f"{folder}/") for row in rows if row.clip_id in audio
         }
         copies = copies_of(folder, paths) if self.validation_share else {}
-        # What else is in the split that is trained on, as it is not checked.
+        # The contents of training clips that are not checked: their copies must not be in val.
         in_train = {copies.get(row.clip_id) for row in rows if not row.flags[0]} - {None}
         for row in rows:
             drawn_by = copies.get(row.clip_id, row.clip_id)
@@ -92,7 +93,7 @@ class Arca23k(Source):
 
     clips: str = setting(
         "noisy",
-        "clips of train: noisy, those of ARCA23K; clean, those of ARCA23K-FSD, as many of each class",
+        "training clips: noisy, those of ARCA23K; clean, those of ARCA23K-FSD, with as many of each class",
         choices=("noisy", "clean"),
     )
     audio: str = setting("", "folder or URL of the audio; unset: anywhere below --source", path="always")

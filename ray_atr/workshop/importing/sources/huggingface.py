@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,8 +27,6 @@ from ray_atr.workshop.importing.sources import source
 
 IN_NAME = re.compile(r"(?P<split>[a-z0-9_]+?)(-\d+(-of-\d+)?)?(-[0-9a-f]{8,})?\.parquet")
 ROW_NUMBER = "row"
-OF_AUDIO = ("has bytes", "audio path")
-"""What a row tells of its audio, beside its columns."""
 CAPTION_COLUMNS = re.compile(r"captions?|caption_\d+|texts?")
 ID_COLUMNS = ("clip_id", "id", "youtube_id", "file_name", "filename")
 
@@ -51,7 +50,7 @@ class HuggingFace(source.Source):
         "column of clip ids, or row for SPLIT-NUMBER; unset: clip_id, id, youtube_id, file_name, else the audio's path",
     )
     label_column: str = setting("", "column of labels; unset: none")
-    split: str = setting("train", "split of files whose name tells none")
+    split: str = setting("train", "split of files whose name contains none")
 
     def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark]:
         folder = locate(self.source, keeps_links=True)
@@ -64,11 +63,11 @@ class HuggingFace(source.Source):
         lost = 0
         for path in tables:
             split = self._split_of(path)
-            for group, row, values, audio_column in _rows(folder, path, self._columns):
-                number = rows_of_split[split]
-                rows_of_split[split] += 1
+            rows = enumerate(_rows(folder, path, self._columns), start=1)
+            for number, (group, row, values, audio_column) in rows:
                 at = f"{folder}/{path}, row {number}"
-                clip_id = self._id(values, f"{split}-{number:07d}")
+                clip_id = self._id(values, f"{split}-{rows_of_split[split]:07d}")
+                rows_of_split[split] += 1
                 if values["has bytes"]:
                     place = source.AudioLocation(f"{folder}/{path}", path.rpartition(".")[2], group, row, audio_column)
                 else:
@@ -102,7 +101,7 @@ class HuggingFace(source.Source):
         structs = [field for field in schema if pa.types.is_struct(field.type)]
         audio = [field.name for field in structs if {"bytes", "path"} <= {inner.name for inner in field.type}]
         chosen = (self.id_column if self.id_column != ROW_NUMBER else "", self.label_column, self.audio_column)
-        wanted = [*self._assigned().values(), *filter(None, chosen)]
+        wanted = [*self._assigned.values(), *filter(None, chosen)]
         for column in wanted:
             if column not in schema.names:
                 has = f"{', '.join(schema.names)}{nearest(column, schema.names)}"
@@ -119,7 +118,9 @@ class HuggingFace(source.Source):
             raise ValueError(f"{file}: no caption; choose its column with --caption-columns: {', '.join(others)}")
         return self.audio_column or audio[0], others
 
+    @cached_property
     def _assigned(self) -> dict[str, str]:
+        """Language -> column, of `caption_columns`."""
         assigned = {}
         for assignment in self.caption_columns:
             language, equals, column = assignment.partition("=")
@@ -130,10 +131,10 @@ class HuggingFace(source.Source):
 
     def _captions(self, values: Mapping[str, Any], at: str) -> dict[str, list[str]]:
         """The captions of a row by language, blank where a list of several languages lacks one."""
-        if assigned := self._assigned():
+        if self._assigned:
             return {
                 language: source.texts_of(values[column], f"{at}, {column}", blanks=True)
-                for language, column in assigned.items()
+                for language, column in self._assigned.items()
             }
         if (by_language := source.texts_by_language(values, at)) is not None:
             return by_language
@@ -147,6 +148,10 @@ class HuggingFace(source.Source):
         columns = (*((self.id_column,) if self.id_column else ID_COLUMNS), "audio path")
         given = next(filter(None, (source.cell_of(values, name) for name in columns)), "")
         return source.stem(given) or default
+
+    def id_of(self, row: Mapping[str, Any]) -> str | None:
+        given = source.cell_of(row, self.id_column) if self.id_column else ""
+        return source.stem(given) or super().id_of(row)
 
 
 def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, dict[str, Any], str]]:
@@ -171,7 +176,7 @@ def _rows(folder: Location, path: str, choose: Any) -> Iterator[tuple[int, int, 
 
 
 def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """The names of the classes by column of class labels, of which rows have the numbers, as `datasets` writes them."""
+    """The class names of each column of class labels; rows have the classes' numbers. As `datasets` writes them."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         kinds = {name: kind.get("feature", kind) for name, kind in features.items() if isinstance(kind, dict)}
@@ -208,7 +213,7 @@ def _has_bytes(group: Any, column: str) -> bool | None:
 
 
 def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = None) -> Iterator[dict[str, Any]]:
-    """The rows, with the path of their audio and whether they hold it: `have_audio`, or each row's own value if None."""
+    """The rows, with `audio path` and whether they hold the audio, `has bytes`: `have_audio`, or each row's own value if None."""
     # Arrow itself trusts the offsets of a file, and reads beyond its end.
     batch.validate(full=True)
     audio = batch.column(audio_column)
@@ -216,4 +221,4 @@ def _values(batch: pa.RecordBatch, audio_column: str, have_audio: bool | None = 
     has_bytes = [have_audio] * batch.num_rows if have_audio is not None else audio.field("bytes").is_valid().to_pylist()
     rows = batch.drop_columns([audio_column]).to_pylist() if batch.num_columns > 1 else [{}] * batch.num_rows
     for row, is_there, path in zip(rows, has_bytes, paths, strict=True):
-        yield {**row, **dict(zip(OF_AUDIO, (is_there, path), strict=True))}
+        yield {**row, "has bytes": is_there, "audio path": path}

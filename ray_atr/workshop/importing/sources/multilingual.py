@@ -6,9 +6,9 @@ layouts, a row for each English caption with its translations in columns:
     test/metadata.csv   file_name, audio_name or youtube_id, caption, and a column a language, beside the audio: as published
     *_cleaned.csv       youtube_id (of Clotho: the name of the file), caption, and the columns of the code that made them
 
-A column's language is told by its name: a language's English one (`Hebrew`), a tag of FLORES-200 (`hin_Deva`), or one with more
-before and after it (`aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned`). The authors do not use Aya's Hindi beside
-`hin_Deva`: of several columns of a language the one that is called by it alone is read, else the cleaned one.
+The name of a column says its language: by the English name (`Hebrew`), by a tag of FLORES-200 (`hin_Deva`), or by a tag with more
+around it (`aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned`). If a language has several columns, the one whose name is
+only the language or its tag is read, else the cleaned one: the authors do not use Aya's Hindi beside `hin_Deva`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Multilingual(source.Source):
             yield source.unaligned(lost)
 
     def _audio(self, folder: Location, path: str) -> Callable[[source.ListedClip], source.AudioLocation | None]:
-        """What finds the audio of a clip of a table: at its path beside the table, or by its name."""
+        """A function that finds the audio of a clip of a table: at its path beside the table, or by its name."""
         below, files = path.rpartition("/")[0], frozenset(source.list_files(folder))
         by_name = source.audio_below(locate(self.audio or self.source, keeps_links=True))
 
@@ -154,7 +154,7 @@ class Multilingual(source.Source):
 
 
 def tag_of(column: str) -> str:
-    """The FLORES-200 tag of the language that a column's name tells; empty if it tells none.
+    """The FLORES-200 tag of the language in a column's name; empty if the name has none.
 
     >>> tag_of("Greek"), tag_of("npi_Deva"), tag_of("aya_translated_eng_Latn-fra_Latn-sentence_fra_Latn_cleaned")
     ('ell_Grek', 'npi_Deva', 'fra_Latn')

@@ -71,8 +71,8 @@ def read_table(file: str, required: Sequence[str] = (), reading: Reading | None 
 def require_columns(
     file: str, columns: Sequence[str], required: Sequence[str], options: Mapping[str, str] | None = None
 ) -> None:
-    """ValueError naming the first required column that is not among those found, and the option that names another one if
-    there is; or a column that has the name of another.
+    """ValueError for two columns of one name, and for the first required column that is missing, with the option that names
+    another column if there is one.
     """
     try:
         # Columns without a name, as spreadsheets leave them at the end, are not read.
@@ -88,7 +88,7 @@ def require_columns(
 
 
 def parse_json(text: str, at: str) -> Any:
-    """The value that a text of JSON holds. ValueError, beginning with `at`, for anything that is none."""
+    """The value of a JSON text. ValueError, beginning with `at`, for any other text."""
     try:
         value = json.loads(text, object_pairs_hook=each_once)
         if "\\ud" in text.lower():
@@ -156,8 +156,8 @@ def read_id_lists(file: str) -> dict[str, list[str]]:
 
 
 def _encoding_of(file: Location, given: str) -> str:
-    """The encoding that was given for a text file, or that it has: by its byte order mark, UTF-8 if it is that, else as
-    its bytes suggest. One that is UTF-8 but for a few bytes is damaged, and stays UTF-8 so that its line is named.
+    """The given encoding of a text file, or the one that it has: that of its byte order mark, UTF-8 if it is valid, else the one
+    that its bytes suggest. A file with a few bytes that are not UTF-8 is damaged; it stays UTF-8, so that the line is named.
     """
     if given:
         try:
@@ -207,7 +207,7 @@ def _read_csv(file: str, required: Sequence[str], reading: Reading, usual: str) 
             row = next(rows, None)
         except csv.Error as error:
             if "unexpected end" in str(error):
-                # The end of the field is unknown, so that no single row can be dropped for it.
+                # Where the field ends is unknown, so no single row can be dropped.
                 raise ValueError(f"{file}, line {start}: a quote that opens here is not closed by the end") from None
             reading.refuse_row(f"{file}, line {number}", f"not a CSV row ({error})")
             continue

@@ -51,7 +51,7 @@ class Entry:
     split: str
     translated: Sequence[str] = ()
     alias: str = ""
-    """Another name of the clip, by which tables of further captions may speak of it."""
+    """Another name of the clip, which tables of further captions may use."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def blank_splits(count: int, split: str) -> str:
     return f"blank splits: {counted(count, 'row')}, taken to be in {split} (--split)"
 
 
-ID_COLUMNS = ("file_name", "filename", "path", "youtube_id", "id")
+ID_COLUMNS = ("file_name", "filename", "fname", "path", "youtube_id", "id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +149,16 @@ class ListedClip:
 
 
 def unaligned(count: int) -> Remark:
-    """What to say of captions that were left out so that caption j is one sentence in every language."""
+    """The remark on captions that were left out so that caption j is one sentence in every language."""
     return Remark(
-        f"{counted(count, 'caption')} left out: beside blank translations of other captions of the clip, caption j "
-        "would not be one sentence in every language"
+        f"{counted(count, 'caption')} left out: other captions of the clip have blank translations, so caption j would not "
+        "be one sentence in every language"
     )
 
 
 def in_place(captions: Mapping[str, Sequence[str]]) -> tuple[dict[str, tuple[str, ...]], int]:
-    """Captions by language, blank where a row or a cell lacks a language, so that caption j is one sentence in every language;
-    as they follow each other where no sentence has two languages. Also the number of those that had to be left out for it.
+    """Captions by language so that caption j is one sentence in every language. Given ones are blank where a sentence lacks a
+    language. Also the number of captions that had to be left out for this; all stay if no sentence has two languages.
 
     >>> in_place({"eng": ["A dog.", "Rain."], "deu": ["", "Regen."]})
     ({'eng': ('Rain.', 'A dog.'), 'deu': ('Regen.',)}, 0)
@@ -181,8 +181,8 @@ def captions_of(row: Mapping[str, Any], at: str) -> list[str]:
 
 
 def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
-    """The texts in a cell that holds one, or a list of them; none, or with `blanks` an empty one, in the place of one that is
-    absent or blank. ValueError for anything else.
+    """The texts in a cell that holds one text or a list of texts. An absent or blank text is left out, or with `blanks` becomes
+    an empty one. ValueError for anything else.
     """
     values = value if isinstance(value, list | tuple) else [value]
     for text in values:
@@ -193,8 +193,8 @@ def texts_of(value: Any, at: str, *, blanks: bool = False) -> list[str]:
 
 
 def texts_by_language(row: Mapping[str, Any], at: str) -> dict[str, list[str]] | None:
-    """The texts of the object by language in `captions` or `caption`, each one or a list of them, empty in the place of a blank
-    one; None if the row has no such object. ValueError for a language that is none, or is there twice.
+    """The texts of an object by language in `captions` or `caption`, which has a text or a list of texts for each language. A
+    blank text becomes an empty one. None if the row has no such object. ValueError for an unknown or repeated language.
     """
     by_language = next((row[name] for name in ("captions", "caption") if isinstance(row.get(name), dict)), None)
     if by_language is None:
@@ -239,7 +239,7 @@ def require_folds(assignments: Sequence[str]) -> dict[str, list[str]]:
             if part in seen:
                 raise ValueError(f"folds: {part} occurs in two splits")
             seen.add(part)
-        chosen[name] = parts
+        chosen.setdefault(name, []).extend(parts)
     return chosen
 
 
@@ -277,7 +277,7 @@ def _column(file: str, kind: str, group: int, column: str, _changed: int) -> pa.
 
 
 def list_files(folder: Location) -> list[str]:
-    """The paths of all files below a folder, relative to it, sorted; hidden ones left out, those whose names are not UTF-8,
+    """The paths of all files below a folder, relative to it, sorted. Left out are hidden files, files whose names are not UTF-8,
     which no table can name, and data sets that were imported to folders below it. ValueError if there are none.
     """
     shown = (path for path in files_below(folder) if not any(part.startswith(".") for part in path.split("/")))
@@ -292,7 +292,7 @@ def list_files(folder: Location) -> list[str]:
 
 
 def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
-    """What tells each of these files of a folder from those with other content. Only files of equal size are read."""
+    """A text for each of these files of a folder, equal where their contents are equal. Only files of equal size are read."""
     sizes: dict[str, int] = {}
     if isinstance(folder, Path):
         readable = (path for path in paths if os.path.isfile(folder / path) and os.access(folder / path, os.R_OK))
@@ -302,14 +302,14 @@ def contents_of(folder: Location, paths: Sequence[str]) -> dict[str, str]:
         found = with_retries(folder, lambda: folder.fs.find(folder.path, detail=True))
         sizes = {name.strip("/").removeprefix(root): int(about["size"]) for name, about in found.items()}
     count = Counter(sizes[path] for path in paths if path in sizes)
-    # One that cannot be read is named when its audio is wanted.
+    # A file that cannot be read is reported when its audio is read.
     return {path: hash_of_file(folder / path) if count[sizes.get(path, -1)] > 1 else path for path in paths}
 
 
 def copies_of(folder: Location, paths: Mapping[str, str]) -> dict[str, str]:
-    """By clip, what tells the content of its file, at a path of the folder, if another clip's file has the same one.
+    """The content (`contents_of`) of each clip's file, at its path in the folder, if another clip's file has the same content.
 
-    A split that is drawn by it has all copies of a recording: in two splits they would be a leak.
+    Splits that are drawn by content keep all copies of a recording together: in two splits they would be a leak.
     """
     contents = contents_of(folder, list(paths.values()))
     count = Counter(contents.values())

@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +24,10 @@ from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import TABLE_SUFFIXES, Reading, read_table, require_columns
 
 LEAST_DRAWN = 20
-"""Clips without a split of which a tenth each validates and tests; fewer are all of train."""
+"""Clips without a split from which a tenth each is drawn for val and test; fewer clips are all in train."""
 USUAL_CAPTIONS = re.compile(r"captions?|caption_\d+")
 NAMED = 3
-"""Files that no row names which a note lists."""
+"""Number of files without a row that a note lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class TableSource(source.Source):
         object.__setattr__(self, "language", check_language(self.language, "language"))
         if self.split:
             check_split(self.split)
-        self._columns()
+        _ = self._columns
 
     def entries(self) -> Iterator[source.Entry | source.Absent | source.Remark | Skipped]:
         folder = locate(self.source, keeps_links=True)
@@ -94,8 +95,8 @@ class TableSource(source.Source):
     def _read(
         self, folder: Location, table: str, reading: Reading, stored: Mapping[str, str]
     ) -> dict[str, source.ListedClip]:
-        """The clips by path, as `stored` has it by the names that it may have, in the order of their first rows. ValueError, or a
-        dropped row, for one that is not right.
+        """The clips by path, in the order of their first rows; `stored` has the path on disk of each name that a table may use.
+        ValueError for a wrong row, or the row is dropped.
         """
         clips: dict[str, source.ListedClip] = {}
         blank = 0
@@ -111,8 +112,8 @@ class TableSource(source.Source):
                 reading.refuse_row(at, str(error))
             else:
                 blank += self.split_column in row and not source.cell_of(row, self.split_column)
-        # Only now is it known of JSON lines, where a line may leave out a language that it has no caption in.
-        require_columns(table, list(columns), [column for _, column in self._columns()])
+        # Only now, since a JSON line may leave out a language in which it has no caption.
+        require_columns(table, list(columns), [column for _, column in self._columns])
         if blank:
             reading.notes.append(source.blank_splits(blank, self.split or "train"))
         if not self.split and self.split_column not in columns and len(clips) >= LEAST_DRAWN:
@@ -122,7 +123,7 @@ class TableSource(source.Source):
                 f"no column {self.split_column}: of {len(clips):,} clips {drawn['val']:,} were drawn for val and "
                 f"{drawn['test']:,} for test; --split train takes all to train"
             )
-        named = [f"{column} ({code})" for code, column in self._columns() if code and column in self.caption_column]
+        named = [f"{column} ({code})" for code, column in self._columns if code and column in self.caption_column]
         if named:
             reading.notes.append(f"columns of captions by language: {', '.join(named)}")
         if unread := self._unread(columns):
@@ -140,16 +141,14 @@ class TableSource(source.Source):
         path = source.cell_of(row, self.path_column)
         if not path:
             raise ValueError(f"{at}: {self.path_column} is blank")
-        # Whether or not it exists.
+        # Refuses a path that leaves the folder, whether or not it exists.
         source.location_in(folder, path, at)
         captions = self._captions(row, at)
         if not captions:
-            if self.caption_column and not any(column in row for _, column in self._columns()):
-                require_columns(at, list(row), [column for _, column in self._columns()])
-            blank = [column for _, column in self._columns()] or [
-                name for name in row if USUAL_CAPTIONS.fullmatch(name)
-            ]
-            if blank:
+            asked = [column for _, column in self._columns]
+            if asked and not any(column in row for column in asked):
+                require_columns(at, list(row), asked)
+            if blank := asked or [name for name in row if USUAL_CAPTIONS.fullmatch(name)]:
                 remedy = "" if self.drop_bad_rows else "; --drop-bad-rows leaves such rows out"
                 raise ValueError(f"{at}: no caption in {shortened(', '.join(blank))}{remedy}")
             which = "--caption-column COLUMN or LANGUAGE=COLUMN says which have captions"
@@ -167,7 +166,7 @@ class TableSource(source.Source):
         clip = clips.setdefault(stored_path, source.ListedClip(path, given, split, at))
         if (clip.given_id, clip.split) != (given, split):
             raise ValueError(f"{at}: {path} has another split or clip_id in an earlier row ({clip.at})")
-        # Of a row with several languages each text is one sentence in all of them, also where an earlier row lacks one.
+        # In a row with several languages a text is one sentence in all of them, also if an earlier row lacks a language.
         first = max(map(len, clip.captions.values()), default=0) if len(captions) > 1 else 0
         for language, texts in captions.items():
             own_texts = clip.captions.setdefault(language, [])
@@ -181,8 +180,8 @@ class TableSource(source.Source):
         )
         if self.caption_column:
             captions: dict[str, list[str]] = {}
-            several = len({language or row_language for language, _ in self._columns()}) > 1
-            for language, column in self._columns():
+            several = len({language or row_language for language, _ in self._columns}) > 1
+            for language, column in self._columns:
                 cell = source.texts_of(row.get(column), f"{at}, {column}", blanks=several)
                 captions.setdefault(language or row_language, []).extend(cell)
             return captions if any(map(any, captions.values())) else {}
@@ -204,17 +203,18 @@ class TableSource(source.Source):
     def _unread(self, columns: Collection[str]) -> list[str]:
         """The columns of a table that this source does not read, each with the one that may be meant."""
         optional = (self.split_column, self.language_column, self.id_column)
-        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns())}
+        read = {self.path_column, *optional, "label", "labels", *(column for _, column in self._columns)}
         if not self.caption_column:
             read |= {name for name in columns if USUAL_CAPTIONS.fullmatch(name)}
         absent = [column for column in (*optional, "label", "caption") if column not in columns]
         return [column + nearest(column, absent, 0.7) for column in columns if column and column not in read]
 
+    @cached_property
     def _columns(self) -> list[tuple[str, str]]:
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
 
-        Columns that are all named by languages with a code of two letters, or by their codes, are of those languages: `txt` and
-        `cap` are codes too, of languages that few tables hold.
+        If all columns are named by languages that have a code of two letters, or by their codes, they are in those languages.
+        Rarer codes do not count: `txt` and `cap` are codes too.
         """
         called = {entry: _language_called(entry) or "" for entry in self.caption_column if "=" not in entry}
         are_languages = all(called.values())

@@ -30,9 +30,10 @@ class WebDataset(source.Source):
 
     name: ClassVar[str] = "webdataset"
     licence: ClassVar[str] = "as given by the owner of the tars"
+    remedy: ClassVar[str] = " (in a tar, the files of a clip must follow each other)"
 
     language: str = setting("eng", "ISO 639 code of captions that name no language")
-    split: str = setting("train", "split of tars whose name or folder tells none")
+    split: str = setting("train", "split of tars whose name or folder contains none")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +56,7 @@ class WebDataset(source.Source):
             for key, place, texts in _clips_of(folder / path, tar):
                 clip_id = key
                 if tar_of.setdefault(key, path) != path:
-                    # Keys are of one tar, and may begin anew in the next one.
+                    # Keys are unique within a tar only.
                     clip_id = f"{path.removesuffix('.tar')}/{key}"
                     renamed.append(clip_id)
                 if place is None:
@@ -123,7 +124,7 @@ def _read_members(
     place, texts = None, dict[str, bytes]()
     for member in of_clip:
         if not is_unicode(member.name):
-            raise refuse(f"{tar}, member", member.name, "names in UTF-8, of which ids can be made")
+            raise refuse(f"{tar}, member", member.name, "a name in UTF-8, from which an id is made")
         if member.name.startswith("/") or ".." in member.name.split("/"):
             raise refuse(f"{tar}, member", member.name, "names inside the tar's own folder")
         suffix = _key(member.name)[1]
