@@ -95,6 +95,8 @@ def test_a_sample_of_a_split_is_translated_back_and_compared_by_an_encoder(monke
     assert similarity.call_args.args == ("e",)
     assert (checked.args[0], checked.args[1], checked.args[3]) == (manifest, "val", ["fra"])
     assert (checked.kwargs["samples"], checked.kwargs["similarity"]) == (9, similarity.return_value)
+    with pytest.raises(ValueError, match="--samples: got 0; allowed 1 or more"):
+        translate.run(["check", "--data", "d", "--model", "m", "--samples", "0"], "command")
 
 
 def test_an_import_takes_captions_of_further_languages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from ray_atr.cli.parse import counting, option, parse, print_plain
-from ray_atr.common.settings import counted
+from ray_atr.common.settings import counted, refuse
 from ray_atr.data.shards import read_manifest
 from ray_atr.workshop.importing.import_options import Translation
 
@@ -54,6 +54,8 @@ class BackTranslate:
     def run(self) -> None:
         from ray_atr.workshop.importing import translation
 
+        if self.samples < 1:
+            raise refuse("--samples", self.samples, "1 or more")
         manifest, options, source = read_manifest(self.data), self.translation, self.translation.source_language
         languages = [code for code in options.languages if code in manifest.languages and code != source]
         if not languages:

@@ -446,6 +446,7 @@ def test_a_column_text_row_without_the_spaces_text_vectors_is_no_vector(inputs: 
     [
         ({"train.epochs": "0"}, r"train\.epochs: got 0"),
         ({"model.interaction": "late"}, r"model\.interaction: got 'late'; allowed nothing: a pack sets it itself"),
+        ({"objective": "m_ltm"}, r"objective\.pair\.metric: got 'mahalanobis'; allowed euclidean"),
         ({"data.languages": "jpn"}, r"data\.languages: got 'jpn'; allowed languages of .*pairs\.csv: eng"),
     ],
 )

@@ -172,8 +172,12 @@ def _check(space: ForeignSpace, method: str, split: str) -> None:
 
 def _check_settings(space: ForeignSpace, options: PackOptions, settings: Mapping[str, str], captions: str) -> None:
     """ValueError for a wrong value of a setting, or a language without captions, before the captions are encoded."""
-    asked = override(override(Experiment(), METHODS[options.method]), settings).data.languages
-    if unknown := [language for language in asked if language not in space.languages]:
+    asked = override(override(Experiment(), METHODS[options.method]), settings)
+    if (metric := asked.objective.pair.learns().metric) != "euclidean":
+        raise refuse(
+            "--objective.pair.metric", metric, "euclidean: a foreign space is searched without a learned metric"
+        )
+    if unknown := [language for language in asked.data.languages if language not in space.languages]:
         allowed = f"languages of {captions}: {', '.join(space.languages)}"
         raise refuse("data.languages", ", ".join(unknown), allowed)
 

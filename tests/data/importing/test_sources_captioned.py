@@ -246,6 +246,14 @@ def test_clotho_audio_of_another_part_is_not_taken(tmp_path: Path) -> None:
     assert not absent[0].is_normal
 
 
+def test_two_tables_of_a_part_of_clotho_are_refused(tmp_path: Path) -> None:
+    make_clotho(make_clotho(tmp_path, {"development": "development"}) / "old", {"development": "development"})
+    with pytest.raises(
+        ValueError, match=r"clotho_captions_development\.csv and old/.*; allowed one clotho_captions_dev"
+    ):
+        found(Clotho(source=str(tmp_path)))
+
+
 def test_clotho_real_tables(shared_data: Path, tmp_path: Path) -> None:
     write_tone(tmp_path / "development" / " typical neighborhood in Porto.wav")
     write_tone(tmp_path / "evaluation" / "Santa Motor.flac")

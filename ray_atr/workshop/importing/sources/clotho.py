@@ -6,6 +6,7 @@ caption_1 ... caption_5) and a folder `development` with the audio; likewise val
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,7 +31,11 @@ class Clotho(source.Source):
 
     def entries(self) -> Iterator[source.Entry | source.Absent]:
         folder = locate(self.source, keeps_links=True)
-        tables = {path.rsplit("/", 1)[-1]: path for path in source.list_files(folder) if path.endswith(".csv")}
+        tables: dict[str, str] = {}
+        for path in source.list_files(folder):
+            name = path.rsplit("/", 1)[-1]
+            if re.fullmatch(r"clotho_captions_\w+\.csv", name) and tables.setdefault(name, path) != path:
+                raise ValueError(f"{folder}: {tables[name]} and {path}; allowed one {name}")
         audio_folder = locate(self.audio or self.source, keeps_links=True)
         audio: dict[str, dict[str, str]] = {}
         for path in filter(source.is_audio, source.list_files(audio_folder)):
