@@ -551,8 +551,9 @@ class Retriever(nn.Module):
         if repository.count("/") != 1 or not all(repository.split("/")):
             raise refuse("repository", repository, "owner/name")
         if folder is not None:
-            check_folder(Path(folder))
-            read_settings(Path(folder))
+            folder = Path(folder).expanduser()
+            check_folder(folder)
+            read_settings(folder)
         hub = HfApi()
         hub.create_repo(repository, private=private, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
@@ -593,7 +594,7 @@ class Retriever(nn.Module):
                     # The copy is gone when the message is read.
                     error.args = (str(error).replace(str(copy), str(folder)),)
                     raise
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
             return cls._published(read_published(folder))
         check_folder(folder)
