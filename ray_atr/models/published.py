@@ -84,10 +84,8 @@ def _read_clap(folder: Path) -> Published:
     if config.projection_hidden_act != "relu":
         raise refuse(path, config.projection_hidden_act, "a CLAP whose projections have a relu")
     model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=())
-    audio, text = (
-        Htsat(checkpoint=str(folder)),
-        TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS),
-    )
+    audio = Htsat(checkpoint=str(folder))
+    text = TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS)
     extractor, tokenizer = read_feature_extractor(folder, path), load_tokenizer(folder, config.text_config, path)
     projections = {
         f"{kind}_projection.{place}.{what}": getattr(getattr(getattr(model, f"{kind}_projection"), layer), what)

@@ -34,13 +34,7 @@ from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import Published, is_published, read_published
 from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
-from ray_atr.models.tower import (
-    AudioTower,
-    Encoded,
-    TextTower,
-    embed_by_length,
-    masked_mean,
-)
+from ray_atr.models.tower import AudioTower, Encoded, TextTower, embed_by_length, masked_mean
 from ray_atr.models.weights import (
     SETTINGS_FILE,
     load_weights,

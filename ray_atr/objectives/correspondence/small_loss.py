@@ -22,7 +22,7 @@ from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.contrastive import without
+from ray_atr.objectives.pairs.pair_loss import without
 
 
 @dataclass(frozen=True, kw_only=True)

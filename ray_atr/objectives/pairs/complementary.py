@@ -52,10 +52,8 @@ class Complementary(PairLoss):
         tau = learned.tau(self.temperature)
         rows, columns = comparison.directions()
         for_rows, for_columns = comparison.extra_logits(tau)
-        row_losses, column_losses = (
-            self.sample_losses(rows, tau, for_rows),
-            self.sample_losses(columns, tau, for_columns),
-        )
+        row_losses = self.sample_losses(rows, tau, for_rows)
+        column_losses = self.sample_losses(columns, tau, for_columns)
         probability = (rows.similarity / tau).detach().log_softmax(dim=1).diagonal().exp().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": probability})
 
@@ -64,11 +62,8 @@ class Complementary(PairLoss):
 
         With soft targets and sample weights, positives count too: by 1 - t_ii, the share of the targets that they are not.
         """
-        logits, targets, weights = (
-            direction.competing(direction.similarity / tau),
-            direction.targets,
-            direction.other_weights(),
-        )
+        logits = direction.competing(direction.similarity / tau)
+        targets, weights = direction.targets, direction.other_weights()
         counts = (~direction.mask).to(logits.dtype)
         if targets is not None:
             counts = counts * (1 - targets)
