@@ -70,7 +70,7 @@ def spec_augment(
 def _band(
     clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
 ) -> tuple[Tensor, Tensor]:
-    """(first position, end) of one band for each clip: all whole widths up to the share are alike likely, and all places."""
+    """(first position, end) of one band for each clip. Whole widths up to the share are equally likely, as are places."""
     width_draw, place_draw = (
         torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
         for part in ("width", "place")

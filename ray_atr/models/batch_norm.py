@@ -40,8 +40,8 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x [N, C, T, F], of which the first `lengths[n]` frames of clip n count; None: all T."""
         if not self.training:
-            # On a CPU torch reads rows of one frequency that were transposed in another order than their gradient, and every
-            # gradient is then wrong, without an error.
+            # On a CPU, torch's gradient of a transposed input with one frequency is wrong, without an error: it reads the input
+            # and the outer gradient in different orders.
             return super().forward(x.contiguous())
         N, _, T, F = x.shape
         inside = x.new_ones(N, T, dtype=torch.float32)

@@ -46,8 +46,8 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Vectors [N, r] float32, in the order of the rows. MlflowException with the message of the ValueError for an input that
-        is refused, such as a row with both or neither of text and audio: of other exceptions a server answers a traceback.
+        """Vectors [N, r] float32, in the order of the rows. MlflowException, with the ValueError's message, for an input that is
+        refused, such as a row with both text and audio, or neither. A server answers other exceptions with a traceback.
         """
         try:
             return self._vectors(model_input)

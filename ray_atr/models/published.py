@@ -44,7 +44,7 @@ def read_published(folder: Path) -> Published:
 
 
 def published_settings(folder: Path) -> dict[str, Any]:
-    """The settings of the retriever in a folder by their paths, without the weights. ValueError as of `read_published`."""
+    """The settings of the retriever in a folder by their paths, without the weights. ValueError as in `read_published`."""
     path = "model folder"
     if (file := ml_clap_file(folder)) is not None:
         return ml_clap_settings(file, path)

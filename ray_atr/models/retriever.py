@@ -122,7 +122,7 @@ class Retriever(nn.Module):
         """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance. Vectors in 16
         bits, as an index has them, are compared in 32.
 
-        ValueError for other shapes, as of vectors of another retriever.
+        ValueError for other shapes, such as those of another retriever's vectors.
 
         >>> text = retriever.encode_text(["rain", "a dog barks"])
         >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
@@ -268,8 +268,8 @@ class Retriever(nn.Module):
         return other
 
     def of_tower(self, side: str) -> Self:
-        """A retriever with the same towers whose embeddings are the output of one of them (audio or text), before the projection,
-        which loses some of it. Windows are pooled without the learned query, which is a vector of the shared space.
+        """A retriever with the same towers whose embeddings are the output of one of them (audio or text). It has no projection,
+        which would lose some of this output. Windows are pooled without the learned query, a vector of the shared space.
         """
         other = self.with_towers(self.audio_tower, self.text_tower)
         setattr(other, f"{side}_projection", nn.Identity())

@@ -107,7 +107,7 @@ class AudioSettings(Settings):
 
     name: ClassVar[str]
     checkpoint_files: ClassVar[tuple[str, ...]] = ()
-    """Files of which a checkpoint's folder has one, or patterns of their names; empty: not known."""
+    """Names, or patterns of names: the folder of a checkpoint holds one of these files. Empty: not known."""
     is_convolutional: ClassVar[bool] = False
     """Whether it is a convolutional net, which `train.learning_rate=auto` gives a higher rate than a transformer."""
     blanks_after_norm: ClassVar[bool] = False
@@ -142,7 +142,7 @@ class TextSettings(Settings):
 
     name: ClassVar[str]
     checkpoint_files: ClassVar[tuple[str, ...]] = ()
-    """As of `AudioSettings`."""
+    """As in `AudioSettings`."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 

@@ -84,7 +84,7 @@ class Objective(Settings):
 
     @property
     def gathers(self) -> str:
-        """The setting because of which workers gather all embeddings; empty if each can keep its own (`score_own`)."""
+        """The setting that makes workers gather all embeddings; empty if each can keep its own (`score_own`)."""
         if not self.pair.goes_around:
             return f"objective.pair={self.pair.name}"
         if self.knowledge.name != NoKnowledge.name:
@@ -105,11 +105,12 @@ class Objective(Settings):
         draw: Tensor | None = None,
         weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
-        """The loss of a global batch of B clips, of which each worker has some: the same on every worker, with its own gradients.
+        """The loss of a global batch of B clips that are spread over workers. Every worker gets the same loss, and the gradients
+        of its own clips.
 
-        audio [b, D] and text [b, K, D] are of the worker's clips, `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
-        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty. If the ring has
-        `pending` gradients, those of the texts are complete after `pending.backward()`.
+        audio [b, D] and text [b, K, D] belong to the worker's clips, `ring.own`. mask [B, K], groups [B, G] and draw [B] belong
+        to all clips, and are as `Embeddings` and `__call__` have them. Only for objectives whose `gathers` is empty. If the ring
+        has `pending` gradients, those of the texts are complete after `pending.backward()`.
         """
         if self.gathers:
             raise refuse("objective", self.gathers, "a contrastive or sigmoid loss of the batch alone")

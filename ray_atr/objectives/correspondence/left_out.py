@@ -80,8 +80,7 @@ def leave_out(
 ) -> LeftOut:
     """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
-    `share` is that of true pairs. Deterministic in the seed. Of more clips than `most_fitted`, and captions than
-    `most_competing`, so many are drawn.
+    `share` is that of true pairs. At most `most_fitted` clips and `most_competing` captions are drawn, by the seed.
     """
     random = np.random.default_rng(seed)
     clips = np.unique(clip)

@@ -169,7 +169,7 @@ class Ask(KnowledgeBaseObjective):
 
 
 def inject(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
-    """a~_i = (1 - ratio) a_i + ratio * mean over N_a(i) of a_j, [N, D], renormalised unless told otherwise (Eq. 9).
+    """a~_i = (1 - ratio) a_i + ratio * mean over N_a(i) of a_j, [N, D], of unit norm if `renormalise` is set (Eq. 9).
 
     embeddings [N, D]; neighbours [N, Kn, D], of which `valid` [N, Kn] count. Eq. 9 as printed, and the derivative
     after it, do not renormalise. A row without neighbours stays as it is.
