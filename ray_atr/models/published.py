@@ -83,7 +83,7 @@ def _read_clap(folder: Path) -> Published:
     config: Any = read_model_config(folder, path)
     if config.projection_hidden_act != "relu":
         raise refuse(path, config.projection_hidden_act, "a CLAP whose projections have a relu")
-    model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=())
+    model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=None)
     audio = Htsat(checkpoint=str(folder))
     text = TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS)
     extractor, tokenizer = read_feature_extractor(folder, path), load_tokenizer(folder, config.text_config, path)
