@@ -17,7 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.common.settings import setting
+from ray_atr.common.settings import inherited, setting
+from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 
@@ -41,7 +42,7 @@ class Complementary(PairLoss):
 
     name: ClassVar[str] = "complementary"
     takes_extra_negatives: ClassVar[bool] = True
-    temperature: float = setting(0.05, "divides the similarities (tau); a learned temperature replaces it", above=0)
+    temperature: float = inherited(Contrastive, "temperature", 0.05)
     form: str = setting("log", "what a negative's probability costs: -log(1 - p), tan p, or gce with q", choices=FORMS)
     q: float = setting(0.5, "exponent of gce: towards 0 it is -log(1 - p), at 1 it is p", above=0, at_most=1)
 
