@@ -258,6 +258,10 @@ class Retriever(nn.Module):
 
     def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for late interaction."""
+        if len(token_ids) == 0:
+            # A tower takes no empty batch, and a worker without texts must have gradients to exchange, as the others have.
+            one = self.text_tokens(token_ids.new_full((1, 1), self.text_tower.pad_token_id), token_mask.new_ones(1, 1))
+            return Encoded(*(values[:0] for values in one))
         return _projected_tokens(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def with_towers(self, audio_tower: AudioTower, text_tower: TextTower) -> Self:
