@@ -29,7 +29,7 @@ class SpecAugment(Settings):
     )
     fill: str = setting(
         CLIP_MEAN,
-        "what bands are set to: clip_mean, the mean of the clip's frames, for any tower; zero_after_norm, 0 behind the tower's "
+        "what bands are set to: clip_mean, the mean of the clip's frames, for any tower; zero_after_norm, 0 after the tower's "
         "first batch norm, as in the released code of m-LTM (resnet38)",
         choices=(CLIP_MEAN, ZERO_AFTER_NORM),
     )

@@ -223,8 +223,8 @@ class KnowledgeBaseObjective(Knowledge):
     )
     text_entries: str = setting(
         "english",
-        "texts of each clip in the base: the English one, which queries in every language search, or one per "
-        "language, which queries in that language search (ask alone)",
+        "texts of each clip in the base: english, the English one, searched by queries in every language; each, one per "
+        "language, searched by queries in that language (ask alone)",
         choices=("english", "each"),
     )
     exclude_own: bool = setting(
