@@ -259,9 +259,14 @@ def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:
 def tower_fingerprint(tower: nn.Module) -> str:
     """SHA-256 (hex) of the tower's class, parameters and buffers: equal for towers that encode alike."""
     digest = hashlib.sha256(type(tower).__qualname__.encode())
-    for name, tensor in sorted(tower.state_dict().items()):
-        value = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    add_state(digest, tower)
     digest.update(repr(getattr(tower, "front_end", None)).encode())
     return digest.hexdigest()
+
+
+def add_state(digest: Any, module: nn.Module) -> None:
+    """Add a module's parameters and buffers to a digest of hashlib or xxhash."""
+    for name, tensor in sorted(module.state_dict().items()):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())
