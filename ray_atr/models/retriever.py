@@ -50,8 +50,6 @@ from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 
 WIDE = 512
 """Least width inside of a `wide_mlp`."""
-
-
 ATTENTION_TEMPERATURE = 0.1
 """Divides the mean of a clip's windows in the query of attention over them."""
 

@@ -63,7 +63,6 @@ class LeaveOneOut(SmallLoss):
     relabels: bool = setting(
         True, "whether a doubtful pair takes the captions of its batch that are predicted for the clip"
     )
-
     reads: str = setting(
         "auto",
         "what the regression reads: towers, their outputs; recordings, statistics of the log-mel frames and the words of the "
