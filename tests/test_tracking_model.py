@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import contextlib
+import importlib.metadata
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -17,7 +21,11 @@ import pytest
 import soundfile
 from starlette.testclient import TestClient
 
+import ray_atr
 from ray_atr.cli.report import ReportCommand, report_script
+from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.ced import Ced
+from ray_atr.models.mlflow_model import PACKAGES, requirements_of
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import train_tokenizer
@@ -110,3 +118,52 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     assert client.get_run(version.run_id).info.run_name == "m_ltm"
     assert client.get_run(version.run_id).info.status == "FINISHED"
     assert json.loads((run / "tracking.json").read_text())["sweep_id"]
+
+
+def test_a_model_names_every_package_that_its_code_imports() -> None:
+    """In an environment of these packages and MLflow alone it would else end with a ModuleNotFoundError."""
+    named = with_requirements([*PACKAGES, "mlflow"])
+    of_modules = importlib.metadata.packages_distributions()
+    imported = {package for name in imported_by("ray_atr.models.mlflow_code") for package in of_modules.get(name, ())}
+    assert imported
+    assert {canonical(package) for package in imported} <= named
+    adapted = ModelSettings(audio=Ced(adapt=Adaptation(lora_rank=2)))
+    more = {line.partition("==")[0] for line in requirements_of(adapted)} - {*PACKAGES}
+    assert more == {"peft"}
+
+
+def imported_by(module: str) -> set[str]:
+    """The packages that a module of ours imports when it is imported itself, directly or through others."""
+    found, waiting, seen = set[str](), [module], set[str]()
+    while waiting:
+        name = waiting.pop()
+        file = Path(ray_atr.__file__).parents[1] / name.replace(".", "/")
+        file = file.with_suffix(".py") if file.with_suffix(".py").is_file() else file / "__init__.py"
+        if not name.startswith("ray_atr"):
+            found.add(name.partition(".")[0])
+        elif file.is_file() and name not in seen:
+            seen.add(name)
+            waiting.append(name.rpartition(".")[0] or name)
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.Import):
+                    waiting += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def with_requirements(packages: list[str]) -> set[str]:
+    """The packages, and what these need, by their normalised names."""
+    found, waiting = set[str](), list(packages)
+    while waiting:
+        name = canonical(waiting.pop())
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                needed = importlib.metadata.requires(name) or []
+                waiting += [re.split(r"[^\w.-]", line)[0] for line in needed if "extra ==" not in line]
+    return found
+
+
+def canonical(package: str) -> str:
+    return re.sub("[-_.]+", "-", package).lower()

@@ -4,7 +4,7 @@ Clips are drawn with replacement, each with all its captions in all languages: c
 that is a class text, with many relevant clips, is drawn by itself.
 
 One run has the percentile interval of its draws. For several runs with different seeds, `over_clips_and_seeds` is the interval
-over clips and seeds, in every table. A share of exactly 0 or 1, which no draw changes, has the exact interval of so many clips.
+over clips and seeds, in every table. No draw changes a share of exactly 0 or 1: its interval is the exact one for the clips.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def bootstrap_runs(
             # Over seeds an interval is symmetric, and would go beyond all that a share can be.
             low, high = max(low, 0.0), min(high, 1.0)
             if low == high and low in (0.0, 1.0):
-                # No draw differs where all is right, or all wrong: the exact end for so many clips (Clopper and Pearson 1934).
+                # If all is right, or all wrong, no draw differs: the exact end for these clips (Clopper and Pearson 1934).
                 likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name))
                 low, high = (likely, 1.0) if low else (0.0, 1 - likely)
         result[name] = Interval(float(of_runs.mean()), low, high, level)
@@ -189,8 +189,8 @@ def over_clips_and_seeds(
     if len(values) < 2 and (less is None or len(less) < 2):
         low, high = _ends(of_draws, level)
         # A draw without any query of a language is on neither side of 0.
-        told = of_draws[~np.isnan(of_draws)]
-        share = min(np.mean(told <= 0), np.mean(told >= 0))
+        measured = of_draws[~np.isnan(of_draws)]
+        share = min(np.mean(measured <= 0), np.mean(measured >= 0))
         return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
     between = []

@@ -74,7 +74,7 @@ class LanguageCalibration:
         return np.interp(np.asarray(scores, np.float64), self.best_scores, self.best_probabilities)
 
     def knows_best_of(self, texts: int) -> bool:
-        """Whether `probability_of_best` holds for a choice among so many texts: half to twice as many as it was fitted on."""
+        """Whether `probability_of_best` holds for a choice among this many texts: half to twice as many as it was fitted on."""
         return self.best_among / 2 <= texts <= 2 * self.best_among
 
     def cut(self, coverage: float = 0.9) -> float:

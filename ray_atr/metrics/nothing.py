@@ -101,7 +101,7 @@ class LanguageScores:
 
 
 def fit_levels(scores: Mapping[str, LanguageScores], seed: int = 0, *, most_texts: int = MOST_TEXTS) -> Levels | None:
-    """The levels of the texts of all languages, or of at most so many drawn from them, if they have vectors."""
+    """The levels of the texts of all languages, or of `most_texts` drawn from them if there are more; None without vectors."""
     vectors, levels = [], []
     for of_language in scores.values():
         if of_language.vectors is None:

@@ -22,7 +22,7 @@ class Adaptation(Settings):
     is_frozen: bool = setting(False, "do not train this tower: it then encodes a data set once")
     frozen_layers: int = setting(
         0,
-        "number of first levels of depth that are not trained: 1 is the part before the first layer (embeddings)",
+        "levels of depth, from the input, that are not trained: 1 is the part before the first layer (embeddings)",
         at_least=0,
     )
     learning_rate_scale: float = setting(1.0, "multiplies the learning rate for this tower", above=0)

@@ -29,7 +29,7 @@ class SpecAugment(Settings):
     )
     fill: str = setting(
         CLIP_MEAN,
-        "what bands are set to: clip_mean, the mean of the clip's frames, for any tower; zero_after_norm, 0 behind the tower's "
+        "what bands are set to: clip_mean, the mean of the clip's frames, for any tower; zero_after_norm, 0 after the tower's "
         "first batch norm, as in the released code of m-LTM (resnet38)",
         choices=(CLIP_MEAN, ZERO_AFTER_NORM),
     )
@@ -70,7 +70,7 @@ def spec_augment(
 def _band(
     clip_ids: Sequence[str], sizes: Tensor, share: float, seed: int, epoch: int, what: str
 ) -> tuple[Tensor, Tensor]:
-    """(first position, end) of one band for each clip: all whole widths up to the share are alike likely, and all places."""
+    """(first position, end) of one band for each clip. Whole widths up to the share are equally likely, as are places."""
     width_draw, place_draw = (
         torch.from_numpy(uniform(clip_ids, seed, "spec_augment", what, part, epoch)).to(sizes.device)
         for part in ("width", "place")

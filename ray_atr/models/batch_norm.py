@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ray_atr.common.ranks import LinearMap
+from ray_atr.common.ranks import LinearMap, Ranks
 from ray_atr.models.tower import length_mask
 
 
@@ -18,8 +18,7 @@ class Workers:
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.group = dist.new_group() if size > 1 else None
+        self.ranks = Ranks.here(dist.new_group()) if size > 1 else Ranks()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy of a tower has the same workers."""
@@ -41,8 +40,8 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x [N, C, T, F], of which the first `lengths[n]` frames of clip n count; None: all T."""
         if not self.training:
-            # On a CPU torch reads rows of one frequency that were transposed in another order than their gradient, and every
-            # gradient is then wrong, without an error.
+            # On a CPU, torch's gradient of a transposed input with one frequency is wrong, without an error: it reads the input
+            # and the outer gradient in different orders.
             return super().forward(x.contiguous())
         N, _, T, F = x.shape
         inside = x.new_ones(N, T, dtype=torch.float32)
@@ -83,13 +82,6 @@ def _summed(value: Tensor, workers: Workers) -> Tensor:
     """The sum over all workers, with its gradient: the loss is the sum of the workers' losses, all of which depend on this sum,
     so the backward pass sums the workers' gradients.
     """
-    if workers.size == 1:
-        return value
-
-    def reduced(part: Tensor) -> Tensor:
-        total = part.detach().clone().contiguous()
-        dist.all_reduce(total, group=workers.group)  # type: ignore[arg-type]
-        return total
-
-    summed: Tensor = LinearMap.apply(value, reduced, reduced)
+    ranks = workers.ranks
+    summed: Tensor = value if ranks.size == 1 else LinearMap.apply(value, ranks.sum, ranks.sum)
     return summed

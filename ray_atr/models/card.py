@@ -44,16 +44,19 @@ def card_text(
     }
     if languages:
         about["language"] = list(languages)
-    rate, seconds, clips, needs = front_end.sample_rate, front_end.clip_seconds, '["clip.wav"]', []
+    rate, seconds, clips, texts = front_end.sample_rate, front_end.clip_seconds, '["clip.wav"]', '["a dog barks"]'
     if front_end.kind == "vector":
         hears = f"Clips are vectors of {front_end.num_mels} numbers, made by another encoder."
-        clips, needs = 'numpy.load("clips.npy")', ["import numpy"]
+        clips = 'numpy.load("clips.npy")'
     elif pools_windows:
         hears = f"Audio of any rate and length: it is resampled to {rate:,} Hz and heard in windows of {seconds:g} s."
     else:
         hears = (
             f"Audio of any rate: it is resampled to {rate:,} Hz; of a clip longer than {seconds:g} s the rest is cut."
         )
+    if text == "vectors":
+        hears += " Texts are vectors too."
+        texts = 'numpy.load("texts.npy")'
     compared = (
         "their inner product (unit vectors)" if distance == "cosine" else "their Euclidean distance (smaller is nearer)"
     )
@@ -72,11 +75,11 @@ def card_text(
         "no random crop, no dependence on the batch.",
         "",
         "```python",
-        *needs,
+        *(["import numpy"] if "numpy" in clips + texts else []),
         "from ray_atr import Retriever",
         "",
         'retriever = Retriever.from_pretrained("FOLDER")',
-        f'scores = retriever.similarity(retriever.encode_text(["a dog barks"]), retriever.encode_audio({clips}))',
+        f"scores = retriever.similarity(retriever.encode_text({texts}), retriever.encode_audio({clips}))",
         "```",
     ]
     if front_end.kind != "vector" and not is_late:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 import xxhash
 
 from ray_atr.common.storage import Location, file_exists, read_json
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.tower import add_state
 
 PACK_FILE = "pack.json"
 """File beside a language pack's retriever that names the space to which its texts are fitted."""
@@ -14,7 +14,9 @@ PROBE = "A dog barks twice; rain falls on a tin roof. 犬が吠える"
 
 
 def model_fingerprint(retriever: Retriever) -> str:
-    """The digest of everything that determines a vector: towers, weights, front end, tokeniser, learned metric."""
+    """The digest of what determines a vector: towers, weights, front end, tokeniser, learned metric. How a tower pools its
+    tokens, and a model its windows, is not in it.
+    """
     digest = xxhash.xxh3_128()
     towers = (retriever.audio_tower, retriever.text_tower)
     settings = retriever.settings
@@ -27,10 +29,7 @@ def model_fingerprint(retriever: Retriever) -> str:
         repr(_tokens(retriever, "eng")),
     ]
     digest.update("\n".join(facts).encode())
-    for name, tensor in sorted(retriever.state_dict().items()):
-        value = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy())
+    add_state(digest, retriever)
     return f"xxh3:{digest.hexdigest()}"
 
 

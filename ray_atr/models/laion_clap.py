@@ -75,7 +75,7 @@ def laion_config(file: Path, path: str) -> ClapConfig:
         raise refuse(path, str(file), f"{ALLOWED}; it lacks {error.args[0]}") from None
 
 
-def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str]) -> Any:
+def laion_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str] | None) -> Any:
     """The ClapModel with the file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
     with torch.random.fork_rng():
         model = model_class(config).eval()

@@ -11,7 +11,7 @@ ONLY_VECTORS = (
     "the model compares frames with tokens (model.interaction late), but only its pooled vectors are compared here; "
     "`ray-atr evaluate --ranking cosine` measures how well they rank"
 )
-"""What is to be said where a model of late interaction is reduced to a vector for each clip and text."""
+"""The message of commands that use only one vector for each clip and text of a model of late interaction."""
 
 
 def late_interaction(

@@ -116,7 +116,7 @@ def sonar_config(file: Path, path: str) -> M2M100Config:
     )
 
 
-def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str]) -> Any:
+def sonar_model(file: Path, model_class: Any, config: Any, path: str, allowed: Iterable[str] | None) -> Any:
     """SONAR's encoder with a file's weights, float32 on the CPU, in evaluation mode. ValueError for weights that do not fit."""
     with torch.random.fork_rng():
         model = model_class(config).eval()

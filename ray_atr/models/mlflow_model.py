@@ -17,6 +17,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
 from ray_atr.common.settings import refuse
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever
 
 PACKAGES = (
@@ -28,8 +29,10 @@ PACKAGES = (
     "soxr",
     "pydantic",
     "scipy",
+    "universal_pathlib",
+    "xxhash",
 )
-"""Packages that the packed code imports to embed; pinned to the installed versions."""
+"""Packages that the packed code imports to embed."""
 MODEL_CODE = Path(__file__).with_name("mlflow_code.py")
 
 
@@ -46,8 +49,8 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.from_pretrained(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> np.ndarray:
-        """Vectors [N, r] float32, in the order of the rows. MlflowException with the message of the ValueError for an input that
-        is refused, such as a row with both or neither of text and audio: of other exceptions a server answers a traceback.
+        """Vectors [N, r] float32, in the order of the rows. MlflowException, with the ValueError's message, for an input that is
+        refused, such as a row with both text and audio, or neither. A server answers other exceptions with a traceback.
         """
         try:
             return self._vectors(model_input)
@@ -92,13 +95,24 @@ def model_parts(weights: Path) -> dict[str, Any]:
     ValueError for a folder that MLflow does not find.
     """
     require_path(weights)
+    retriever = Retriever.from_pretrained(weights)
     return {
         "python_model": str(MODEL_CODE),
         "artifacts": {"retriever": str(weights)},
         "code_paths": [str(Path(__file__).parents[1])],
-        "pip_requirements": [f"{package}=={importlib.metadata.version(package)}" for package in PACKAGES],
-        "signature": signature(Retriever.from_pretrained(weights).vector_width),
+        "pip_requirements": requirements_of(retriever.settings),
+        "signature": signature(retriever.vector_width),
     }
+
+
+def requirements_of(settings: ModelSettings) -> list[str]:
+    """The packages that a retriever of these settings imports, pinned to the installed versions."""
+    towers, packages = (settings.audio, settings.text), list(PACKAGES)
+    if any(tower.adapt.lora_rank for tower in towers):
+        packages.append("peft")
+    if any(tower.name == "sentence_transformers" for tower in towers):
+        packages.append("sentence-transformers")
+    return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
 def require_path(folder: Path) -> None:

@@ -47,7 +47,7 @@ class ModelSettings(Settings):
     windows_in_training: int | None = setting(
         None,
         "windows of a long clip that a training step encodes and pools; none: 1, or 2 with attention, whose query "
-        "is learned from how they differ (with 1 it is the mean alone)",
+        "is learned from how they differ (with 1 the query is their mean alone)",
         at_least=1,
         at_most=10_000,
     )

@@ -18,6 +18,7 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
+from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.models.weights import SETTINGS_FILE, WEIGHT_FILES, identity_of_checkpoint, local_of, shapes_of_weights
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ def check_towers(model: ModelSettings) -> None:
         if adapt.lora_targets and not adapt.lora_rank:
             allowed = "empty with lora_rank=0, which trains the weights of all layers"
             raise refuse(f"model.{kind}.adapt.lora_targets", ",".join(adapt.lora_targets), allowed)
+        if adapt.is_frozen and isinstance(settings, AudioVectors | TextVectors):
+            raise refuse(f"model.{kind}.adapt.is_frozen", True, f"false for {settings.name}, which has no weights")
         asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
         asks_width = kind == "audio" and model.audio_projection == "none"
         asks_pooler = getattr(settings, "pooling", None) == "pooler"

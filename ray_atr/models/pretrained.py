@@ -67,7 +67,7 @@ def load_model(
     *,
     path: str,
     skip: tuple[str, ...],
-    allowed: Iterable[str],
+    allowed: Iterable[str] | None,
     **arguments: Any,
 ) -> Any:
     """The model with the checkpoint's weights, float32 on the CPU; what was loaded is logged.
@@ -175,7 +175,7 @@ class _LoneFile(NamedTuple):
 
     file: Path
     read_config: Callable[[Path, str], PreTrainedConfig]
-    read_model: Callable[[Path, Any, Any, str, Iterable[str]], Any]
+    read_model: Callable[[Path, Any, Any, str, Iterable[str] | None], Any]
     beside: str
     """A description of the tokeniser that must be in its folder."""
     tokenizer_arguments: Callable[[], dict[str, Any]]

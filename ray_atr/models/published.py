@@ -44,7 +44,7 @@ def read_published(folder: Path) -> Published:
 
 
 def published_settings(folder: Path) -> dict[str, Any]:
-    """The settings of the retriever in a folder by their paths, without the weights. ValueError as of `read_published`."""
+    """The settings of the retriever in a folder by their paths, without the weights. ValueError as in `read_published`."""
     path = "model folder"
     if (file := ml_clap_file(folder)) is not None:
         return ml_clap_settings(file, path)
@@ -83,11 +83,9 @@ def _read_clap(folder: Path) -> Published:
     config: Any = read_model_config(folder, path)
     if config.projection_hidden_act != "relu":
         raise refuse(path, config.projection_hidden_act, "a CLAP whose projections have a relu")
-    model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=())
-    audio, text = (
-        Htsat(checkpoint=str(folder)),
-        TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS),
-    )
+    model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=None)
+    audio = Htsat(checkpoint=str(folder))
+    text = TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS)
     extractor, tokenizer = read_feature_extractor(folder, path), load_tokenizer(folder, config.text_config, path)
     projections = {
         f"{kind}_projection.{place}.{what}": getattr(getattr(getattr(model, f"{kind}_projection"), layer), what)

@@ -49,8 +49,8 @@ class ResNet38(AudioSettings):
     )
     trains_batch_norms: bool = setting(
         False,
-        "batch norms have the statistics of the global batch in training, and evaluation those of training, as in the released "
-        "code of ML-ACT and m-LTM; false: they keep the published ones, so that no clip depends on its batch",
+        "batch norms use the statistics of the global batch in training, and their running means in evaluation, as in the "
+        "released code of ML-ACT and m-LTM; false: they keep the published statistics, so that no clip depends on its batch",
     )
 
     def __post_init__(self) -> None:

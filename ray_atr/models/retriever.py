@@ -34,13 +34,7 @@ from ray_atr.models.card import CARD_FILE, card_text
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import Published, is_published, read_published
 from ray_atr.models.sharding import EqualCalls, Extra, shard_tower
-from ray_atr.models.tower import (
-    AudioTower,
-    Encoded,
-    TextTower,
-    embed_by_length,
-    masked_mean,
-)
+from ray_atr.models.tower import AudioTower, Encoded, TextTower, embed_by_length, masked_mean
 from ray_atr.models.weights import (
     SETTINGS_FILE,
     load_weights,
@@ -56,8 +50,6 @@ from ray_atr.objectives.pairs.mahalanobis import Mahalanobis
 
 WIDE = 512
 """Least width inside of a `wide_mlp`."""
-
-
 ATTENTION_TEMPERATURE = 0.1
 """Divides the mean of a clip's windows in the query of attention over them."""
 
@@ -128,7 +120,7 @@ class Retriever(nn.Module):
         """How well texts fit clips [M, N], from `encode_*`'s vectors [M, r], [N, r]: cosine, or minus the distance. Vectors in 16
         bits, as an index has them, are compared in 32.
 
-        ValueError for other shapes, as of vectors of another retriever.
+        ValueError for other shapes, such as those of another retriever's vectors.
 
         >>> text = retriever.encode_text(["rain", "a dog barks"])
         >>> bool(retriever.similarity(text, text).diagonal().min() > 0.99)
@@ -264,6 +256,10 @@ class Retriever(nn.Module):
 
     def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """Unit-norm embeddings of a text's tokens, [N, L, D], and of their mean, [N, D], for late interaction."""
+        if len(token_ids) == 0:
+            # A tower takes no empty batch, and a worker without texts must have gradients to exchange, as the others have.
+            one = self.text_tokens(token_ids.new_full((1, 1), self.text_tower.pad_token_id), token_mask.new_ones(1, 1))
+            return Encoded(*(values[:0] for values in one))
         return _projected_tokens(self.text_tower(token_ids, token_mask), self.text_projection)
 
     def with_towers(self, audio_tower: AudioTower, text_tower: TextTower) -> Self:
@@ -274,8 +270,8 @@ class Retriever(nn.Module):
         return other
 
     def of_tower(self, side: str) -> Self:
-        """A retriever with the same towers whose embeddings are the output of one of them (audio or text), before the projection,
-        which loses some of it. Windows are pooled without the learned query, which is a vector of the shared space.
+        """A retriever with the same towers whose embeddings are the output of one of them (audio or text). It has no projection,
+        which would lose some of this output. Windows are pooled without the learned query, a vector of the shared space.
         """
         other = self.with_towers(self.audio_tower, self.text_tower)
         setattr(other, f"{side}_projection", nn.Identity())
@@ -551,8 +547,9 @@ class Retriever(nn.Module):
         if repository.count("/") != 1 or not all(repository.split("/")):
             raise refuse("repository", repository, "owner/name")
         if folder is not None:
-            check_folder(Path(folder))
-            read_settings(Path(folder))
+            folder = Path(folder).expanduser()
+            check_folder(folder)
+            read_settings(folder)
         hub = HfApi()
         hub.create_repo(repository, private=private, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
@@ -593,7 +590,7 @@ class Retriever(nn.Module):
                     # The copy is gone when the message is read.
                     error.args = (str(error).replace(str(copy), str(folder)),)
                     raise
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         if not (folder / SETTINGS_FILE).is_file() and is_published(folder):
             return cls._published(read_published(folder))
         check_folder(folder)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ray_atr.common.settings import refuse, require_extra, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
+from ray_atr.models.pretrained import require_name
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
 from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
 
@@ -152,8 +153,7 @@ def open_model(checkpoint: str, path: str, modality: str) -> Any:
     require_extra("sentence_transformers", EXTRA, path)
     from sentence_transformers import SentenceTransformer
 
-    if not checkpoint or (checkpoint.startswith((".", "/", "~")) and not Path(checkpoint).expanduser().is_dir()):
-        raise refuse(path, checkpoint, "a folder that exists, or a hub id owner/name")
+    require_name(checkpoint, path)
     with refusing(path, checkpoint, "a model of sentence-transformers' own modules", ImportError, TypeError):
         model = SentenceTransformer(checkpoint, device="cpu", trust_remote_code=False)
     if modality not in model.modalities:

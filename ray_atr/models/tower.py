@@ -107,7 +107,7 @@ class AudioSettings(Settings):
 
     name: ClassVar[str]
     checkpoint_files: ClassVar[tuple[str, ...]] = ()
-    """Files of which a checkpoint's folder has one, or patterns of their names; empty: not known."""
+    """Names, or patterns of names: the folder of a checkpoint holds one of these files. Empty: not known."""
     is_convolutional: ClassVar[bool] = False
     """Whether it is a convolutional net, which `train.learning_rate=auto` gives a higher rate than a transformer."""
     blanks_after_norm: ClassVar[bool] = False
@@ -142,7 +142,7 @@ class TextSettings(Settings):
 
     name: ClassVar[str]
     checkpoint_files: ClassVar[tuple[str, ...]] = ()
-    """As of `AudioSettings`."""
+    """As in `AudioSettings`."""
 
     adapt: Adaptation = setting(default_factory=Adaptation, help="which of the tower's weights are trained, and how")
 
@@ -259,9 +259,14 @@ def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:
 def tower_fingerprint(tower: nn.Module) -> str:
     """SHA-256 (hex) of the tower's class, parameters and buffers: equal for towers that encode alike."""
     digest = hashlib.sha256(type(tower).__qualname__.encode())
-    for name, tensor in sorted(tower.state_dict().items()):
-        value = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    add_state(digest, tower)
     digest.update(repr(getattr(tower, "front_end", None)).encode())
     return digest.hexdigest()
+
+
+def add_state(digest: Any, module: nn.Module) -> None:
+    """Add a module's parameters and buffers to a digest of hashlib or xxhash."""
+    for name, tensor in sorted(module.state_dict().items()):
+        value = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy())

@@ -316,10 +316,10 @@ class TransformersTextTower(TextTower):
         self.width = int(model.config.hidden_size)
         self.pad_token_id = int(tokenizer.pad_token_id)
         positions = int(getattr(model.config, "max_position_embeddings", settings.max_tokens))
-        # RoBERTa's table begins after the padding index.
-        is_roberta = "roberta" in model.config.model_type or model.config.model_type == "clap_text_model"
-        offset = self.pad_token_id + 1 if is_roberta else 0
-        self.max_tokens = min(settings.max_tokens, positions - offset)
+        tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+        # The positions of RoBERTa, MPNet and CamemBERT begin after the padding index.
+        padding = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
+        self.max_tokens = min(settings.max_tokens, positions - (padding[0] + 1 if padding else 0))
         self.language_tags = hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "tgt_lang")
         self._tag_of: dict[str, str | None] = {}
 

@@ -61,12 +61,12 @@ class LoadReport:
     skipped: tuple[str, ...] = ()
     """entries that this model is declared not to need (classifier, front end)"""
 
-    def mismatches(self, allowed: Iterable[str] = ()) -> list[str]:
+    def mismatches(self, allowed: Iterable[str] | None = None) -> list[str]:
         """One line for each name that is missing, unexpected or mis-shaped and matches none of the allowed patterns."""
         lines = {name: f"{kind} {name}" for kind in ("missing", "unexpected") for name in getattr(self, kind)}
         for name, (stored, wanted) in self.mis_shaped.items():
             lines[name] = f"shape of {name} is {list(stored)}, not {list(wanted)}"
-        patterns = tuple(allowed)
+        patterns = tuple(allowed or ())
         return [line for name, line in lines.items() if not any(fnmatch.fnmatchcase(name, each) for each in patterns)]
 
     def summary(self) -> str:
@@ -87,14 +87,17 @@ def refusing(path: str, got: object, allowed: str, *others: type[Exception]) -> 
         raise refuse(path, str(got), f"{allowed} ({_first_line(error)})") from None
 
 
-def require_match(report: LoadReport, allowed: Iterable[str] = (), path: str = AUDIO_CHECKPOINT) -> None:
-    """ValueError with the mismatches that no pattern allows. Logs the report and the allowed mismatches."""
+def require_match(report: LoadReport, allowed: Iterable[str] | None = None, path: str = AUDIO_CHECKPOINT) -> None:
+    """ValueError with the mismatches that no pattern allows (None: there is no such setting). Logs the report and the allowed
+    mismatches.
+    """
     lines = report.mismatches(allowed)
     if lines:
         shown = "; ".join(lines[:6]) + (f"; and {len(lines) - 6} more" if len(lines) > 6 else "")
         reason = "that do not fit" if report.loaded else "of another architecture"
         holds = f"a checkpoint of this tower. It holds weights {reason} ({len(report.loaded)} names fit): {shown}"
-        raise refuse(path, report.source, f"{holds}. Name those that may differ in allow_mismatch")
+        advice = "" if allowed is None else ". Name those that may differ in allow_mismatch"
+        raise refuse(path, report.source, holds + advice)
     logger.info(report.summary())
     for line in report.mismatches():
         logger.warning("%s: %s, as allow_mismatch permits", report.source, line)
@@ -186,7 +189,7 @@ def load_weights(
     *,
     source: str,
     skip: tuple[str, ...] = (),
-    allowed: Iterable[str] = (),
+    allowed: Iterable[str] | None = None,
     path: str = AUDIO_CHECKPOINT,
 ) -> LoadReport:
     """Copy the tensors into the module by name; names that start with one of `skip` are ignored. A module on the meta device is

@@ -84,7 +84,7 @@ class Objective(Settings):
 
     @property
     def gathers(self) -> str:
-        """The setting because of which workers gather all embeddings; empty if each can keep its own (`score_own`)."""
+        """The setting that makes workers gather all embeddings; empty if each can keep its own (`score_own`)."""
         if not self.pair.goes_around:
             return f"objective.pair={self.pair.name}"
         if self.knowledge.name != NoKnowledge.name:
@@ -105,11 +105,12 @@ class Objective(Settings):
         draw: Tensor | None = None,
         weigh_pairs: Callable[[Comparison], Comparison] | None = None,
     ) -> Terms:
-        """The loss of a global batch of B clips, of which each worker has some: the same on every worker, with its own gradients.
+        """The loss of a global batch of B clips that are spread over workers. Every worker gets the same loss, and the gradients
+        of its own clips.
 
-        audio [b, D] and text [b, K, D] are of the worker's clips, `ring.own`; mask [B, K], groups [B, G] and draw [B] are as
-        `Embeddings` and `__call__` have them, of all clips. Only for objectives whose `gathers` is empty. If the ring has
-        `pending` gradients, those of the texts are complete after `pending.backward()`.
+        audio [b, D] and text [b, K, D], in float32 or float64, belong to the worker's clips, `ring.own`. mask [B, K], groups
+        [B, G] and draw [B] belong to all clips, and are as `Embeddings` and `__call__` have them. Only for objectives whose
+        `gathers` is empty. If the ring has `pending` gradients, those of the texts are complete after `pending.backward()`.
         """
         if self.gathers:
             raise refuse("objective", self.gathers, "a contrastive or sigmoid loss of the batch alone")
@@ -118,10 +119,10 @@ class Objective(Settings):
         parts = self.scheme.pairs(nothing, draw)
         if weigh_pairs is not None:
             parts = [part._replace(comparison=weigh_pairs(part.comparison)) for part in parts]
-        audio = functional.normalize(audio, dim=-1)
-        return self._combined(
-            parts, [self.pair.score_own(own_pairs(part.comparison, audio, text, ring), learned) for part in parts]
-        )
+        with torch.autocast(audio.device.type, enabled=False):
+            audio = functional.normalize(audio, dim=-1)
+            owned = (own_pairs(part.comparison, audio, text, ring) for part in parts)
+            return self._combined(parts, [self.pair.score_own(pairs, learned) for pairs in owned])
 
     def _combined(self, parts: Sequence[Weighted], terms: Sequence[Terms]) -> Terms:
         """The weighted sum of the scheme's comparisons."""

@@ -28,6 +28,7 @@ from ray_atr.models.fingerprint import model_fingerprint
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
 from ray_atr.models.text import SmallTransformer, train_tokenizer
+from ray_atr.models.vectors import AudioVectors, TextVectors, TextVectorsTower
 from tests.support import tiny
 from tests.support.archives import save_retriever
 
@@ -108,6 +109,18 @@ def test_the_example_of_a_card_runs(tmp_path, monkeypatch, audio):
     found: dict[str, Any] = {}
     exec(re.search("```python\n(.*?)```", (tmp_path / "FOLDER" / "README.md").read_text(), re.DOTALL)[1], found)
     assert found["scores"].shape == (1, 2 if audio == "vectors" else 1)
+
+
+def test_the_example_of_a_card_whose_texts_are_vectors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ModelSettings(audio=AudioVectors(width=8), text=TextVectors())
+    retriever = Retriever(settings.audio.build(), TextVectorsTower(None, 6), settings)
+    retriever.save_pretrained(tmp_path / "FOLDER")
+    monkeypatch.chdir(tmp_path)
+    for name, width in (("clips", 8), ("texts", 6)):
+        np.save(f"{name}.npy", np.ones((2, width), np.float32))
+    found: dict[str, Any] = {}
+    exec(re.search("```python\n(.*?)```", retriever.card(), re.DOTALL)[1], found)
+    assert found["scores"].shape == (2, 2)
 
 
 def test_calibration_is_beside_the_retriever_and_measured_on_other_clips(evaluated):

@@ -176,6 +176,13 @@ def test_mismatches_stop_unless_they_are_named(caplog: pytest.LogCaptureFixture)
     assert report.summary() == "x: 2 tensors loaded, 1 missing, 1 unexpected, 1 of another shape, 0 not needed"
 
 
+@pytest.mark.parametrize("allowed", [None, ()])
+def test_a_mismatch_is_not_to_be_named_in_a_setting_that_the_tower_lacks(allowed: tuple[str, ...] | None) -> None:
+    with pytest.raises(ValueError, match="missing bias") as refused:
+        load_weights(torch.nn.Linear(2, 3), {"weight": torch.ones(3, 2)}, source="x", allowed=allowed)
+    assert ("allow_mismatch" in str(refused.value)) == (allowed is not None)
+
+
 def test_a_checkpoint_that_is_nowhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"absent\.pt.*exists"):
         find_weights(str(tmp_path / "absent.pt"))

@@ -79,6 +79,10 @@ def same_layers(settings: Any, *tokenizer: object) -> None:
         ({"audio.adapt.activation_checkpointing": True}, "audio.adapt.activation_checkpointing: .*SmallCnnTower"),
         ({"audio.adapt.compile": True}, "audio.adapt.compile: got True; allowed false for SmallCnnTower"),
         ({"audio_projection": "none"}, "model.embedding_width: got 128; allowed 192, the audio tower's width"),
+        *(
+            ({kind: "vectors", f"{kind}.adapt.is_frozen": True}, rf"model\.{kind}\.adapt\.is_frozen: .* has no weights")
+            for kind in ("audio", "text")
+        ),
     ],
 )
 def test_what_a_tower_cannot_do_is_refused_by_its_outline(changes: dict[str, Any], message: str) -> None:

@@ -304,6 +304,12 @@ def test_saving_replaces_nothing_but_a_retriever(place: str, tmp_path: Path, mon
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "notes", "project"]
 
 
+def test_a_folder_in_the_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    scratch().save_pretrained("~/saved")
+    assert Retriever.from_pretrained("~/saved").vector_width == scratch().vector_width
+
+
 def test_a_folder_of_a_store_that_holds_no_retriever_is_named_by_its_url() -> None:
     with pytest.raises(ValueError, match=r"model folder: got 'memory://bucket/none'"):
         Retriever.from_pretrained("memory://bucket/none")

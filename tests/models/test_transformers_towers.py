@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    CONFIG_MAPPING,
     ASTModel,
     AutoTokenizer,
     BertModel,
@@ -26,7 +27,7 @@ from ray_atr.data.audio import fit, log_mel
 from ray_atr.models.audio import Ast, Htsat, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import pad_tokens
-from ray_atr.models.transformers import length_groups
+from ray_atr.models.transformers import TransformersTextTower, length_groups, text_encoder
 from tests.support import tiny_checkpoints as tiny
 
 
@@ -133,6 +134,17 @@ def test_longer_texts_are_cut_and_keep_their_last_special_token(folder: Any) -> 
     ids = tower.tokenise([tiny.TEXTS[1]], ["eng"])[0]
     assert len(ids) == 6
     assert ids[-1] == tower.tokenizer.sep_token_id
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet", "camembert", "clap_text_model"])
+def test_a_text_is_no_longer_than_the_model_has_positions(kind: str, folder: Any) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    made: Any = CONFIG_MAPPING[kind]
+    config = made(vocab_size=1_000, max_position_embeddings=22, pad_token_id=1, **sizes)
+    tokenizer = AutoTokenizer.from_pretrained(folder(tiny.xlm_roberta))
+    tower = TransformersTextTower(TransformersText(), text_encoder(config, "mean")[0](config).eval(), tokenizer)
+    assert tower.max_tokens == (22 if kind == "bert" else 20)
+    assert encode(tower, ["a dog " * 30], ["eng"]).shape == (1, 8)
 
 
 def noise(num_samples: int, seed: int) -> np.ndarray:

@@ -202,3 +202,20 @@ def test_a_given_share_is_the_prior_of_the_low_component() -> None:
     values = torch.cat([torch.randn(300, generator=random), torch.randn(100, generator=random) + 2])
     few, many = (float(low_component(values, "gmm", share).mean()) for share in (0.3, 0.9))
     assert few < float(low_component(values, "gmm", 0.75).mean()) < many
+
+
+@pytest.mark.parametrize("name", ["small_loss", "rematch", "neighbours", "consensus"])
+def test_a_share_that_the_pair_loss_reads_is_no_prior_unless_it_was_chosen(name: str) -> None:
+    scores = torch.randn(200, 2, 1, generator=torch.Generator().manual_seed(0))
+    scores[:80] -= 2
+    probabilities = []
+    for is_read in (False, True):
+        pairs = TrainingPairs(
+            clip_ids=list(map(str, range(200))), slots=2, needs_clean_share=is_read, wrong_shares=[0.02]
+        )
+        estimator = CORRESPONDENCES[name]().estimator(pairs)
+        estimator.tables["scores"].copy_(scores)
+        estimator.begin_epoch(2)
+        probabilities.append(estimator.tables["clean_probabilities"])
+    assert 0.4 < probabilities[0].mean() < 0.8
+    assert torch.equal(*probabilities)

@@ -9,7 +9,9 @@ import torch
 
 from ray_atr import objectives
 from ray_atr.common.override import flatten, override
+from ray_atr.common.ranks import Ranks
 from ray_atr.objectives import PAIRS, PRESETS, SCHEMES, Embeddings, Learned, LearnedParameters, Objective, preset
+from ray_atr.objectives.pairs.ring import Ring
 from ray_atr.objectives.presets import PRESET_TABLE
 from tests.support.whole_product import IS_WHOLE
 
@@ -71,6 +73,15 @@ def test_embeddings_in_half_precision_are_compared_in_float32(pair: str, dtype: 
     assert 0 < float(halves.grad.norm()) < 1e4
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(objective(Embeddings(halves, text), learned=learned).loss, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pair", [name for name, loss in PAIRS.items() if loss.goes_around])
+def test_a_workers_own_pairs_are_compared_in_float32_within_autocast(pair: str) -> None:
+    objective, given, ring = Objective(pair=PAIRS[pair]()), batch(), Ring(Ranks(), (slice(0, B),))
+    audio, text, mask = given.audio.float(), given.text.float(), given.available()
+    expected = objective.score_own(audio, text, mask, ring).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(objective.score_own(audio, text, mask, ring).loss, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", list(PRESETS))

@@ -19,6 +19,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.loop import train_trial
 from ray_atr.training.setup import first_state
 from ray_atr.training.step import training_step
+from tests.support import tiny_checkpoints
 from tests.support.processes import run_processes
 from tests.support.tiny import prepared_for, tiny, tone_clip
 
@@ -84,6 +85,21 @@ def test_weights_that_no_loss_uses_stay_as_they_are(home: Path, tmp_path: Path) 
         name = "audio_tower.out.weight"
         assert torch.equal(after[name], before[name])
         assert not torch.equal(after["audio_tower.convolutions.0.weight"], before["audio_tower.convolutions.0.weight"])
+
+
+@pytest.mark.parametrize("text", ["small_transformer", "bert"])
+def test_no_texts_have_no_tokens_and_a_gradient_of_zero_in_late_interaction(
+    text: str, home: Path, tmp_path: Path
+) -> None:
+    """Of a worker whose share of a batch has no text, beside others that have some."""
+    tower = {"model__text__checkpoint": str(tiny_checkpoints.bert(tmp_path / "bert"))} if text == "bert" else {}
+    chosen = experiment(home, model__interaction="late", model__text=text, **tower)
+    retriever = first_state(TrainingData(chosen, prepared_for(chosen, home), WorkerGroup()), tmp_path).retriever
+    encoded = TextBatcher(retriever).embed_tokens([])
+    assert [len(values) for values in encoded] == [0, 0, 0]
+    encoded.tokens.sum().backward()
+    gradients = [parameter.grad for parameter in retriever.text_projection.parameters()]
+    assert all(gradient is not None and not bool(gradient.any()) for gradient in gradients)
 
 
 def trained_share(rank: int, size: int, folder: Path, home: Path) -> tuple[list[int], list[float]]:

@@ -157,7 +157,7 @@ class Backwards(NamedTuple):
         return np.column_stack([(audio - self.centre) @ self.precision, np.ones(len(audio))]) / self.tau
 
     def around(self, expected: Floats) -> Floats:
-        """The vectors of captions of which these clips [m, D] are expected, as in `words`, [m, D + 1]."""
+        """The vectors of the captions for which the clips `expected` [m, D] are predicted, as in `words`, [m, D + 1]."""
         return np.column_stack([expected, -np.einsum("nd,nd->n", expected @ self.precision, expected) / 2])
 
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ray_atr.common.settings import refuse, setting
+from ray_atr.common.settings import inherited, refuse
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import MixtureEstimator
+from ray_atr.objectives.correspondence.small_loss import SmallLoss
 from ray_atr.objectives.pairs import Comparison
 
 
@@ -36,8 +37,8 @@ class Consensus(Correspondence):
     """
 
     name: ClassVar[str] = "consensus"
-    mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
-    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
+    mixture: str = inherited(SmallLoss, "mixture")
+    warmup_epochs: int = inherited(SmallLoss, "warmup_epochs")
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         self.require_several(pairs.slots * pairs.languages)

@@ -10,9 +10,9 @@ A pair is a clip with one caption in one language: its place is (row, slot, lang
 clips with J captions at most in K languages; a comparison has n pairs. Everything is computed from the gathered batch,
 so it is the same on every worker.
 
-Two texts of a clip are true partners if both fit it or neither does, as where all captions are another clip's. In a
-comparison of texts a pair has the sample weight 1 - |b - b'|, b and b' the clean probabilities of the two with the clip:
-the largest chance of that which they allow.
+Two texts of a clip are true partners if both fit the clip, or if neither does because all its captions are another clip's. In a
+comparison of texts a pair has the sample weight 1 - |b - b'|, where b and b' are the clean probabilities of the two texts with
+the clip. Under these probabilities no larger chance of being true partners is possible.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Estimator:
         return ~(self.epoch_probabilities[rows, slots, 0] < 0.5)
 
     def end_epoch(self) -> dict[str, float]:
-        """Mean clean probability of the pairs in the epoch's batches, and how well it told true from wrong ones."""
+        """Mean clean probability of the pairs in the epoch's batches, and how well it separated true pairs from wrong ones."""
         estimated = ~self.epoch_probabilities.isnan()
         if not bool(estimated.any()):
             return {}

@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from ray_atr.common.progress import CountProgress, silent
 from ray_atr.common.settings import counted, refuse
 from ray_atr.objectives.correspondence.noise_rate import p_values, wrong_share
-from ray_atr.objectives.correspondence.ridge import (
-    Floats,
-    Integers,
-    Ridge,
-    deviations,
-    mean_caption,
-    of_unit_norm,
-)
+from ray_atr.objectives.correspondence.ridge import Floats, Integers, Ridge, deviations, mean_caption, of_unit_norm
 
 Keys = NDArray[np.str_] | Integers
 """A text or number for each caption, equal where captions say the same."""
@@ -70,7 +63,6 @@ class Fold:
     audio  [K, n, V]: what fits each clip in each language. By `OneWay` the caption expected, of unit norm, centred over the fold.
     text   [M, V]: every caption of the set. By `OneWay` centred within its language, of unit norm, divided by the deviation of
            its products with the fold's clips: an inner product is the similarity less what clip and caption have with everything.
-
     """
 
     clips: Integers

@@ -19,8 +19,8 @@ def detection(clean_probability: Tensor, is_true: Tensor, score: Tensor | None =
 
     detector_auc                the chance that a true pair has a higher probability than a wrong one, ties count half.
     detector_calibration_error  mean over ten bins, by their size, of |mean probability - share of true pairs|.
-    clean_pairs_lost            share of the true pairs outside the largest set, in order of probability, of which at most 5% are
-                                wrong: what it costs to clean the data that far.
+    clean_pairs_lost            if the most probable pairs are kept, as many as possible with at most 5% wrong ones among them:
+                                the share of true pairs that are not kept.
     """
     clean_probability, is_true = clean_probability.double().flatten().cpu(), is_true.flatten().cpu()
     measured = {"detector_calibration_error": calibration_error(clean_probability, is_true)}
@@ -44,7 +44,7 @@ def probability_ranks(clean_probability: Tensor, score: Tensor | None) -> Tensor
 
 
 def area_under_curve(clean_probability: Tensor, is_true: Tensor) -> float:
-    """Mann and Whitney's statistic, over its maximum: the wrong pairs below each true one, of which ties count half."""
+    """Mann and Whitney's statistic, over its maximum: the wrong pairs below each true one, where a tie counts half."""
     true, wrong = clean_probability[is_true], clean_probability[~is_true].sort().values
     below, up_to = (torch.searchsorted(wrong, true, right=right).sum() for right in (False, True))
     return int(below + up_to) / (2 * len(true) * len(wrong))

@@ -63,11 +63,10 @@ class LeaveOneOut(SmallLoss):
     relabels: bool = setting(
         True, "whether a doubtful pair takes the captions of its batch that are predicted for the clip"
     )
-
     reads: str = setting(
         "auto",
         "what the regression reads: towers, their outputs; recordings, statistics of the log-mel frames and the words of the "
-        "captions; auto, of each language the one that finds more of the true pairs, but recordings alone if "
+        "captions; auto, for each language the one that finds more of the true pairs, but recordings alone if "
         "train.start_from was trained on these pairs",
         choices=("auto", "towers", "recordings"),
     )

@@ -80,8 +80,7 @@ def leave_out(
 ) -> LeftOut:
     """Estimate M captions `text` [M, E], of clips `clip` [M] among those of `audio` [N, D]; equal `key` [M]: equal captions.
 
-    `share` is that of true pairs. Deterministic in the seed. Of more clips than `most_fitted`, and captions than
-    `most_competing`, so many are drawn.
+    `share` is that of true pairs. At most `most_fitted` clips and `most_competing` captions are drawn, by the seed.
     """
     random = np.random.default_rng(seed)
     clips = np.unique(clip)
@@ -103,8 +102,9 @@ def leave_out(
     targets = captions[used]
     for _ in range(rounds):
         predicted, centre, scaled = left_out_captions(ridge, row, targets, captions)
-        tau, mean, probability = weighed(predicted, scaled[used], row, scaled[first[bank]], log_prior, competing, right)
-        clean = probability[:, None]
+        tau = likeliest(predicted, scaled[used], row, scaled[first[bank]], log_prior, right)
+        totals, mean = competition(predicted / tau, scaled[first[bank]], log_prior, competing)
+        clean = clean_probability(predicted / tau, scaled[used], row, totals, right)[:, None]
         targets = clean * captions[used] + PREDICTED_WEIGHT * (1 - clean) * mean[row]
     everything = np.empty((len(audio), captions.shape[1]))
     everything[~is_fitted] = ridge.predicted(clips_of_unit_norm[~is_fitted]) - centre
@@ -130,15 +130,6 @@ def left_out_captions(ridge: Ridge, row: Integers, targets: Floats, captions: Fl
     predicted = ridge.left_out(mean_caption(row, targets)[1])
     centre, deviation = predicted.mean(axis=0), deviations(captions, predicted)
     return predicted - centre, centre, captions / deviation[:, None]
-
-
-def weighed(
-    predicted: Floats, paired: Floats, row: Integers, bank: Floats, log_prior: Floats, captions: Floats, share: float
-) -> tuple[float, Floats, Floats]:
-    """The likeliest tau, the mean of the bank's captions under p_i [n, W], and each pair's clean probability [m]."""
-    tau = likeliest(predicted, paired, row, bank, log_prior, share)
-    totals, mean = competition(predicted / tau, bank, log_prior, captions)
-    return tau, mean, clean_probability(predicted / tau, paired, row, totals, share)
 
 
 def main_directions(text: Floats, first: Integers, prior: Floats) -> Floats:
@@ -198,11 +189,7 @@ def _competing(predicted: Floats, bank: Floats) -> Iterator[tuple[Floats, Floats
 
 
 def clean_probability(predicted: Floats, paired: Floats, row: Integers, totals: Floats, share: float) -> Floats:
-    """b_i of each pair, [m], from the products of its row's prediction with its own caption [m, W]."""
-    return clean_of(np.einsum("mw,mw->m", predicted[row], paired) - totals[row], share)
-
-
-def clean_of(log_ratio: Floats, share: float) -> Floats:
-    """Bayes' rule: the clean probability of each pair, [m], from log r_i [m]."""
+    """b_i of each pair, [m], by Bayes' rule, from the products of its row's prediction with its own caption [m, W]."""
+    log_ratio = np.einsum("mw,mw->m", predicted[row], paired) - totals[row]
     true, wrong = np.log(share) + log_ratio, np.log(max(1 - share, TINY))
     return np.asarray(np.exp(true - np.logaddexp(true, wrong)))

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from ray_atr.common import sampling
-from ray_atr.common.settings import setting
+from ray_atr.common.settings import inherited, setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, Estimator, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import MixtureEstimator
+from ray_atr.objectives.correspondence.small_loss import SmallLoss
 from ray_atr.objectives.pairs import Comparison
 
 
@@ -47,8 +48,8 @@ class NeighbourAgreement(Correspondence):
     temperature: float = setting(
         0.1, "divides the similarities to anchors: the smaller, the fewer anchors count", above=0
     )
-    mixture: str = setting("gmm", "the two components: normal (gmm) or beta (bmm)", choices=("gmm", "bmm"))
-    warmup_epochs: int = setting(2, "epochs in which every pair has a sample weight of 1", at_least=1)
+    mixture: str = inherited(SmallLoss, "mixture")
+    warmup_epochs: int = inherited(SmallLoss, "warmup_epochs")
 
     def estimator(self, pairs: TrainingPairs) -> Estimator:
         return _NeighbourEstimator(pairs, self)

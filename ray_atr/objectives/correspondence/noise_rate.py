@@ -120,9 +120,9 @@ def is_something_found(p_value: Floats, clip: Integers) -> bool:
     Mann and Whitney's test on the means by clip. That clips i and j are alike in sound and in words speaks for both, or against
     both: where i is held out and where j is. So the mean has twice the variance of independent ones. NaN is left out.
     """
-    is_told = ~np.isnan(p_value)
-    clips = np.unique(clip[is_told], return_inverse=True)[1]
-    mean = np.bincount(clips, p_value[is_told]) / np.bincount(clips)
+    is_scored = ~np.isnan(p_value)
+    clips = np.unique(clip[is_scored], return_inverse=True)[1]
+    mean = np.bincount(clips, p_value[is_scored]) / np.bincount(clips)
     deviation = max(float(mean.std()), TINY) * np.sqrt(SEEN_TWICE / len(mean))
     return bool(ndtr((mean.mean() - 0.5) / deviation) <= CHANCE)
 

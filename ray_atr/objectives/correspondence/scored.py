@@ -57,10 +57,12 @@ class MixtureEstimator(Estimator):
     def posterior(self, scores: Tensor) -> Tensor:
         """Clean probabilities [N, J, K] of scores [N, J, K] with NaN for pairs that have none."""
         clean_probabilities = torch.ones_like(scores)
+        # They are known too if only the pair loss reads them.
+        shares = self.clean_shares if self.settings.needs_clean_share else None
         for language in range(scores.shape[2]):
             has_score = ~scores[:, :, language].isnan()
             if bool(has_score.any()):
-                share = None if self.clean_shares is None else self.clean_shares.of_language(language)
+                share = None if shares is None else shares.of_language(language)
                 clean = low_component(-scores[:, :, language][has_score], self.settings.mixture, share).to(scores)
                 clean_probabilities[:, :, language] = clean.mean()
                 clean_probabilities[:, :, language][has_score] = clean

@@ -22,7 +22,7 @@ from ray_atr.common.settings import setting
 from ray_atr.objectives.correspondence.correspondence import Correspondence, PairIndex, TrainingPairs
 from ray_atr.objectives.correspondence.scored import MixtureEstimator
 from ray_atr.objectives.pairs import Comparison
-from ray_atr.objectives.pairs.contrastive import without
+from ray_atr.objectives.pairs.pair_loss import without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ class SmallLossEstimator(MixtureEstimator):
 def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tensor, Tensor]:
     """Each pair's own contrastive loss against the negatives of its batch in both directions, [n] each.
 
-    Other positives are left out: another clip of the same caption is no evidence of whether this one fits it. NaN without any
-    negative, as of a clip that is alone in its batch with a caption in its language: a loss of 0 would be the best of all.
+    Other positives are left out: another clip of the same caption does not show whether this one fits it. The loss is NaN without
+    a negative, for example if only one clip of the batch has a caption in the language: its loss of 0 would be the best of all.
     """
     logits, positives = comparison.cross_similarity(keep=True) / temperature, comparison.positive_rows()
     of_pairs = logits.diagonal()
@@ -81,6 +81,6 @@ def contrastive_losses(comparison: Comparison, temperature: float) -> tuple[Tens
         if len(of_pairs) == 1:
             return torch.full_like(of_pairs, torch.nan), torch.full_like(of_pairs, torch.nan)
         return logits.logsumexp(dim=1) - of_pairs, logits.logsumexp(dim=0) - of_pairs
-    negatives, is_told = without(logits, positives), ~positives.all(dim=1)
+    negatives, has_negative = without(logits, positives), ~positives.all(dim=1)
     rows, columns = (functional.softplus(negatives.logsumexp(dim=dim) - of_pairs) for dim in (1, 0))
-    return rows.where(is_told, torch.nan), columns.where(is_told, torch.nan)
+    return rows.where(has_negative, torch.nan), columns.where(has_negative, torch.nan)

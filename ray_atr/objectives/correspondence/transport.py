@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ray_atr.common.settings import inherited, setting
+from ray_atr.common.settings import inherited
 from ray_atr.objectives.correspondence.correspondence import (
     Correspondence,
     Estimator,
@@ -39,14 +39,8 @@ class Transport(Correspondence):
     """
 
     name: ClassVar[str] = "transport"
-    epsilon: float = setting(0.05, "entropic regularisation, for costs in [0, 1]", above=0)
-    transport_mass: float | Literal["auto"] = setting(
-        "auto",
-        "share of the mass that is transported; auto: the share of true pairs, estimated before the first epoch or given by "
-        "data.wrong_share; closer to 1 if less than half of the true pairs are found",
-        above=0,
-        at_most=1,
-    )
+    epsilon: float = inherited(PartialLearningToMatch, "epsilon")
+    transport_mass: float | Literal["auto"] = inherited(PartialLearningToMatch, "transport_mass", "auto")
     smallest_mass: float = inherited(PartialLearningToMatch, "smallest_mass")
 
     @property

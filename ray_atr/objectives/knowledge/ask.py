@@ -157,20 +157,19 @@ class Ask(KnowledgeBaseObjective):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.detach_reliability):
             phi = {name: potentials(comparison, neighbours) for name, neighbours in sides.items()}
             scalars: dict[str, Tensor] = {}
-            weights: list[Tensor | None] = []
+            weights: list[Tensor] = []
             for side, label in enumerate(("rows", "columns")):
                 fine, coarse = (reliability(phi[name][side]) if name in phi else None for name in ("fine", "coarse"))
                 lambdas = self.lambda_fine, self.lambda_coarse
                 weight = multiplier(fine, coarse, *lambdas, self.modulation_scope, comparison.sample_weight)
                 weights.append(weight)
                 scalars.update({f"potential_{name}_{label}": phi[name][side].detach().mean() for name in phi})
-                if weight is not None:
-                    scalars[f"multiplier_{label}"] = weight.detach().mean()
+                scalars[f"multiplier_{label}"] = weight.detach().mean()
         return dataclasses.replace(comparison, row_weight=weights[0], column_weight=weights[1]), scalars
 
 
 def inject(embeddings: Tensor, neighbours: Tensor, valid: Tensor, ratio: float, renormalise: bool = True) -> Tensor:
-    """a~_i = (1 - ratio) a_i + ratio * mean over N_a(i) of a_j, [N, D], renormalised unless told otherwise (Eq. 9).
+    """a~_i = (1 - ratio) a_i + ratio * mean over N_a(i) of a_j, [N, D], of unit norm if `renormalise` is set (Eq. 9).
 
     embeddings [N, D]; neighbours [N, Kn, D], of which `valid` [N, Kn] count. Eq. 9 as printed, and the derivative
     after it, do not renormalise. A row without neighbours stays as it is.
@@ -274,14 +273,12 @@ def multiplier(
     weight_coarse: float,
     scope: str = "sample",
     sample_weight: Tensor | None = None,
-) -> Tensor | None:
-    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); None if neither R is given.
+) -> Tensor:
+    """1 + lambda_f R_f + lambda_c R_c, [N] (Eq. 18); at least one R is given.
 
     With `scope` batch, every sample has the batch mean, in which a pair counts by its sample weight [N].
     """
     parts = [weight * R for R, weight in ((fine, weight_fine), (coarse, weight_coarse)) if R is not None]
-    if not parts:
-        return None
     total = 1 + torch.stack(parts).sum(dim=0)
     if scope != "batch":
         return total

@@ -223,8 +223,8 @@ class KnowledgeBaseObjective(Knowledge):
     )
     text_entries: str = setting(
         "english",
-        "texts of each clip in the base: the English one, which queries in every language search, or one per "
-        "language, which queries in that language search (ask alone)",
+        "texts of each clip in the base: english, the English one, searched by queries in every language; each, one per "
+        "language, searched by queries in that language (ask alone)",
         choices=("english", "each"),
     )
     exclude_own: bool = setting(
@@ -279,8 +279,8 @@ def info_nce(
 ) -> Tensor:
     """-log(exp(<a_i, p_i>/tau) / (exp(<a_i, p_i>/tau) + sum over negatives n of exp(<a_i, n>/tau))), [N].
 
-    anchors, positives [N, D]; negatives [Q, D] shared or [N, Q, D] own ones, of which `valid` [N, Q] count; 0 if none. With soft
-    targets [N, N] it is the mean under them of this loss with each p_j in the place of p_i.
+    anchors, positives [N, D]; negatives [Q, D] that all anchors share, or [N, Q, D]; only those in `valid` [N, Q] count, and
+    without any the loss is 0. With soft targets [N, N], their mean of the loss with each p_j as the positive.
     """
     of_positives = (anchors * positives).sum(dim=1, keepdim=True)
     logits = torch.cat([of_positives, inner_products(anchors, negatives)], dim=1) / tau

@@ -250,11 +250,8 @@ class SigmoidTiles(TileLoss):
     def gradient(self, tile: Tensor, rows: slice, owner: int, by_rows: Tensor, by_columns: Tensor) -> Tensor:
         signs = self._signs(tile, rows, owner)
         slopes = (signs * tile).sigmoid_().mul_(signs)
-        of_rows, of_columns, weights = (
-            by_rows[rows, None],
-            by_columns[self.ring.blocks[owner]],
-            self._weights(rows, owner),
-        )
+        of_rows, of_columns = by_rows[rows, None], by_columns[self.ring.blocks[owner]]
+        weights = self._weights(rows, owner)
         if weights is None:
             return slopes.mul_(of_rows + of_columns)
         counts = of_rows * weights[0] + of_columns * weights[1]

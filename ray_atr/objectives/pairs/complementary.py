@@ -17,7 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ray_atr.common.settings import setting
+from ray_atr.common.settings import inherited, setting
+from ray_atr.objectives.pairs.contrastive import Contrastive
 from ray_atr.objectives.pairs.learned import Learned, LearnedSettings
 from ray_atr.objectives.pairs.pair_loss import Comparison, Direction, PairLoss, Terms
 
@@ -41,7 +42,7 @@ class Complementary(PairLoss):
 
     name: ClassVar[str] = "complementary"
     takes_extra_negatives: ClassVar[bool] = True
-    temperature: float = setting(0.05, "divides the similarities (tau); a learned temperature replaces it", above=0)
+    temperature: float = inherited(Contrastive, "temperature", 0.05)
     form: str = setting("log", "what a negative's probability costs: -log(1 - p), tan p, or gce with q", choices=FORMS)
     q: float = setting(0.5, "exponent of gce: towards 0 it is -log(1 - p), at 1 it is p", above=0, at_most=1)
 
@@ -52,10 +53,8 @@ class Complementary(PairLoss):
         tau = learned.tau(self.temperature)
         rows, columns = comparison.directions()
         for_rows, for_columns = comparison.extra_logits(tau)
-        row_losses, column_losses = (
-            self.sample_losses(rows, tau, for_rows),
-            self.sample_losses(columns, tau, for_columns),
-        )
+        row_losses = self.sample_losses(rows, tau, for_rows)
+        column_losses = self.sample_losses(columns, tau, for_columns)
         probability = (rows.similarity / tau).detach().log_softmax(dim=1).diagonal().exp().mean()
         return Terms(comparison.both_directions(row_losses, column_losses), {"probability_of_true_pairs": probability})
 
@@ -64,11 +63,8 @@ class Complementary(PairLoss):
 
         With soft targets and sample weights, positives count too: by 1 - t_ii, the share of the targets that they are not.
         """
-        logits, targets, weights = (
-            direction.competing(direction.similarity / tau),
-            direction.targets,
-            direction.other_weights(),
-        )
+        logits = direction.competing(direction.similarity / tau)
+        targets, weights = direction.targets, direction.other_weights()
         counts = (~direction.mask).to(logits.dtype)
         if targets is not None:
             counts = counts * (1 - targets)

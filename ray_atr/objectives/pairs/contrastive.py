@@ -47,7 +47,7 @@ class Contrastive(PairLoss):
     temperature: float = setting(0.07, "divides the similarities (tau); a learned temperature replaces it", above=0)
 
     def learns(self) -> LearnedSettings:
-        """Nothing; a temperature that the settings of the model make it learn starts from this one."""
+        """Nothing by itself. With `model.learn_temperature` the temperature is learned, from this first value."""
         return LearnedSettings(temperature=self.temperature)
 
     def score(self, comparison: Comparison, learned: Learned) -> Terms:

@@ -25,7 +25,7 @@ class Embeddings:
                 other. Needs no mask of B^2 where workers share the rows of a loss. Not read if `positives` are given.
     similarity  [K, B, B]: takes the place of the inner products (rows audio, columns text); see `models.late_interaction`.
 
-    Raises ValueError, with the tensor's name, if a shape or type does not fit or a value is not finite.
+    Raises ValueError, with the tensor's name, if a shape or type does not fit, or if audio or a text is not finite.
 
     When: you call an objective in a loop of your own; training makes them itself.
     Related: `Objective` takes them; `pairs.Comparison` is what a scheme makes of them for a pair loss.

@@ -27,7 +27,7 @@ a backward pass took 50 times as long on an Intel Xeon."""
 
 _BY_PAIR = ("u", "v", "groups", "u_language", "v_language", "row_weight", "column_weight", "sample_weight")
 _BY_TWO_PAIRS = ("positives", "similarity", "gain", "targets", "reverse_targets")
-# Scalars of which several comparisons report the largest; every other scalar is averaged.
+# Endings of the scalars whose largest value over several comparisons is reported; every other scalar is averaged.
 _LARGEST = ("_residual", "_iterations", "_is_capped")
 
 
@@ -224,9 +224,9 @@ class Comparison:
         return targets / totals.where(totals > 0, 1.0)
 
     def column_sample_weight(self) -> Tensor | None:
-        """What multiplies the loss of each v_j in the direction v -> u, [N]: its sample weight or, where its partners are the
-        columns of `targets`, how many of the u are expected to have it as their partner. So each partner counts as much in one
-        direction as in the other, and a v_j that is nobody's is not pulled to the u that fits it the least badly.
+        """The factor of each v_j's loss in the direction v -> u, [N]: its sample weight or, where its partners are the columns of
+        `targets`, the expected number of u whose partner it is. Each partner then counts equally in both directions, and a v_j
+        without a partner is not pulled to the most similar u.
         """
         if self.sample_weight is None or self.targets is None or self.reverse_targets is not None:
             return self.sample_weight
@@ -274,7 +274,7 @@ class Comparison:
 class OwnPairs:
     """A worker's own pairs of a comparison.
 
-    comparison  of all N pairs, of which `groups` and `sample_weight` are read, but not u and v.
+    comparison  of all N pairs: its `groups` and `sample_weight` are read, its u and v are not.
     u, v        [n, D], unit norm, of the own pairs.
     ring        its blocks are the pairs of each worker.
     """

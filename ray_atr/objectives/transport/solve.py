@@ -102,7 +102,7 @@ def exact_plan(cost: Tensor, *, mass: float = 1.0) -> Tensor:
     row, column = np.full(N, 1 / N), np.full(M, 1 / M)
     mass_left = 1.0 - mass
     if mass_left > 0:
-        # The dummies take the mass that is not transported. Their own cost is prohibitive, so that exactly `left` goes to each.
+        # The dummies take the mass that is not transported. Their own cost is prohibitive, so that each takes all of `mass_left`.
         padded = np.zeros((N + 1, M + 1))
         padded[:N, :M] = costs
         padded[N, M] = 2 * padded.max() + 1
