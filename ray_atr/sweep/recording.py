@@ -118,8 +118,10 @@ class ConsoleProgress(SweepListener):
     with_first_epoch: set[str] = field(default_factory=set)
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
-        self.num_trials, self.num_ended_before = num_trials, num_ended
-        self.started = time.monotonic()
+        self.num_trials = num_trials
+        # For the further seeds of a race the sweep starts again: its numbers and its time go on.
+        if not self.numbers:
+            self.num_ended_before, self.started = num_ended, time.monotonic()
 
     def trial_started(self, trial: TrialFolder) -> None:
         if trial.trial_id not in self.numbers:

@@ -119,6 +119,26 @@ def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() ->
     assert progress.epochs_ended == 2 * 9
 
 
+@pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
+def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type[ConsoleProgress]) -> None:
+    """`sweep` calls itself for them, and starts its listeners again."""
+    said: list[str] = []
+    progress = kind(2, said.append)
+    for num_trials, num_ended, names in ((3, 1, "ab"), (4, 3, "c")):
+        progress.sweep_started(num_trials, num_ended)
+        for name in names:
+            progress.trial_started(trial(name))
+            for number in (1, 2)[: 1 if name == "c" else 2]:
+                now[0] += 60.0
+                progress.epoch_ended(trial(name), {"epoch": number})
+            if name != "c":
+                progress.trial_finished(trial(name))
+    assert progress._head(trial("c")) == "[ 4/4] c"
+    assert progress.clock() == "5:00 gone, about 1:00 left"
+    if isinstance(progress, LiveTable):
+        assert progress.num_ended_before + progress.num_ended == 3
+
+
 def test_a_silence_is_broken() -> None:
     """By a clock that goes when it is told to: on a busy machine a thread looks at a real one too late."""
     clock, looks, said = [0.0], [0], list[str]()
