@@ -169,10 +169,11 @@ class ConsoleProgress(SweepListener):
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)
+        self._spared(trial)
         self.echo(f"{self._head(trial)}  FAILED: {error}")
 
     def _spared(self, trial: TrialFolder) -> int:
-        """Count the remaining epochs of a trial that was ended as done; returns the epochs that it trained."""
+        """Count the remaining epochs of a trial that has ended early as done; returns the epochs that it trained."""
         epochs = len(trial.epochs())
         self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
         return epochs

@@ -119,6 +119,21 @@ def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() ->
     assert progress.epochs_ended == 2 * 9
 
 
+def test_the_epochs_of_a_trial_that_failed_are_not_to_come(now: list[float]) -> None:
+    said: list[str] = []
+    progress = ConsoleProgress(5, said.append)
+    progress.sweep_started(2, 0)
+    one = trial("broken", epochs=lambda: [{"epoch": 1}])
+    progress.trial_started(one)
+    progress.epoch_ended(one, {"epoch": 1})
+    progress.trial_failed(one, "loss is nan")
+    progress.trial_started(trial("whole"))
+    for number in range(1, 6):
+        now[0] += 60.0
+        progress.epoch_ended(trial("whole"), {"epoch": number})
+    assert said[-1].endswith("5:00 gone, about 0:00 left")
+
+
 @pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
 def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type[ConsoleProgress]) -> None:
     """`sweep` calls itself for them, and starts its listeners again."""
