@@ -155,7 +155,8 @@ def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
     is_listed = search.is_finite and not search.is_adaptive
     most = plan.num_points if is_listed else min(plan.num_points or MOST_DRAWN, MOST_DRAWN)
     points = first_points(search, most)
-    number = len(points) if is_listed else plan.num_points
+    # A search may have fewer points than were asked for.
+    number = len(points) if most is None or len(points) < most else plan.num_points
     return points, None if number is None else number * seeds
 
 

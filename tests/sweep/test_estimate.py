@@ -71,6 +71,9 @@ def test_trials_that_cost_the_same_are_measured_once(
     found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, tmp_path, echo=lambda line: None)
     assert found.num_trials == 200
     assert found.spent.cpu == pytest.approx(200 * 6)
+    few = SEARCHES["random"](Space.parse(["train.learning_rate=choice(0.01,0.001)"], base), (), 0)
+    found = estimate(base, SweepPlan(few, (0, 1), num_points=100), home, tmp_path, echo=lambda line: None)
+    assert (found.num_trials, found.spent.cpu) == (4, pytest.approx(4 * 6))
 
 
 def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
