@@ -147,6 +147,12 @@ def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypat
         assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
 
 
+@pytest.mark.parametrize("more", [["--card"], ["--calibrate"], ["--mteb", "ESC50"]])
+def test_an_evaluation_of_nothing_is_refused_before_what_is_written_beside_it(more: list[str]) -> None:
+    with pytest.raises(ValueError, match="checkpoint: got 'none'; allowed one folder of a saved retriever"):
+        evaluate.run(["--checkpoint", *more], "command")
+
+
 @pytest.mark.parametrize("option", ["--prior", "--false-nothing"])
 @pytest.mark.parametrize("more", [["0.2"], ["0", "--calibrate"], ["1", "--calibrate"]])
 def test_a_share_of_a_calibration_needs_one_and_is_neither_0_nor_1(option: str, more: list[str]) -> None:
