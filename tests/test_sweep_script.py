@@ -158,6 +158,9 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             "data.noise.unit: got 'caption'; allowed clip",
         ),
     ],
+    "sweep transport": [
+        (["--masses", "0.8", "much"], "objective.pair.transport_mass: got 'much'; allowed float or auto (0, 1]"),
+    ],
     "sweep knowledge": [
         (["--table", "ablaton"], "--table: got 'ablaton'; allowed one of ablation, baselines (did you mean ablation?)"),
         (["--figure", "neighbors"], "did you mean neighbours?"),
