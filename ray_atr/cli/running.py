@@ -339,11 +339,10 @@ def _finish(
         left = f"not run to the end: {trials_left}; " if result.num_left else ""
         print(f"{left}continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
-    if result.num_left and result.is_out_of_time:
-        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
-        return
     if result.num_left:
-        raise KeyboardInterrupt
+        if not result.is_out_of_time:
+            raise KeyboardInterrupt
+        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
     if result.failed:
         print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
