@@ -224,6 +224,19 @@ def test_a_sweep_comes_back_whatever_its_folder_is_called(tmp_path, store, name)
     assert upload(fetched, store=store).parent_run_id() not in (None, parent)
 
 
+def test_a_trial_that_was_run_again_has_lost_its_error(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]}, failed=[0])
+    called(folder, "run again")
+    upload(folder, store=store)
+    write_trial(folder, {"objective": "kcl"})
+    _, _, children = runs(store, upload(folder, store=store))
+    assert children["kcl"].info.status == "FINISHED"
+    assert "error" not in children["kcl"].data.tags
+    (fetched,) = fetch_experiment("run again", store, tmp_path / "fetched")
+    (trial,) = RunFolder.open(fetched).trials()
+    assert trial.describe()["error"] is None
+
+
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
     tracker = Tracker(write_run(tmp_path / "run", OBJECTIVES, running=[0]), store=store, sample_seconds=None)
     track(tracker)

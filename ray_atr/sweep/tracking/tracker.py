@@ -262,6 +262,9 @@ class _Connection:
         status = content["status"]
         if content.get("error"):
             self._log(trial_id, tags={"error": content["error"]})
+        elif (tags := self.runs[trial_id].data.tags).pop("error", None) is not None:
+            # It failed, and was run again.
+            self.client.delete_tag(self.runs[trial_id].info.run_id, "error")
         if status == STOPPED:
             self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
         self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
