@@ -347,7 +347,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
 def tracked_evaluation(
     folder: Location, files: Path, page: Page, experiment: Experiment | None, echo: Echo
 ) -> Iterator[str | None]:
-    """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow is not reached.
+    """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow has not got them all.
 
     The run is finished on leaving, and failed by an error. One of the same folder that was killed or failed before is replaced.
     """
@@ -356,7 +356,7 @@ def tracked_evaluation(
     store = store_of(folder)
     tracking = experiment.tracking if experiment is not None else TrackingSettings()
     key = xxhash.xxh3_64_hexdigest(str(folder).encode())
-    run_id = None
+    run_id, status = None, "FAILED"
     try:
         client = store.connect()
         experiment_id = store.experiment_id(client, tracking.experiment_name)
@@ -371,14 +371,15 @@ def tracked_evaluation(
         tags = {"mlflow.note.content": page.title}
         log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
         client.log_artifacts(run_id, str(files), "evaluation")
+        status = "FINISHED"
     except (MlflowException, OSError) as error:
         echo(f"MLflow at {store}: {brief(error)}; results are in {folder}")
-        yield None
-        return
-    status = "FAILED"
     try:
-        yield run_id
-        status = "FINISHED"
+        yield run_id if status == "FINISHED" else None
+    except BaseException:
+        status = "FAILED"
+        raise
     finally:
-        with suppress(MlflowException, OSError):
-            client.set_terminated(run_id, status)
+        if run_id is not None:
+            with suppress(MlflowException, OSError):
+                client.set_terminated(run_id, status)

@@ -316,6 +316,21 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_a_run_whose_files_mlflow_could_not_take_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(MlflowClient, "log_artifacts", full)
+    page, said = Page(title="Evaluation", facts={}, metrics={}), list[str]()
+    with tracked_evaluation(tmp_path / "evaluation", tmp_path, page, None, said.append) as run_id:
+        assert run_id is None
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert run.info.status == "FAILED"
+    assert "No space left on device; results are in" in said[0]
+
+
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_trec_files_leaves_nothing_in_the_way(
     world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
