@@ -8,6 +8,7 @@ embedded by the weights of a run's epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,13 @@ def case_tables(
         ids,
         known.index(language) if known else 0,
     )
-    manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
-    first_language, base_clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
-    # The first caption of each clip in the base.
-    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(first_language) or [""])) for clip in base_clips})]
+    first_language, captions = experiment.data.languages[0], dict[str, str]()
+    # Without the data set, which may have been moved, the table has the clips' ids.
+    with suppress(ValueError, OSError):
+        manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
+        for clip in read_captions(manifest, experiment.data.train_split):
+            captions[clip.clip_id] = next(iter(clip.captions.get(first_language) or [""]))
+    return [_table(cases, captions)]
 
 
 def _table(cases: list[Case], captions: dict[str, str]) -> Table:
