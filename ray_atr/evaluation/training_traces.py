@@ -97,17 +97,17 @@ def _table(cases: list[Case], captions: dict[str, str]) -> Table:
 
 
 def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
-    """One picture if the trial has its trajectory (`train.keep_trajectory`) on this machine, else none."""
+    """One picture if the trial has its trajectory (`train.keep_trajectory`) on this machine, else none; none of a single clip."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
     if not is_local(trial) or len(steps := saved_steps(trial)) < 2:
         return {}
     chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, EPOCHS)})
     ways = embedded_along(trial, chosen, source)
-    return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])}
+    return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])} if ways.shape[1] > 1 else {}
 
 
 def embedded_along(trial: Path, steps: list[int], source: EncodingSource) -> NDArray[np.float32]:
-    """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
+    """The first clips of the split's first shard by the weights after each of the steps, unit norm [steps, n, D]."""
     encoder, tables = Encoder(source), []
     for step in steps:
         # The trajectory lacks frozen towers whose vectors were cached: they are the retriever's own at every step.
