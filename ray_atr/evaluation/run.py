@@ -117,12 +117,16 @@ def evaluate(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
     named = eval_split.captions_of(options.clips)
+    sources = {
+        checkpoint.folder: EncodingSource.from_retriever(checkpoint.folder, manifest, options.split, encoding)
+        for checkpoint in (*opened, *others)
+    }
     stored, trained_before = _stored_scores(locate(baseline[0]), eval_split) if earlier else ([], None)
     if others:
         trained_before = others[0].trained_languages
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
-        embedded = _embed(checkpoint, eval_split, options, encoding, progress)
+        embedded = _embed(checkpoint, sources[checkpoint.folder], eval_split, options, encoding, progress)
         return embedded, score_model(
             embedded,
             eval_split.captions,
@@ -212,6 +216,7 @@ def _new_folder(out: str | Location | None) -> Location:
 
 def _embed(
     checkpoint: Checkpoint,
+    source: EncodingSource,
     eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
@@ -232,7 +237,6 @@ def _embed(
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
     sentences = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     sentences += [(language, text) for language, texts in prompts.items() for text in texts]
-    source = EncodingSource.from_retriever(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     similarity = None
     if is_late:
         compared = partial(progress, f"{checkpoint.name}, token by token")

@@ -18,7 +18,7 @@ import torch
 import ray_atr.evaluation.run as evaluation_run
 from ray_atr.common.override import override
 from ray_atr.common.ranking import RankingSettings
-from ray_atr.common.storage import StorageError, write_json
+from ray_atr.common.storage import StorageError, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
@@ -190,6 +190,17 @@ def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated],
         evaluate(both, options(split="train"), baseline=[rate], **quiet)
     with pytest.raises(ValueError, match="baseline: got 'an evaluation in eng fra'; allowed one in fra"):
         evaluate([runs / "seed0"], options(languages=("fra",)), baseline=[rate], progress=_no_encoding, **quiet)
+
+
+def test_a_baseline_that_reads_vectors_is_refused_before_anything_is_encoded(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    other = shutil.copytree(world["loose"], tmp_path / "of_vectors") / "retriever.json"
+    write_json(other, {**read_json(other), "front_end": {"kind": "vector", "width": 16}})
+    with pytest.raises(
+        ValueError, match=r"of_vectors.*; allowed one that takes audio for .*tones, which holds no vectors"
+    ):
+        evaluate([world["runs"] / "seed0"], options(), baseline=[other.parent], progress=_no_encoding, **quiet)
 
 
 def _no_encoding(*arguments: object) -> None:
