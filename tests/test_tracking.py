@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -191,9 +192,14 @@ def test_a_folder_that_another_process_writes_is_not_sent_beside_it(tmp_path, st
 
 
 @pytest.mark.parametrize(
-    ("error", "left"), [(RayStartError("no Ray answers"), []), (ValueError("the cluster is too small"), ["KILLED"])]
+    ("error", "left"),
+    [
+        (RayStartError("no Ray answers"), []),
+        (ValueError("the cluster is too small"), ["KILLED"]),
+        (OSError(errno.ENOSPC, "No space left on device"), ["KILLED"]),
+    ],
 )
-def test_a_sweep_that_cannot_start_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
+def test_a_sweep_that_cannot_start_or_go_on_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
     def fail(*_: object, **__: object) -> None:
         raise error
 

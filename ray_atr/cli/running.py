@@ -163,8 +163,8 @@ def _run(
         if tracker is not None:
             tracker.abandon(is_removed=is_new)
         raise
-    except ValueError:
-        # What only a look at the cluster or the data could tell.
+    except (ValueError, OSError):
+        # What only a look at the cluster or the data could tell, or a disk that fails.
         if tracker is not None:
             tracker.abandon(is_removed=False)
         raise

@@ -130,7 +130,7 @@ class Tracker(SweepListener):
         return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
 
     def abandon(self, *, is_removed: bool) -> None:
-        """End the parent run of a sweep that could not start: KILLED, or deleted if the run folder was removed."""
+        """End the parent run of a sweep that could not start or go on: KILLED, or deleted if the run folder was removed."""
         self._end_monitor()
         # Without a connection MLflow has nothing of it.
         if self._connection is not None:
