@@ -56,7 +56,7 @@ class LiveTable(ConsoleProgress):
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         self.time_epoch(trial)
-        epoch = f"{metrics['epoch']}/{self.epochs_per_trial}"
+        epoch = f"{metrics['epoch']}/{self.epochs_of(trial)}"
         _, _, *before = self.running.get(trial.trial_id, ("", "", *NOTHING))
         # An epoch without validation shows the last validated one's numbers.
         numbers = [new or old for new, old in zip(numbers_of(metrics), before, strict=True)]

@@ -125,8 +125,8 @@ class ConsoleProgress(SweepListener):
 
     def trial_started(self, trial: TrialFolder) -> None:
         if trial.trial_id not in self.numbers:
-            # A resumed trial has epochs of an earlier command, which are not to come.
-            self.epochs_ended += len(trial.epochs())
+            # The epochs that a resumed trial has already, and those by which one is shorter than the others, are not to come.
+            self.epochs_ended += len(trial.epochs()) + self.epochs_per_trial - self.epochs_of(trial)
         self._number(trial)
         self.marks[trial.trial_id] = time.monotonic()
 
@@ -138,7 +138,7 @@ class ConsoleProgress(SweepListener):
                 ("loss", "validation text>audio R@1", "audio>text R@1"), numbers_of(metrics), strict=True
             )
         )
-        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
+        epoch = f"epoch {metrics['epoch']}/{self.epochs_of(trial)}"
         self.echo("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
 
     def clock(self) -> str:
@@ -175,8 +175,12 @@ class ConsoleProgress(SweepListener):
     def _spared(self, trial: TrialFolder) -> int:
         """Count the remaining epochs of a trial that has ended early as done; returns the epochs that it trained."""
         epochs = len(trial.epochs())
-        self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
+        self.epochs_ended += max(self.epochs_of(trial) - epochs, 0)
         return epochs
+
+    def epochs_of(self, trial: TrialFolder) -> int:
+        """The number of epochs that a trial is to train, which a sweep may vary."""
+        return int(trial.describe()["overrides"].get("train.epochs", self.epochs_per_trial))
 
     def _head(self, trial: TrialFolder) -> str:
         of_all = f"/{self.num_trials}" if self.num_trials is not None else ""

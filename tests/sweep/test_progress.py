@@ -119,6 +119,25 @@ def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() ->
     assert progress.epochs_ended == 2 * 9
 
 
+@pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
+def test_a_trial_may_have_a_number_of_epochs_of_its_own(now: list[float], kind: type[ConsoleProgress]) -> None:
+    said: list[str] = []
+    progress = kind(10, said.append)
+    progress.sweep_started(2, 0)
+    short, long = trial("short", {"train.epochs": 2}), trial("long", {"train.epochs": 20})
+    progress.trial_started(short)
+    for number in (1, 2):
+        now[0] += 60.0
+        progress.epoch_ended(short, {"epoch": number})
+    progress.trial_finished(short)
+    progress.trial_started(long)
+    now[0] += 60.0
+    progress.epoch_ended(long, {"epoch": 1})
+    assert progress.clock() == "3:00 gone, about 19:00 left"
+    shown = progress.running["long"][1] if isinstance(progress, LiveTable) else said[-1].split("epoch ")[1]
+    assert shown.startswith("1/20")
+
+
 def test_the_epochs_of_a_trial_that_failed_are_not_to_come(now: list[float]) -> None:
     said: list[str] = []
     progress = ConsoleProgress(5, said.append)
