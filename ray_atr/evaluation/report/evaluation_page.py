@@ -89,7 +89,7 @@ class Page:
     def brackets(self) -> str:
         """What the intervals are; empty without any."""
         kind = "intervals over clips and seeds" if self.spreads else "bootstrap intervals over clips"
-        return next((f"{interval.level:.0%} {kind}" for interval in self.intervals.values()), "")
+        return next((f"{100 * interval.level:g}% {kind}" for interval in self.intervals.values()), "")
 
     @property
     def reading(self) -> list[str]:
