@@ -66,9 +66,10 @@ class Evaluated:
     page: Page
     mlflow_run: str | None
     checkpoint: Checkpoint
-    """The first evaluated checkpoint; below its embeddings and scores."""
+    """The first of the evaluated checkpoints."""
     eval_split: EvalSplit
     embedded: Embedded
+    """The embeddings of the first checkpoint."""
 
 
 def evaluate(
@@ -161,7 +162,7 @@ def evaluate(
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
     cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], echo))
-    # In this process, also if the encoders were in others.
+    # In this process, even if Ray's actors encoded.
     source = EncodingSource.from_retriever(
         opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
     )
@@ -177,7 +178,7 @@ def evaluate(
             if options.mlflow:
                 run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, echo))
             if options.trec:
-                # After MLflow has the files: these are many times larger.
+                # Only now, so that MLflow does not get them: they are many times larger than the other files.
                 write_trec(embedded, eval_split, aside)
     return Evaluated(folder, page, run_id, opened[0], eval_split, embedded)
 
@@ -343,7 +344,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
     if not checkpoint.is_trained_on(eval_split.manifest):
         return ["Another data set than the training's: whether the two share recordings was not checked.", *notes]
     if eval_split.split == checkpoint.experiment.data.validation_split:
-        notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
+        notes.append("The best epoch was chosen on this split: its numbers are too good.")
     return notes
 
 

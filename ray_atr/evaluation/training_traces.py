@@ -31,8 +31,8 @@ from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3
 NOTE = (
-    "Each test caption's nearest entries in the last snapshot that the trial kept, phi and R of single clips and of "
-    "prototypes, and what a training sample's loss would be multiplied with; below 1 the neighbours agree with the query."
+    "For each test caption: its nearest entries in the last snapshot that the trial kept, phi and R of single clips and of "
+    "prototypes, and the factor of a training sample's loss. A factor below 1 means that the neighbours agree with the query."
 )
 CLIPS, EPOCHS = 50, 5
 """Numbers of clips in the drift map, and of points for each clip, evenly spread over training."""

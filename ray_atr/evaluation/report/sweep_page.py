@@ -126,9 +126,9 @@ def _summary(runs: Runs) -> str:
 
 
 def _facts(runs: Runs) -> list[tuple[str, str]]:
-    def of_each(told: Iterable[str]) -> str:
-        """What is told of each run, once if it is the same of several."""
-        return "; ".join(dict.fromkeys(filter(None, told)))
+    def of_each(texts: Iterable[str]) -> str:
+        """A text about each run, once if several have the same."""
+        return "; ".join(dict.fromkeys(filter(None, texts)))
 
     codes = [dict(info.get("code") or {}) for info in runs.infos]
     seconds = float(runs.trials["train_seconds"].fillna(0).sum())
@@ -178,13 +178,13 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     varied = [path for path in differing(points, runs.varied) if path != NOISE]
-    commands = []
+    best = []
     for point in (group.loc[group[column].idxmax()] for group in under_same_conditions(points, runs)):
         trials = runs.finished
         for path in runs.varied:
             trials = trials[trials[path].isna() if pd.isna(point[path]) else trials[path] == point[path]]
         trial = trials.loc[trials[column].idxmax()]
-        commands.append(
+        best.append(
             Best(
                 noise_ratio=float(point[NOISE]) if NOISE in runs.varied else None,
                 name=point_name(point, varied),
@@ -195,7 +195,7 @@ def best_points(runs: Runs) -> list[Best]:
                 command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"])),
             )
         )
-    return commands
+    return best
 
 
 def rerun_command(runs: Runs, run: str, trial_id: str) -> str:
