@@ -362,7 +362,7 @@ def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPla
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     points = [] if resumed is None else planned_points(resumed)
     seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
-    if resumed is None or options.gives_values:
+    if resumed is None or options.given_options:
         continued = options.continuing(info.get("options", {}))
         points += [{**point, "seed": seed} for point in continued.points() for seed in seeds]
         points += options.trials_before() if options.estimate else []

@@ -166,7 +166,7 @@ def _make_ready(
         start_ray()
         seconds["Ray"] = time.monotonic() - before
     base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, echo=echo)
-    experiments, before = _experiments(base, queue.plan, queue), time.monotonic()
+    experiments, before = _experiments(base, queue), time.monotonic()
     for experiment in experiments:
         # Again, since the number of workers is decided only now.
         check_base_shards(experiment)
@@ -242,10 +242,10 @@ def _run_in_process(
             recording.ended(trial, is_over=not is_behind)
 
 
-def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
+def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
-    points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
-    if (space := plan.space) is not None:
+    points: list[Point] = [queue.plan.overrides(base, entry.point) for entry in queue.entries]
+    if (space := queue.plan.space) is not None:
         listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
         points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
     return [override(base, point) for point in points] or [base]
