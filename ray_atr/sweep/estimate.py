@@ -88,12 +88,12 @@ class Estimate:
             f"  memory    {decimal(max(cost.memory for cost in self.costs))} for each trial at a time"
             + (f", {decimal(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
             "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
-            "MLflow, the report, and what patience, asha or a race spare.",
+            "MLflow, the report, and the epochs that patience, asha or a race save.",
         ]
         if scaling.gpus_per_worker and not self.is_on_gpu:
             lines.append("  Measured on a CPU, because this machine has no GPU: the GPUs of the run need less time.")
         if scaling.has_workers:
-            lines.append("  Measured in one process: what workers tell each other comes on top.")
+            lines.append("  Measured in one process: what workers send to each other is not counted.")
         return lines + [f"  would fail: {words}" for words in self.failed]
 
 

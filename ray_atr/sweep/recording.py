@@ -190,9 +190,9 @@ class ConsoleProgress(SweepListener):
         return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
 
     def _seconds_left(self) -> float | None:
-        """Of the epochs and start-ups that are to come, as many at a time as run now; None until an epoch was timed.
+        """The time of the epochs and start-ups still to come, as many at a time as run now; None until an epoch was timed.
 
-        The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
+        The start of Ray and of the first trials does not count: a trial of seconds waits longer for them than it trains.
         """
         epochs = self.epochs if self.epochs or self.epochs_per_trial > 1 else self.first_epochs
         if not epochs or self.num_trials is None:
@@ -243,7 +243,7 @@ class FirstEpoch(SweepListener):
 
 @dataclass
 class FirstEstimate(SweepListener):
-    """Prints what is estimated before a trial's first epoch, which may take minutes; once for trials of the same estimate."""
+    """Prints which estimate precedes a trial's first epoch, since it may take minutes; once for trials with the same one."""
 
     experiment: Experiment
     echo: Echo = print

@@ -114,8 +114,8 @@ def make_scheduler(
             super().__init__()
             self.of_rivals: dict[str, Any] = {}
             self.decided: dict[tuple[str, int], str] = {}
-            """Decisions by trial and epoch: a resumed trial reports its earlier epochs again, but is not ranked again among
-            trials that have come since."""
+            """Decisions by trial and epoch: a resumed trial reports its earlier epochs again, but they are not ranked again,
+            among trials that have come since."""
 
         def ranking(self, trial: Any) -> Any:
             key = rivals_key(run.trial(trial.config["trial_id"]).describe()["overrides"], plan.space)
@@ -136,7 +136,7 @@ def make_scheduler(
             if is_at_its_end(trial_id, result):
                 return str(self.CONTINUE)
             if (trial_id, epoch) not in self.decided:
-                # In every session under the same id; Tune's is another in each.
+                # By an id that is the same in every session; Tune's is not.
                 ranked, ranking = SimpleNamespace(trial_id=trial_id), self.ranking(trial)
                 ranking.on_trial_add(tune_controller, ranked)
                 decision = ranking.on_trial_result(tune_controller, ranked, result)

@@ -89,8 +89,8 @@ def run_with_tune(
         with own_handlers():
             tuner.fit()
     except tune.TuneError as error:
-        # Tune tells of an error in a callback as the text of its traceback. Behind it may be a failure of storage: a
-        # run folder that is gone, a store that is away, a full disk.
+        # Tune gives an error in a callback as the text of its traceback. Its cause may be a failure of storage: a missing run
+        # folder, a store that cannot be reached, a full disk.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -177,7 +177,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 def _error_of(folder: TrialFolder, trial: Any) -> str:
     """The reason of a trial's failure in one line; for an unexpected error the trial's folder has the full traceback.
 
-    Of a disk that fails the line is `PATH: REASON`, as the commands have it.
+    For a failing disk the line is `PATH: REASON`, as in the commands' errors.
     """
     path = folder.folder / ERROR_FILE
     if file_exists(path):
@@ -193,7 +193,7 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     last = text.splitlines()[-1].strip()
     line = last.removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
     if line == last and LOW_MEMORY in text:
-        # Of a trial's own process; Ray's last line is advice on its settings.
+        # The trial's own process was ended; Ray's last line is advice on its settings.
         line = ENDED_FOR_MEMORY.format("")
     return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 

@@ -206,8 +206,8 @@ def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetrics
     """A thread that logs this machine's load until `.finish()`; its step counter continues after a restart."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
-    # that is away, which the tracker has said.
+    # It would log its start, its end and the absence of a GPU between the lines of the sweep's progress, and a server that is
+    # away, which the tracker has reported.
     logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
     options = {"sampling_interval": sample_seconds, "samples_before_logging": 1, "resume_logging": True}
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri, **options)
@@ -444,9 +444,9 @@ def _times(trial: TrialFolder) -> tuple[int | None, int | None]:
 
 
 def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters: its settings and the names of choices that it varies. Where a part is chosen by its name, what is
-    within it is left out unless it is varied too, since it follows from the name: MLflow's parallel plot, which opens on the
-    first that differ, would show it in the place of what the sweep varies. The trial's settings.json has all of it.
+    """A trial's parameters: its settings and the names of choices that it varies. The settings of a part that is chosen by its
+    name follow from the name and are left out, unless they are varied too: MLflow's parallel plot opens on the first parameters
+    that differ, and would show them instead of what the sweep varies. The trial's settings.json has all settings.
     """
     chosen = [
         f"{path}."
