@@ -24,7 +24,7 @@ from ray_atr.evaluation.report.aggregate import (
     under_same_conditions,
 )
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, shortened_hashes
+from ray_atr.evaluation.report.read import DATA_SOURCE, NOISE, OBJECTIVE, SEED, Runs, shortened_hashes
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
 from ray_atr.training.run_folder import metric_chosen_by, short_names
@@ -99,8 +99,15 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         ],
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
-        is_synthetic=any(experiment.get("data.source") == "soundscapes" for experiment in runs.experiments),
+        is_synthetic="soundscapes" in _sources(runs),
     )
+
+
+def _sources(runs: Runs) -> set[Any]:
+    """The `data.source` of the trials, which a sweep may vary."""
+    if DATA_SOURCE in runs.trials:
+        return set(runs.trials[DATA_SOURCE])
+    return {experiment.get(DATA_SOURCE) for experiment in runs.experiments}
 
 
 def _title(runs: Runs) -> str:
