@@ -577,6 +577,22 @@ def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(sent, store):
     assert parent.data.params["objective.pair"] == "contrastive"
 
 
+def test_a_trial_of_a_sweep_over_data_sets_has_its_own_alone(tmp_path, store):
+    sources = [str(tmp_path / place) for place in ("x/a", "x/b", "y/b")]
+    folder = write_run(tmp_path / "run", {"data.source": sources})
+    # Of two folders of one name, the second is called by its path.
+    data = {"name": f"a, b, {sources[2]}", "hash": "1, 2, 3", "set": "a, b"}
+    write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
+    client, parent, children = runs(store, upload(folder, store=store))
+
+    def used(run):
+        inputs = client.get_run(run.info.run_id).inputs.dataset_inputs
+        return sorted((one.dataset.digest, json.loads(one.dataset.source)["uri"]) for one in inputs)
+
+    assert sorted(map(used, children.values())) == [[pair] for pair in zip("123", sources, strict=True)]
+    assert [digest for digest, _ in used(parent)] == ["1", "2", "3"]
+
+
 def test_the_page_of_a_sweep_is_a_short_address(sent, store):
     _, parent, _ = runs(store, sent)
     where = f"http://127.0.0.1:5000/#/experiments/{parent.info.experiment_id}/runs/{parent.info.run_id}"

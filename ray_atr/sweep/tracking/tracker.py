@@ -254,7 +254,7 @@ class _Connection:
             self.runs[trial_id] = self._create(trial_id, name, tags, began)
             if began is not None:
                 self.sent_later.add(trial_id)
-            self._send_data(trial_id)
+            self._send_data(trial_id, str(settings.get("data.source", "")))
         # The whole settings tree of the trial, with the names of the choices that it varies.
         self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
         self._send_epochs(trial)
@@ -279,7 +279,7 @@ class _Connection:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
-        self._send_data(None)
+        self._send_data(None, str(self.run.settings.get("data.source", "")))
         # Only now do all trials have runs.
         self._log(None, tags={"mlflow.note.content": self._note(), "run_folder": str(self.run.path)})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
@@ -398,13 +398,17 @@ class _Connection:
             with fetched(trial.folder / TEST_SCORES) as scores:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
-    def _send_data(self, trial_id: str | None) -> None:
-        """The data set of a run as MLflow's Dataset, with name and digest."""
+    def _send_data(self, trial_id: str | None, source: str) -> None:
+        """The data set of a trial, or those of the sweep, as MLflow's Dataset, with name and digest."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         # Known once the data is prepared, which is after the sweep's own run is made.
         sets = hashes_of(self.run.info)
-        source = str(self.run.settings.get("data.source", ""))
+        # By the names of `record_data`: a folder's own, or its path if another one has that name too.
+        path = source.rstrip("/").replace(",", " ")
+        own = [name for name in (path, path.rpartition("/")[2]) if name in sets]
+        if trial_id is not None and own:
+            sets = {own[0]: sets[own[0]]}
         inputs = [
             DatasetInput(
                 Dataset(cut(redact(name), MAX_NAME), digest[:MAX_DIGEST], "local", json.dumps({"uri": redact(source)})),
