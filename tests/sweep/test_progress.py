@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from ray_atr.cli import audit, evaluate
 from ray_atr.cli.live import LiveTable, shown_progress
@@ -171,6 +172,23 @@ def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type
     assert progress.clock() == "5:00 gone, about 1:00 left"
     if isinstance(progress, LiveTable):
         assert progress.num_ended_before + progress.num_ended == 3
+
+
+def test_a_trial_may_end_while_the_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LiveTable(2)
+    table.sweep_started(9, 0)
+    for number in range(3):
+        table.trial_finished(trial(f"before {number}"))
+    while_drawn = iter([trial("meanwhile")])
+
+    def text(*words: str, **style: str) -> Text:
+        for one in while_drawn:
+            table.trial_finished(one)
+        return Text(*words, **style)
+
+    monkeypatch.setattr("ray_atr.cli.live.Text", text)
+    table.__rich__()
+    assert table.num_ended == 4
 
 
 def test_a_silence_is_broken() -> None:
