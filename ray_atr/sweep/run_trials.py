@@ -104,7 +104,7 @@ def sweep(
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     if not queue.is_done:
-        experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
+        slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
         recording = Recording(listeners, failure)
 
         def is_over() -> bool:
@@ -118,7 +118,7 @@ def sweep(
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
-                run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
+                run_with_tune(queue, home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
@@ -157,10 +157,8 @@ def _make_ready(
     *,
     use_ray: bool,
     echo: Echo,
-) -> tuple[list[Experiment], int]:
-    """(the experiments known before the first trial starts, how many trials run at once). Starts Ray, decides the scaling and
-    prepares the data.
-    """
+) -> int:
+    """Start Ray, decide the scaling and prepare the data; returns how many trials run at once."""
     run, seconds, before = queue.run, {}, time.monotonic()
     if use_ray:
         start_ray()
@@ -177,7 +175,7 @@ def _make_ready(
     seconds["data and features"] = time.monotonic() - before
     for listener in listeners:
         listener.inputs_ready(seconds)
-    return experiments, slots
+    return slots
 
 
 def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ray_atr.common.override import override
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.common.storage import file_exists, write_text
@@ -45,7 +46,6 @@ ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 def run_with_tune(
     queue: TrialQueue,
-    experiment: Experiment,
     home: Path,
     slots: int,
     scheduler: Any,
@@ -68,7 +68,7 @@ def run_with_tune(
     shown = [goal.metric for goal in plan.goals]
     trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
-        tune.with_resources(trainable, resources_of_trial_process(experiment)),
+        tune.with_resources(trainable, resources_by_trial(run)),
         tune_config=tune.TuneConfig(
             search_alg=_asker(queue, is_over),
             scheduler=scheduler,
@@ -97,6 +97,20 @@ def run_with_tune(
         if cause is not None:
             raise cause from None
         raise
+
+
+def resources_by_trial(run: RunFolder) -> Callable[[dict[str, Any]], Any]:
+    """What Tune reserves for a trial's own process, by the trial's configuration: a sweep may vary `scaling.*`."""
+    from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+
+    base = run.experiment
+
+    def resources(config: dict[str, Any]) -> Any:
+        overrides = run.trial(config["trial_id"]).describe()["overrides"]
+        scaling = {path: value for path, value in overrides.items() if path.startswith("scaling.")}
+        return resource_dict_to_pg_factory(resources_of_trial_process(override(base, scaling)))
+
+    return resources
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
