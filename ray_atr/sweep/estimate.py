@@ -19,7 +19,7 @@ from ray_atr.common.storage import Location, is_local
 from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.sweep.search import SweepPlan, first_points
 from ray_atr.sweep.space import Point
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.inputs import Echo
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import trial_name
@@ -92,6 +92,10 @@ class Estimate:
         ]
         if scaling.gpus_per_worker and not self.is_on_gpu:
             lines.append("  Measured on a CPU, because this machine has no GPU: the GPUs of the run need less time.")
+        if scaling.workers == AUTO and not scaling.gpus_per_worker and torch.cuda.is_available():
+            lines.append(
+                "  Measured on the CPU; the run trains on the GPU. --scaling.gpus_per_worker 1 measures there."
+            )
         if scaling.has_workers:
             lines.append("  Measured in one process: what workers send to each other is not counted.")
         return lines + [f"  would fail: {words}" for words in self.failed]
