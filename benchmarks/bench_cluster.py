@@ -111,7 +111,7 @@ def sweep_on(options: argparse.Namespace) -> None:
         queue, marks, failure = TrialQueue(run, plan, lambda point: None), Marks(), CommonFailure()
         recording = Recording([marks], failure)
         tune_bridge.run_with_tune(
-            queue, experiment, Path(folder), options.at_once, None, recording, lambda: failure.reason is not None
+            queue, Path(folder), options.at_once, None, recording, lambda: failure.reason is not None
         )
         states = [status_of(trial) for trial in run.trials()]
         nodes = {row["node"] for trial in run.trials() for row in trial.epochs()}

@@ -18,8 +18,9 @@ HEAD = """# Settings
 
 Every setting of an experiment, as `--dotted.path VALUE` on the command line, as a key of a `--config` file, and as a path of a
 sweep's `--space`. Defaults are those of the recipe `quickstart`; other recipes set others. Where a setting chooses among several
-kinds (`objective.pair`, `model.audio`), a table of its own lists what each kind adds, or has another default of. This page is
-made from the code by `docs/settings_page.py`; `ray-atr train --help-settings` prints the settings of the quickstart's own kinds.
+kinds (`objective.pair`, `model.audio`), a table of its own lists the settings that each kind adds, and those whose default is
+another. This page is made from the code by `docs/settings_page.py`; `ray-atr train --help-settings` prints the settings of the
+quickstart's own kinds.
 """
 
 

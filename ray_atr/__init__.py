@@ -8,8 +8,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ray_atr import objectives as objectives
     from ray_atr.evaluation.options import EvaluationOptions as EvaluationOptions
     from ray_atr.evaluation.run import evaluate as evaluate
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
     from ray_atr.training.train_modules import train as train
 
     __version__: str
-    # Named without an import: what is below deploy imports this module.
-    as_sentence_transformer: Callable[..., Any]
+    # Names of deploy are not declared here, since packages below it import this module.
 
 _WHERE = {
     "EvaluationOptions": "ray_atr.evaluation.options",

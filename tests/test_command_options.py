@@ -4,6 +4,7 @@ say.
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,14 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert asked.args == (["a dog"], "en")
     assert asked.kwargs == {"top": 3, "at_least": 0.5, "or_nothing": True}
     assert capsys.readouterr().out == "nothing found of probability 0.5 or more\n"
+
+
+def test_texts_from_the_standard_input_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python runs in a locale of UTF-8, it refuses other bytes there."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff"), encoding="utf-8"))
+    monkeypatch.setattr("ray_atr.deploy.index.opened.Index.open", Mock())
+    with pytest.raises(ValueError, match=r"^--from: got '-'; allowed a text file in UTF-8$"):
+        index.run(["query", "i", "--from", "-"], "command")
 
 
 def test_a_pack_is_measured_on_the_split_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +156,12 @@ def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypat
     for option, figures in (("--no-figures", False), ("--figures", True)):
         made = called(monkeypatch, "evaluation.report.write_report", report, ["r", "--out", "o", option])
         assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
+
+
+@pytest.mark.parametrize("more", [["--card"], ["--calibrate"], ["--mteb", "ESC50"]])
+def test_an_evaluation_of_nothing_is_refused_before_what_is_written_beside_it(more: list[str]) -> None:
+    with pytest.raises(ValueError, match="checkpoint: got 'none'; allowed one folder of a saved retriever"):
+        evaluate.run(["--checkpoint", *more], "command")
 
 
 @pytest.mark.parametrize("option", ["--prior", "--false-nothing"])

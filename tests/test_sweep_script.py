@@ -17,18 +17,18 @@ from ray_atr.cli.comparisons import NOTHING, TABLES, KnowledgeSweep, NoiseSweep,
 from ray_atr.cli.experiment_options import SpaceOptions
 from ray_atr.cli.parse import parse_with_settings
 from ray_atr.cli.running import kept_options, open_run, plan_search, resumed_experiment, start_of
-from ray_atr.cli.tuned_methods import CorrespondenceSweep
+from ray_atr.cli.tuned_methods import CorrespondenceSweep, best_point
 from ray_atr.common.override import override
 from ray_atr.common.runtime import code_version
 from ray_atr.common.storage import write_json
 from ray_atr.data.shards import read_manifest
 from ray_atr.papers.methods import METHODS
-from ray_atr.sweep import FixedPoints, SweepPlan
+from ray_atr.sweep import FixedPoints, Goal, SweepPlan
 from ray_atr.sweep.describe import check_plan, describe_plan
 from ray_atr.training.checkpoint import deciding_settings
 from ray_atr.training.languages import with_languages
 from ray_atr.training.recipes import RECIPES
-from ray_atr.training.run_folder import RunFolder
+from ray_atr.training.run_folder import FAILED, RunFolder
 from tests.support.commands import replace_work
 from tests.support.tiny import make_data
 
@@ -157,6 +157,9 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
             ["--data.noise.index", "x.npy", "--data.noise.unit", "caption"],
             "data.noise.unit: got 'caption'; allowed clip",
         ),
+    ],
+    "sweep transport": [
+        (["--masses", "0.8", "much"], "objective.pair.transport_mass: got 'much'; allowed float or auto (0, 1]"),
     ],
     "sweep knowledge": [
         (["--table", "ablaton"], "--table: got 'ablaton'; allowed one of ablation, baselines (did you mean ablation?)"),
@@ -457,7 +460,12 @@ def test_what_a_comparison_refuses_is_refused_before_its_methods_are_tuned(
     arguments = ["--methods", "small_loss", "--tune", "2", "--noise", "0.4", "--out", str(home / "run")]
     error = error_of("sweep correspondence", [*arguments, "--data.noise.index", str(index)], capsys)
     assert "data.noise.ratio: got 0.4; allowed 0.0 with data.noise.index" in error
+    assert "--concurrency: got 0" in error_of("sweep correspondence", [*arguments, "--concurrency", "0"], capsys)
     assert list(home.iterdir()) == []
+    RunFolder.create(home / "run", RECIPES["quickstart"](), {"name": "sweep_correspondence"})
+    error = error_of("sweep correspondence", arguments, capsys)
+    assert "run'; allowed a new folder with --tune; --resume continues this one" in error
+    assert not (home / "run-tuning").exists()
 
 
 def test_tuned_methods_are_not_tuned_again(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,6 +491,14 @@ def test_a_tuning_of_another_experiment_is_refused(home: Path, capsys: pytest.Ca
     error = error_of("sweep correspondence", [*arguments, "--ray", "never"], capsys)
     assert "run-tuning/small_loss: the run of another experiment; " in error
     assert "train.epochs is 3 there and 10 here" in error
+
+
+def test_a_tuning_in_which_nothing_finished_says_why(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "small_loss", RECIPES["quickstart"](), {"name": "tuning"})
+    for seed in (0, 1):
+        run.add_trial({"seed": seed}).update(status=FAILED, error="out of memory")
+    with pytest.raises(ValueError, match=r"small_loss: no trial of small_loss has finished \(out of memory\)$"):
+        best_point(run, Goal("text_to_audio/mean/recall_at_1"), "small_loss")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -192,9 +193,14 @@ def test_a_folder_that_another_process_writes_is_not_sent_beside_it(tmp_path, st
 
 
 @pytest.mark.parametrize(
-    ("error", "left"), [(RayStartError("no Ray answers"), []), (ValueError("the cluster is too small"), ["KILLED"])]
+    ("error", "left"),
+    [
+        (RayStartError("no Ray answers"), []),
+        (ValueError("the cluster is too small"), ["KILLED"]),
+        (OSError(errno.ENOSPC, "No space left on device"), ["KILLED"]),
+    ],
 )
-def test_a_sweep_that_cannot_start_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
+def test_a_sweep_that_cannot_start_or_go_on_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
     def fail(*_: object, **__: object) -> None:
         raise error
 
@@ -223,6 +229,19 @@ def test_a_sweep_comes_back_whatever_its_folder_is_called(tmp_path, store, name)
     assert upload(fetched, store=store).parent_run_id() == parent
     store.connect().delete_run(parent)
     assert upload(fetched, store=store).parent_run_id() not in (None, parent)
+
+
+def test_a_trial_that_was_run_again_has_lost_its_error(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]}, failed=[0])
+    called(folder, "run again")
+    upload(folder, store=store)
+    write_trial(folder, {"objective": "kcl"})
+    _, _, children = runs(store, upload(folder, store=store))
+    assert children["kcl"].info.status == "FINISHED"
+    assert "error" not in children["kcl"].data.tags
+    (fetched,) = fetch_experiment("run again", store, tmp_path / "fetched")
+    (trial,) = RunFolder.open(fetched).trials()
+    assert trial.describe()["error"] is None
 
 
 def test_stopped_sweeps_are_marked_killed(tmp_path, store):
@@ -559,6 +578,22 @@ def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(sent, store):
     )
     # The parent has all of them: a run folder is made of its parameters again.
     assert parent.data.params["objective.pair"] == "contrastive"
+
+
+def test_a_trial_of_a_sweep_over_data_sets_has_its_own_alone(tmp_path, store):
+    sources = [str(tmp_path / place) for place in ("x/a", "x/b", "y/b")]
+    folder = write_run(tmp_path / "run", {"data.source": sources})
+    # Of two folders of one name, the second is called by its path.
+    data = {"name": f"a, b, {sources[2]}", "hash": "1, 2, 3", "set": "a, b"}
+    write_json(folder / "sweep.json", {**read_json(folder / "sweep.json"), "data": data})
+    client, parent, children = runs(store, upload(folder, store=store))
+
+    def used(run):
+        inputs = client.get_run(run.info.run_id).inputs.dataset_inputs
+        return sorted((one.dataset.digest, json.loads(one.dataset.source)["uri"]) for one in inputs)
+
+    assert sorted(map(used, children.values())) == [[pair] for pair in zip("123", sources, strict=True)]
+    assert [digest for digest, _ in used(parent)] == ["1", "2", "3"]
 
 
 def test_the_page_of_a_sweep_is_a_short_address(sent, store):

@@ -26,8 +26,8 @@ def main(*command: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the streams that were closed by who started the process, as `>&-` does, to nowhere. Else the next file that is
-    opened would have such a stream's number, and get what libraries print.
+    """Open streams that were closed when the process was started, as by `>&-`, on the null device. Otherwise the next opened file
+    would get such a stream's number, and with it what libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

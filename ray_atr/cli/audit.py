@@ -135,12 +135,12 @@ def print_applied(applied: Applied, console: Console, promise: str = "") -> None
 def audit_lines(folder: Path) -> list[str]:
     """The findings of an audit in a few lines."""
     facts = read_json(folder / "audit.json")
-    called = f"{facts['called_wrong']:,} called wrong (at most {facts['rate']:.0%} of these are right)"
+    called = f"{facts['called_wrong']:,} called wrong (at most {100 * facts['rate']:g}% of these are right)"
     is_something_found = facts.get("is_something_found", True)
     if not is_something_found:
         called = NOTHING_FOUND
     elif not facts["called_wrong"]:
-        called = f"none can be called wrong with at most {facts['rate']:.0%} of them right"
+        called = f"none can be called wrong with at most {100 * facts['rate']:g}% of them right"
         if facts["wrong_share"] > 0:
             called += "; the worst stand first on the page all the same, and a higher --rate calls more of them"
     if facts["wrong_but_not_called"] and is_something_found:

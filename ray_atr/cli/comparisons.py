@@ -73,7 +73,13 @@ class TransportSweep(ComparisonSweep):
     noise: tuple[float, ...] = option((0.2, 0.4, 0.6), NOISE_HELP, "RATIO ...")
 
     def points(self) -> list[Point]:
-        masses = [float(mass) if mass != "auto" else mass for mass in self.masses]
+        masses: list[float | str] = []
+        for mass in self.masses:
+            try:
+                masses.append(float(mass))
+            except ValueError:
+                # `auto`, or a word that the check of the setting refuses.
+                masses.append(mass)
         pair = {"objective.pair.transport_mass": masses, "objective.pair.epsilon": self.epsilons}
         return list(combinations({"objective": ["m_ltm_pot"], **pair, "data.noise.ratio": self.noise}))
 

@@ -189,11 +189,6 @@ class ComparisonSweep(SweepOptions, ABC):
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in shared}
 
     @property
-    def gives_values(self) -> bool:
-        """Whether an option that only this comparison has was given, if with its default value."""
-        return bool(self.given_options)
-
-    @property
     def given_options(self) -> dict[str, Any]:
         """The options that only this comparison has and that were given, if with their default values."""
         return {name: value for name, value in self.own_options.items() if value is not getattr(type(self), name)}

@@ -170,13 +170,10 @@ def _note(message: str) -> None:
 
 
 def _lines(file: str) -> list[str]:
-    if file == "-":
-        text = sys.stdin.read()
-    else:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (UnicodeDecodeError, IsADirectoryError):
-            raise refuse("--from", file, "a text file in UTF-8") from None
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise refuse("--from", file, "a text file in UTF-8") from None
     from ray_atr.deploy.index.search import check_text
 
     # Editors of Windows put a mark first, which would be a part of the first text.

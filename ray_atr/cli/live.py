@@ -39,7 +39,8 @@ class LiveTable(ConsoleProgress):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == COLUMNS[0] else "right", overflow="fold")
-        for row in self.ended:
+        # Copies: it is drawn by a thread of its own, and trials start and end meanwhile.
+        for row in list(self.ended):
             table.add_row(*map(Text, row), style="dim")
         for row in list(self.running.values()):
             table.add_row(*map(Text, row))
@@ -56,7 +57,7 @@ class LiveTable(ConsoleProgress):
 
     def epoch_ended(self, trial: TrialFolder, metrics: Mapping[str, Any]) -> None:
         self.time_epoch(trial)
-        epoch = f"{metrics['epoch']}/{self.epochs_per_trial}"
+        epoch = f"{metrics['epoch']}/{self.epochs_of(trial)}"
         _, _, *before = self.running.get(trial.trial_id, ("", "", *NOTHING))
         # An epoch without validation shows the last validated one's numbers.
         numbers = [new or old for new, old in zip(numbers_of(metrics), before, strict=True)]

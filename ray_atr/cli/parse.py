@@ -130,7 +130,7 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _refuse_repeated(arguments: Sequence[str]) -> None:
-    """ValueError for an option that is given twice, of which tyro would take the last."""
+    """ValueError for an option that is given twice: tyro would take the last one."""
     words = [word[2:] for word in itertools.takewhile(lambda word: word != "--", arguments) if word.startswith("--")]
     options = [word.partition("=")[0].replace("_", "-").removeprefix("no-") for word in words]
     for name, count in Counter(options).items():
@@ -349,8 +349,8 @@ def counting(
 ) -> Iterator[NamedProgress]:
     """A callback (what, done, total) that shows a bar for each `what`, with elapsed and remaining time; for `begun` at once.
 
-    In a file, where a bar is written at its end alone, it also prints a line after every `seconds`, by `write` if it is given:
-    by that of a `heartbeat`, which then prints none of its own.
+    A file gets a bar only at its end, so there it also prints a line after every `seconds`. `write` prints it: the `echo` of a
+    `heartbeat`, which then prints no line of its own.
     """
     write = write or (lambda line: print_plain(console, [line]))
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
@@ -364,7 +364,7 @@ def counting(
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done, total=total)
-            # In a file, a bar is written at its end alone; a full one says nothing of what follows.
+            # A file gets a bar only at its end, and a full bar says nothing about what follows.
             if console.is_terminal and done < total:
                 DISPLAYED.set()
             else:
@@ -387,7 +387,7 @@ def counting(
 def heartbeat(
     name: str, *, seconds: float = SECONDS, write: Echo = print, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Echo]:
-    """A `echo` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
+    """An `echo` that prints `what` at once and, after every `seconds` without output, a line with the elapsed time."""
     started = last = clock()
     lock, stop = threading.Lock(), threading.Event()
 
@@ -431,10 +431,10 @@ def run_script(main: Callable[[], None]) -> None:
         # arrow of its table because the locale has none.
         sys.stdout.reconfigure(line_buffering=True, errors="replace")
     try:
-        # Where it is gone, torch's arithmetic would end the process with "Cannot load libtorch_cpu.so".
+        # If it is gone, torch's arithmetic would end the process with "Cannot load libtorch_cpu.so".
         os.getcwd()
         main()
-        # From here on all that is left is the exit, of Ray and torch too: an interrupt ends it without a traceback of theirs.
+        # Only the exit is left, also that of Ray and torch: an interrupt ends it without a traceback of theirs.
         atexit.register(_end_by_a_signal_at_once)
     except (ValueError, *MISTAKEN_PATHS) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)

@@ -59,23 +59,13 @@ def run_plan(
     a mistake in the settings or points, before anything is written; KeyboardInterrupt, carrying the command that
     resumes, when it was interrupted. Exits with 1 if a trial failed.
     """
+    check_options(options)
     # A failed single trial is always run again.
     how = (
         options
         if isinstance(options, SweepOptions)
         else SweepOptions(retry_failed=True, quiet=options.quiet, figures=options.figures)
     )
-    for option in ("retry_failed", "same_code"):
-        if options.resume is None and getattr(options, option, False):
-            raise refuse(f"--{option.replace('_', '-')}", "true", "only with --resume")
-    if options.estimate and options.resume is not None:
-        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
-    if how.concurrency is not None and how.concurrency < 1:
-        raise refuse("--concurrency", how.concurrency, "at least 1")
-    if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
-        raise refuse("--out", options.out, f"nothing but {options.resume} with --resume: the run goes on in its folder")
-    if options.out is not None and str(options.out).startswith("memory:"):
-        raise refuse("--out", options.out, "a folder or a store: this one is gone when the command ends")
     resumed = None if options.resume is None else open_run(options.resume, name, same_code=how.same_code)
     experiment, plan = planned(options, settings, make_plan, varied, resumed)
     if options.estimate:
@@ -92,6 +82,21 @@ def run_plan(
     run = resumed or _create(name, experiment, plan, options, how, options.recipe_of(settings))
     with advising(f"resume it with {run.resuming}"), run.locked():
         _run(run, experiment, plan, how, is_new=resumed is None, echo=echo)
+
+
+def check_options(options: ExperimentOptions) -> None:
+    """ValueError for options of a run that are not allowed, or not together."""
+    for option in ("retry_failed", "same_code"):
+        if options.resume is None and getattr(options, option, False):
+            raise refuse(f"--{option.replace('_', '-')}", "true", "only with --resume")
+    if options.estimate and options.resume is not None:
+        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+    if isinstance(options, SweepOptions) and options.concurrency is not None and options.concurrency < 1:
+        raise refuse("--concurrency", options.concurrency, "at least 1")
+    if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
+        raise refuse("--out", options.out, f"nothing but {options.resume} with --resume: the run goes on in its folder")
+    if options.out is not None and str(options.out).startswith("memory:"):
+        raise refuse("--out", options.out, "a folder or a store: this one is gone when the command ends")
 
 
 def planned(
@@ -158,8 +163,8 @@ def _run(
         if tracker is not None:
             tracker.abandon(is_removed=is_new)
         raise
-    except ValueError:
-        # What only a look at the cluster or the data could tell.
+    except (ValueError, OSError):
+        # What only a look at the cluster or the data could tell, or a disk that fails.
         if tracker is not None:
             tracker.abandon(is_removed=False)
         raise
@@ -347,11 +352,10 @@ def _finish(
         left = f"not run to the end: {trials_left}; " if result.num_left else ""
         print(f"{left}continue with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
-    if result.num_left and result.is_out_of_time:
-        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
-        return
     if result.num_left:
-        raise KeyboardInterrupt
+        if not result.is_out_of_time:
+            raise KeyboardInterrupt
+        print(f"out of time: {trials_left} to do; continue with {run.resuming}")
     if result.failed:
         print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
@@ -366,7 +370,7 @@ def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPla
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     points = [] if resumed is None else planned_points(resumed)
     seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
-    if resumed is None or options.gives_values:
+    if resumed is None or options.given_options:
         continued = options.continuing(info.get("options", {}))
         points += [{**point, "seed": seed} for point in continued.points() for seed in seeds]
         points += options.trials_before() if options.estimate else []

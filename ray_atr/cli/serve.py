@@ -33,7 +33,7 @@ class ServeCommand:
     )
     host: str = option("127.0.0.1", "address to listen on", "ADDRESS")
     port: int = option(8080, "port to listen on", "PORT")
-    name: tuple[str, ...] = option((), "host names that browsers may use from other machines", "HOST ...", "any")
+    name: tuple[str, ...] = option((), "with a secret: host names that browsers may use", "HOST ...", "any")
     checkpoint: str | None = option(
         None, "new place of the index's retriever, if it has moved", "FOLDER", "its old place"
     )
@@ -56,7 +56,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     if command.replicas < 1:
         raise refuse("--replicas", command.replicas, "at least 1")
     host = f"[{command.host}]" if ":" in command.host else command.host
-    hosts = (command.name or ("*",)) if token is not None else (host, "localhost", "127.0.0.1", "[::1]")
+    if command.name and token is None:
+        raise refuse("--name", " ".join(command.name), f"nothing unless {TOKEN} holds a secret")
+    # Requests are compared in lower case.
+    names = tuple(map(str.lower, command.name)) or ("*",)
+    hosts = names if token is not None else (host, "localhost", "127.0.0.1", "[::1]")
     where = f"http://{host}:{command.port}/"
     try:
         from ray_atr.deploy.serve.app import create_app

@@ -119,7 +119,16 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     other settings, and, before anything is tuned, for what the comparison itself refuses.
     """
     from ray_atr.cli.live import shown_progress
-    from ray_atr.cli.running import NEVER, plan_points, planned, ray_of, require_same, start_of, values_of
+    from ray_atr.cli.running import (
+        NEVER,
+        check_options,
+        plan_points,
+        planned,
+        ray_of,
+        require_same,
+        start_of,
+        values_of,
+    )
     from ray_atr.common.override import override
     from ray_atr.common.runtime import advising, code_version, home
     from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
@@ -131,6 +140,9 @@ def tune_methods(options: CorrespondenceSweep, settings: Mapping[str, str]) -> L
     methods = options.known_methods()
     if options.out is None:
         raise refuse("--out", None, "a folder, with --tune: the tuning is written beside it")
+    if file_exists(locate(options.out) / "sweep.json"):
+        raise refuse("--out", options.out, "a new folder with --tune; --resume continues this one")
+    check_options(options)
     planned(options, settings, lambda *_: plan_points(options, None), values_of(options))
     folder = tuning_folder(options.out)
     base = override(start_of(options, settings), settings)
@@ -172,9 +184,10 @@ def tuning_folder(run_folder: str) -> Location:
 
 
 def best_point(run: RunFolder, goal: Goal, method: str) -> dict[str, Any]:
-    """The point of the best finished trial. ValueError if none has finished."""
+    """The point of the best finished trial. ValueError, with the errors of the others, if none has finished."""
     finished = [trial for trial in run.trials() if trial.is_finished]
     if not finished:
-        raise ValueError(f"{run.path}: no trial of {method} has finished")
+        errors = dict.fromkeys(str(trial.describe()["error"]) for trial in run.trials())
+        raise ValueError(f"{run.path}: no trial of {method} has finished ({'; '.join(errors)})")
     best = max(finished, key=goal.score)
     return {path: value for path, value in best.describe()["overrides"].items() if path != "seed"}

@@ -66,9 +66,10 @@ class Evaluated:
     page: Page
     mlflow_run: str | None
     checkpoint: Checkpoint
-    """The first evaluated checkpoint; below its embeddings and scores."""
+    """The first of the evaluated checkpoints."""
     eval_split: EvalSplit
     embedded: Embedded
+    """The embeddings of the first checkpoint."""
 
 
 def evaluate(
@@ -117,12 +118,16 @@ def evaluate(
         manifest, options.split, options.languages, relevance=options.relevance, max_captions=options.max_captions
     )
     named = eval_split.captions_of(options.clips)
+    sources = {
+        checkpoint.folder: EncodingSource.from_retriever(checkpoint.folder, manifest, options.split, encoding)
+        for checkpoint in (*opened, *others)
+    }
     stored, trained_before = _stored_scores(locate(baseline[0]), eval_split) if earlier else ([], None)
     if others:
         trained_before = others[0].trained_languages
 
     def model(checkpoint: Checkpoint) -> tuple[Embedded, ScoredModel]:
-        embedded = _embed(checkpoint, eval_split, options, encoding, progress)
+        embedded = _embed(checkpoint, sources[checkpoint.folder], eval_split, options, encoding, progress)
         return embedded, score_model(
             embedded,
             eval_split.captions,
@@ -157,7 +162,7 @@ def evaluate(
     printed_beside = wing("papers.printed_tables").printed_beside
     beside = printed_beside(page.metrics, eval_split.manifest.name, options.split, opened[0].data_name)
     cases = case_tables(opened[0], embedded, eval_split, options.seed, named, lambda: data_folder("", opened[0], echo))
-    # In this process, also if the encoders were in others.
+    # In this process, even if Ray's actors encoded.
     source = EncodingSource.from_retriever(
         opened[0].folder, manifest, options.split, dataclasses.replace(encoding, ray="never")
     )
@@ -173,7 +178,7 @@ def evaluate(
             if options.mlflow:
                 run_id = tracked.enter_context(tracked_evaluation(folder, aside, page, opened[0].experiment, echo))
             if options.trec:
-                # After MLflow has the files: these are many times larger.
+                # Only now, so that MLflow does not get them: they are many times larger than the other files.
                 write_trec(embedded, eval_split, aside)
     return Evaluated(folder, page, run_id, opened[0], eval_split, embedded)
 
@@ -212,6 +217,7 @@ def _new_folder(out: str | Location | None) -> Location:
 
 def _embed(
     checkpoint: Checkpoint,
+    source: EncodingSource,
     eval_split: EvalSplit,
     options: EvaluationOptions,
     encoding: Encoding,
@@ -232,7 +238,6 @@ def _embed(
     rows_of = {language: np.flatnonzero(captions.present[language]) for language in eval_split.languages}
     sentences = [(language, captions.sentences[language][m]) for language, rows in rows_of.items() for m in rows]
     sentences += [(language, text) for language, texts in prompts.items() for text in texts]
-    source = EncodingSource.from_retriever(checkpoint.folder, eval_split.manifest, eval_split.split, encoding)
     similarity = None
     if is_late:
         compared = partial(progress, f"{checkpoint.name}, token by token")
@@ -339,7 +344,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
     if not checkpoint.is_trained_on(eval_split.manifest):
         return ["Another data set than the training's: whether the two share recordings was not checked.", *notes]
     if eval_split.split == checkpoint.experiment.data.validation_split:
-        notes.append("The best epoch was chosen on this split: its numbers flatter the checkpoint.")
+        notes.append("The best epoch was chosen on this split: its numbers are too good.")
     return notes
 
 
@@ -347,7 +352,7 @@ def _warnings(checkpoints: Sequence[Checkpoint], eval_split: EvalSplit) -> list[
 def tracked_evaluation(
     folder: Location, files: Path, page: Page, experiment: Experiment | None, echo: Echo
 ) -> Iterator[str | None]:
-    """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow is not reached.
+    """Log facts, metrics, differences and files to the folder's store; yields the run id, or None if MLflow has not got them all.
 
     The run is finished on leaving, and failed by an error. One of the same folder that was killed or failed before is replaced.
     """
@@ -356,7 +361,7 @@ def tracked_evaluation(
     store = store_of(folder)
     tracking = experiment.tracking if experiment is not None else TrackingSettings()
     key = xxhash.xxh3_64_hexdigest(str(folder).encode())
-    run_id = None
+    run_id, status = None, "FAILED"
     try:
         client = store.connect()
         experiment_id = store.experiment_id(client, tracking.experiment_name)
@@ -371,14 +376,15 @@ def tracked_evaluation(
         tags = {"mlflow.note.content": page.title}
         log_batches(client, run_id, {**page.metrics, **differences}, params=params, tags=tags)
         client.log_artifacts(run_id, str(files), "evaluation")
+        status = "FINISHED"
     except (MlflowException, OSError) as error:
         echo(f"MLflow at {store}: {brief(error)}; results are in {folder}")
-        yield None
-        return
-    status = "FAILED"
     try:
-        yield run_id
-        status = "FINISHED"
+        yield run_id if status == "FINISHED" else None
+    except BaseException:
+        status = "FAILED"
+        raise
     finally:
-        with suppress(MlflowException, OSError):
-            client.set_terminated(run_id, status)
+        if run_id is not None:
+            with suppress(MlflowException, OSError):
+                client.set_terminated(run_id, status)

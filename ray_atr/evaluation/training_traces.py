@@ -8,6 +8,7 @@ embedded by the weights of a run's epochs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,8 @@ from ray_atr.training.trajectory import saved_steps, weights_of
 
 QUERIES, NEIGHBOURS = 8, 3
 NOTE = (
-    "Each test caption's nearest entries in the last snapshot that the trial kept, phi and R of single clips and of "
-    "prototypes, and what a training sample's loss would be multiplied with; below 1 the neighbours agree with the query."
+    "For each test caption: its nearest entries in the last snapshot that the trial kept, phi and R of single clips and of "
+    "prototypes, and the factor of a training sample's loss. A factor below 1 means that the neighbours agree with the query."
 )
 CLIPS, EPOCHS = 50, 5
 """Numbers of clips in the drift map, and of points for each clip, evenly spread over training."""
@@ -70,10 +71,13 @@ def case_tables(
         ids,
         known.index(language) if known else 0,
     )
-    manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
-    first_language, base_clips = experiment.data.languages[0], read_captions(manifest, experiment.data.train_split)
-    # The first caption of each clip in the base.
-    return [_table(cases, {clip.clip_id: next(iter(clip.captions.get(first_language) or [""])) for clip in base_clips})]
+    first_language, captions = experiment.data.languages[0], dict[str, str]()
+    # Without the data set, which may have been moved, the table has the clips' ids.
+    with suppress(ValueError, OSError):
+        manifest = read_manifest(training_data() if knowledge.source == "train" else knowledge.source)
+        for clip in read_captions(manifest, experiment.data.train_split):
+            captions[clip.clip_id] = next(iter(clip.captions.get(first_language) or [""]))
+    return [_table(cases, captions)]
 
 
 def _table(cases: list[Case], captions: dict[str, str]) -> Table:
@@ -93,17 +97,17 @@ def _table(cases: list[Case], captions: dict[str, str]) -> Table:
 
 
 def drift_pictures(checkpoint: Checkpoint, source: EncodingSource) -> dict[str, Figure]:
-    """One picture if the trial has its trajectory (`train.keep_trajectory`) on this machine, else none."""
+    """One picture if the trial has its trajectory (`train.keep_trajectory`) on this machine, else none; none of a single clip."""
     trial = None if checkpoint.trial is None else checkpoint.trial.folder
     if not is_local(trial) or len(steps := saved_steps(trial)) < 2:
         return {}
     chosen = sorted({steps[round(place)] for place in np.linspace(0, len(steps) - 1, EPOCHS)})
     ways = embedded_along(trial, chosen, source)
-    return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])}
+    return {"Drift over training": drift_map(ways, [f"step {step}" for step in chosen])} if ways.shape[1] > 1 else {}
 
 
 def embedded_along(trial: Path, steps: list[int], source: EncodingSource) -> NDArray[np.float32]:
-    """The split's first clips by the weights after each of the steps, unit norm [steps, n, D]."""
+    """The first clips of the split's first shard by the weights after each of the steps, unit norm [steps, n, D]."""
     encoder, tables = Encoder(source), []
     for step in steps:
         # The trajectory lacks frozen towers whose vectors were cached: they are the retriever's own at every step.

@@ -74,10 +74,8 @@ def points_to_check(plan: SweepPlan) -> list[Point]:
         return [dict(point) for point in search.points]
     space = search.space
     first = {path: dimension.test_values[0] for path, dimension in space.dimensions.items()}
-    telling = (
-        {**first, path: probe} for path, dimension in space.dimensions.items() for probe in dimension.test_values
-    )
-    return [space.build(values.__getitem__) for values in telling]
+    varied = ({**first, path: value} for path, dimension in space.dimensions.items() for value in dimension.test_values)
+    return [space.build(values.__getitem__) for values in varied]
 
 
 def conditions_of(plan: SweepPlan, experiment: Experiment) -> list[str]:
@@ -108,8 +106,8 @@ def leaves_gpu(experiment: Experiment) -> bool:
 
 
 def roles_line(experiment: Experiment) -> str:
-    """A line about a split that has two of the roles of training, choosing the epoch and testing, or about a test split that is
-    not there; else empty.
+    """A line about a split that is used for two of training, choosing the epoch and testing, or about a test split that the data
+    set lacks; else empty.
     """
     data = experiment.data
     if data.test_split != "none" and data.test_split not in (splits := split_sizes(experiment)):
@@ -118,7 +116,7 @@ def roles_line(experiment: Experiment) -> str:
         return f"data.validation_split={data.validation_split} is trained on: it says little about which epoch is best"
     if data.test_split in (data.train_split, data.validation_split):
         how = "are trained on" if data.test_split == data.train_split else "choose the epoch"
-        return f"data.test_split={data.test_split}: test numbers are of clips that {how}, and flatter"
+        return f"data.test_split={data.test_split}: the test clips {how}, so the test numbers are too good"
     return ""
 
 

@@ -19,7 +19,7 @@ from ray_atr.common.storage import Location, is_local
 from ray_atr.sweep.run_trials import prepare_all
 from ray_atr.sweep.search import SweepPlan, first_points
 from ray_atr.sweep.space import Point
-from ray_atr.training.experiment import Experiment
+from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.inputs import Echo
 from ray_atr.training.objective_label import objective_label
 from ray_atr.training.run_folder import trial_name
@@ -88,12 +88,16 @@ class Estimate:
             f"  memory    {decimal(max(cost.memory for cost in self.costs))} for each trial at a time"
             + (f", {decimal(max(cost.gpu_memory for cost in self.costs))} of its GPU" if self.is_on_gpu else ""),
             "  Counted: training, validation and test, every epoch of every trial. Not counted: the start of Python, Ray and "
-            "MLflow, the report, and what patience, asha or a race spare.",
+            "MLflow, the report, and the epochs that patience, asha or a race save.",
         ]
         if scaling.gpus_per_worker and not self.is_on_gpu:
             lines.append("  Measured on a CPU, because this machine has no GPU: the GPUs of the run need less time.")
+        if scaling.workers == AUTO and not scaling.gpus_per_worker and torch.cuda.is_available():
+            lines.append(
+                "  Measured on the CPU; the run trains on the GPU. --scaling.gpus_per_worker 1 measures there."
+            )
         if scaling.has_workers:
-            lines.append("  Measured in one process: what workers tell each other comes on top.")
+            lines.append("  Measured in one process: what workers send to each other is not counted.")
         return lines + [f"  would fail: {words}" for words in self.failed]
 
 
@@ -155,7 +159,8 @@ def _points(plan: SweepPlan) -> tuple[list[Point], int | None]:
     is_listed = search.is_finite and not search.is_adaptive
     most = plan.num_points if is_listed else min(plan.num_points or MOST_DRAWN, MOST_DRAWN)
     points = first_points(search, most)
-    number = len(points) if is_listed else plan.num_points
+    # A search may have fewer points than were asked for.
+    number = len(points) if most is None or len(points) < most else plan.num_points
     return points, None if number is None else number * seeds
 
 

@@ -104,8 +104,8 @@ def cluster_nodes() -> list[Placed]:
 def free_room_of_dead_processes() -> None:
     """Remove those of this command's placement groups whose creator has died: the room of a killed trial's workers.
 
-    Ray frees it only at the end of the command, so that the next trials would wait for ever. Ray Train starts a process which
-    frees it, but that asks the dashboard, which `start_ray` leaves out.
+    Ray frees it only at the end of the command, so the next trials would wait for ever. Ray Train starts a process that frees
+    it, but this process asks the dashboard, which `start_ray` does not start.
     """
     import ray
     from ray._private.state import state
@@ -116,7 +116,7 @@ def free_room_of_dead_processes() -> None:
     # Ray's public table of groups does not say who made them.
     for content in state._connect_and_get_accessor().get_placement_group_table():
         group = Group.FromString(content)
-        # One that this process made, as Tune's, has no creator but its job.
+        # A group of this process, such as Tune's, has a job as its creator, and no actor.
         is_of_actor = not ray.ActorID(group.creator_actor_id).is_nil()
         is_here = group.creator_job_id.hex() == job and group.state != Group.REMOVED
         if is_here and is_of_actor and group.creator_actor_dead:

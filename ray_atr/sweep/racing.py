@@ -100,7 +100,7 @@ class Racing(SweepListener):
         queue.order_by(self.turn_of)
         self._has_said_few = False
         self.dropped: set[str] = set()
-        """Ids of the trials of dropped points. Tune's scheduler looks into this very set."""
+        """Ids of the trials of dropped points. Tune's scheduler reads this set, so it is changed in place."""
 
     def turn_of(self, trial: TrialFolder) -> int:
         """The order of a trial: every point runs its first seed before any runs its second."""
@@ -126,8 +126,8 @@ class Racing(SweepListener):
             self._look_at(group)
 
     def further_seeds(self) -> tuple[list[int], str]:
-        """The seeds that the points which are left can have for the trials that were spared, and words for it. None where there
-        are too few, or where no race has two points left.
+        """The further seeds that the spared trials pay for, of all points that are left, and words for it. None if they do not
+        pay for one of all points, or if no race has two points left.
         """
         granted = self.run.info.get(SEEDS_GRANTED, ())
         overrides = {trial.trial_id: trial.describe()["overrides"] for trial in self.queue.trials}

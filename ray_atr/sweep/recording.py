@@ -118,13 +118,15 @@ class ConsoleProgress(SweepListener):
     with_first_epoch: set[str] = field(default_factory=set)
 
     def sweep_started(self, num_trials: int | None, num_ended: int) -> None:
-        self.num_trials, self.num_ended_before = num_trials, num_ended
-        self.started = time.monotonic()
+        self.num_trials = num_trials
+        # For the further seeds of a race the sweep starts again: its numbers and its time go on.
+        if not self.numbers:
+            self.num_ended_before, self.started = num_ended, time.monotonic()
 
     def trial_started(self, trial: TrialFolder) -> None:
         if trial.trial_id not in self.numbers:
-            # A resumed trial has epochs of an earlier command, which are not to come.
-            self.epochs_ended += len(trial.epochs())
+            # The epochs that a resumed trial has already, and those by which one is shorter than the others, are not to come.
+            self.epochs_ended += len(trial.epochs()) + self.epochs_per_trial - self.epochs_of(trial)
         self._number(trial)
         self.marks[trial.trial_id] = time.monotonic()
 
@@ -136,7 +138,7 @@ class ConsoleProgress(SweepListener):
                 ("loss", "validation text>audio R@1", "audio>text R@1"), numbers_of(metrics), strict=True
             )
         )
-        epoch = f"epoch {metrics['epoch']}/{self.epochs_per_trial}"
+        epoch = f"epoch {metrics['epoch']}/{self.epochs_of(trial)}"
         self.echo("  ".join(filter(None, [self._head(trial), epoch, loss, to_audio, to_text, self.clock()])))
 
     def clock(self) -> str:
@@ -167,13 +169,18 @@ class ConsoleProgress(SweepListener):
 
     def trial_failed(self, trial: TrialFolder, error: str) -> None:
         self.marks.pop(trial.trial_id, None)
+        self._spared(trial)
         self.echo(f"{self._head(trial)}  FAILED: {error}")
 
     def _spared(self, trial: TrialFolder) -> int:
-        """Count the remaining epochs of a trial that was ended as done; returns the epochs that it trained."""
+        """Count the remaining epochs of a trial that has ended early as done; returns the epochs that it trained."""
         epochs = len(trial.epochs())
-        self.epochs_ended += max(self.epochs_per_trial - epochs, 0)
+        self.epochs_ended += max(self.epochs_of(trial) - epochs, 0)
         return epochs
+
+    def epochs_of(self, trial: TrialFolder) -> int:
+        """The number of epochs that a trial is to train, which a sweep may vary."""
+        return int(trial.describe()["overrides"].get("train.epochs", self.epochs_per_trial))
 
     def _head(self, trial: TrialFolder) -> str:
         of_all = f"/{self.num_trials}" if self.num_trials is not None else ""
@@ -183,9 +190,9 @@ class ConsoleProgress(SweepListener):
         return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
 
     def _seconds_left(self) -> float | None:
-        """Of the epochs and start-ups that are to come, as many at a time as run now; None until an epoch was timed.
+        """The time of the epochs and start-ups still to come, as many at a time as run now; None until an epoch was timed.
 
-        The start of Ray and of the first trials is no measure of it: a trial of seconds waits longer for them than it trains.
+        The start of Ray and of the first trials does not count: a trial of seconds waits longer for them than it trains.
         """
         epochs = self.epochs if self.epochs or self.epochs_per_trial > 1 else self.first_epochs
         if not epochs or self.num_trials is None:
@@ -236,7 +243,7 @@ class FirstEpoch(SweepListener):
 
 @dataclass
 class FirstEstimate(SweepListener):
-    """Prints what is estimated before a trial's first epoch, which may take minutes; once for trials of the same estimate."""
+    """Prints which estimate precedes a trial's first epoch, since it may take minutes; once for trials with the same one."""
 
     experiment: Experiment
     echo: Echo = print

@@ -104,7 +104,7 @@ def sweep(
     deadline = started + 3600 * plan.hours if plan.hours else None
     failure = CommonFailure(has_succeeded=any(status_of(trial) in (FINISHED, STOPPED) for trial in queue.trials))
     if not queue.is_done:
-        experiments, slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
+        slots = _make_ready(queue, home, listeners, concurrency, use_ray=use_ray, echo=echo)
         recording = Recording(listeners, failure)
 
         def is_over() -> bool:
@@ -118,7 +118,7 @@ def sweep(
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
-                run_with_tune(queue, experiments[0], home, slots, scheduler, recording, is_over)
+                run_with_tune(queue, home, slots, scheduler, recording, is_over)
             _nothing_runs_any_more(queue.trials)
         else:
             try:
@@ -157,16 +157,14 @@ def _make_ready(
     *,
     use_ray: bool,
     echo: Echo,
-) -> tuple[list[Experiment], int]:
-    """(the experiments known before the first trial starts, how many trials run at once). Starts Ray, decides the scaling and
-    prepares the data.
-    """
+) -> int:
+    """Start Ray, decide the scaling and prepare the data; returns how many trials run at once."""
     run, seconds, before = queue.run, {}, time.monotonic()
     if use_ray:
         start_ray()
         seconds["Ray"] = time.monotonic() - before
     base = decide_scaling(run, run.experiment, queue, concurrency, use_ray=use_ray, echo=echo)
-    experiments, before = _experiments(base, queue.plan, queue), time.monotonic()
+    experiments, before = _experiments(base, queue), time.monotonic()
     for experiment in experiments:
         # Again, since the number of workers is decided only now.
         check_base_shards(experiment)
@@ -177,7 +175,7 @@ def _make_ready(
     seconds["data and features"] = time.monotonic() - before
     for listener in listeners:
         listener.inputs_ready(seconds)
-    return experiments, slots
+    return slots
 
 
 def _result(queue: TrialQueue, failure: str | None, *, is_out_of_time: bool) -> SweepResult:
@@ -242,10 +240,10 @@ def _run_in_process(
             recording.ended(trial, is_over=not is_behind)
 
 
-def _experiments(base: Experiment, plan: SweepPlan, queue: TrialQueue) -> list[Experiment]:
+def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
-    points: list[Point] = [plan.overrides(base, entry.point) for entry in queue.entries]
-    if (space := plan.space) is not None:
+    points: list[Point] = [queue.plan.overrides(base, entry.point) for entry in queue.entries]
+    if (space := queue.plan.space) is not None:
         listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
         points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
     return [override(base, point) for point in points] or [base]

@@ -9,7 +9,7 @@ The losses are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
+from ray_atr.sweep.space import Grid, point_key
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
@@ -34,6 +35,8 @@ OPEN = {
 BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
 """One GPU for a worker and the encoder of its base. Two workers cannot share a GPU with NCCL."""
 
+LOOKED_AT = ("model.", "data.order", "train.batch_size")
+"""Prefixes of settings that `decide` reads of each point of a sweep."""
 MOST_PER_GPU = 8
 """Most trials that share a GPU: each takes about half a gigabyte of it before it computes anything."""
 
@@ -69,12 +72,15 @@ def decide(
     *,
     alone: str = "",
     is_in_store: bool = False,
+    points: Sequence[Experiment] = (),
 ) -> ScalingChoice | None:
     """The values of `auto` settings on these nodes; None if there are none.
 
     num_trials  number of trials that could run at once; None: unknown, taken as many.
     alone       the reason why a trial must train in its own process; empty if it need not.
+    points      the experiments of a sweep, as far as they differ in what is `LOOKED_AT`; empty: the experiment alone.
     """
+    points = points or [experiment]
     scaling, settings = experiment.scaling, dict[str, Any]()
     if AUTO not in (scaling.workers, scaling.ray_data):
         return None
@@ -86,7 +92,7 @@ def decide(
     reasons += ["validation beside training"] if scaling.validate_beside else []
     reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
     reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
-    if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, gpus, num_trials):
+    if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, points, gpus, num_trials):
         per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
         settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
         streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
@@ -102,7 +108,8 @@ def decide(
             reason += f"; {alone}"
         elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
-            settings["scaling.workers"] = _num_workers(override(experiment, settings), nodes, most, num_trials)
+            batches = {_divided_by_workers(point) for point in points}
+            settings["scaling.workers"] = _num_workers(override(experiment, settings), batches, nodes, most, num_trials)
     if scaling.ray_data == AUTO:
         settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
         if not alone and not reasons and settings["scaling.ray_data"]:
@@ -110,11 +117,12 @@ def decide(
     return ScalingChoice(settings, reason)
 
 
-def _may_share_a_gpu(experiment: Experiment, gpus: int, num_trials: int | None) -> bool:
+def _may_share_a_gpu(experiment: Experiment, points: Sequence[Experiment], gpus: int, num_trials: int | None) -> bool:
     """Whether there are more trials than GPUs, and each trains only on the vectors of frozen towers."""
     is_open = experiment.scaling.workers == AUTO and not experiment.scaling.gpus_per_worker
     is_many = num_trials is None or num_trials > gpus
-    return is_open and is_many and all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
+    are_frozen = all(point.model.encodes_once(kind) for point in points for kind in ("audio", "text"))
+    return is_open and is_many and are_frozen
 
 
 def _gpus_beside(experiment: Experiment) -> float:
@@ -129,13 +137,19 @@ def _is_encoded_beside(experiment: Experiment) -> bool:
     return encodes and not scaling.encoders and not scaling.gpus_per_encoder
 
 
-def _num_workers(experiment: Experiment, nodes: Sequence[Placed], most: int, num_trials: int | None) -> int:
-    """The most workers that divide the batch and leave room for the other trials; 1 at least."""
+def _divided_by_workers(experiment: Experiment) -> int:
+    data = experiment.data
+    return data.order_parts if data.order == IN_SHARDS else experiment.train.batch_size
+
+
+def _num_workers(
+    experiment: Experiment, batches: Collection[int], nodes: Sequence[Placed], most: int, num_trials: int | None
+) -> int:
+    """The most workers that divide every batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
         trial = processes_of(replace(experiment, scaling=replace(experiment.scaling, workers=workers)))
-        divided = experiment.data.order_parts if experiment.data.order == IN_SHARDS else experiment.train.batch_size
-        if divided % workers == 0 and num_trials_that_fit(trial, nodes) >= at_once:
+        if all(batch % workers == 0 for batch in batches) and num_trials_that_fit(trial, nodes) >= at_once:
             return workers
     return 1
 
@@ -165,6 +179,7 @@ def decide_scaling(
         num_trials,
         alone=alone,
         is_in_store=any(place and not is_local(locate(place)) for place in stores),
+        points=_kinds_of_points(base, queue),
     )
     if decision is None:
         return base
@@ -175,3 +190,13 @@ def decide_scaling(
     run.update_info(scaling={"settings": decision.settings, "reason": decision.reason})
     echo(decision.line(experiment))
     return experiment
+
+
+def _kinds_of_points(base: Experiment, queue: TrialQueue) -> list[Experiment]:
+    """The experiment with each combination of what is `LOOKED_AT` in the known points, and of the listed values of a space."""
+    points, space = [entry.point for entry in queue.entries], queue.plan.space
+    if space is not None:
+        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
+        points += space.points_of(path for path in listed if path.startswith(LOOKED_AT))
+    kinds = [{path: value for path, value in point.items() if path.startswith(LOOKED_AT)} for point in points]
+    return [queue.plan.experiment(base, kind) for kind in {point_key(kind): kind for kind in kinds}.values()]

@@ -5,6 +5,7 @@ Trials are ranked against their rivals alone: those that differ in nothing but w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -80,13 +81,18 @@ def make_scheduler(
     recorded: Sequence[TrialFolder],
     has_dropped: Callable[[str], bool] | None = None,
 ) -> Any:
-    """Tune's scheduler of the plan, told what the recorded trials have reported already; None for none. It ranks trials
-    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch, and none at
-    an epoch after which an earlier session went on. In a race `has_dropped` says of a trial whether its point was dropped.
+    """Tune's scheduler of the plan, with what the recorded trials have reported already; None for none. It ranks trials
+    only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch (`epochs`, if
+    the sweep does not vary `train.epochs`), and none at an epoch after which an earlier session went on. In a race `has_dropped`
+    says of a trial whether its point was dropped.
     """
     if plan.scheduler == NONE:
         return None
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+    def is_at_its_end(trial_id: str, result: Mapping[str, Any]) -> bool:
+        last = int(run.trial(trial_id).describe()["overrides"].get("train.epochs", epochs))
+        return bool(result.get("is_final")) or result.get("epoch", 0) >= last
 
     if plan.scheduler == RACE:
 
@@ -94,9 +100,9 @@ def make_scheduler(
             """Starts trials in their order, and stops those whose point was dropped."""
 
             def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-                is_running = not result.get("is_final") and result.get("epoch", 0) < epochs
-                is_dropped = is_running and has_dropped is not None and has_dropped(trial.config["trial_id"])
-                return str(self.STOP if is_dropped else self.CONTINUE)
+                trial_id = trial.config["trial_id"]
+                is_dropped = has_dropped is not None and has_dropped(trial_id)
+                return str(self.STOP if is_dropped and not is_at_its_end(trial_id, result) else self.CONTINUE)
 
         return StopsDropped()
     goal = plan.goals[0]
@@ -108,8 +114,8 @@ def make_scheduler(
             super().__init__()
             self.of_rivals: dict[str, Any] = {}
             self.decided: dict[tuple[str, int], str] = {}
-            """Decisions by trial and epoch: a resumed trial reports its earlier epochs again, but is not ranked again among
-            trials that have come since."""
+            """Decisions by trial and epoch: a resumed trial reports its earlier epochs again, but they are not ranked again,
+            among trials that have come since."""
 
         def ranking(self, trial: Any) -> Any:
             key = rivals_key(run.trial(trial.config["trial_id"]).describe()["overrides"], plan.space)
@@ -118,7 +124,8 @@ def make_scheduler(
                     time_attr="epoch",
                     metric=goal.metric,
                     mode="max" if goal.is_maximised else "min",
-                    max_t=epochs + 1,
+                    # At its end a trial is not ranked.
+                    max_t=sys.maxsize,
                     reduction_factor=REDUCTION_FACTOR,
                     grace_period=1,
                 )
@@ -126,10 +133,10 @@ def make_scheduler(
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
             trial_id, epoch = trial.config["trial_id"], result.get("epoch", 0)
-            if result.get("is_final") or epoch >= epochs:
+            if is_at_its_end(trial_id, result):
                 return str(self.CONTINUE)
             if (trial_id, epoch) not in self.decided:
-                # In every session under the same id; Tune's is another in each.
+                # By an id that is the same in every session; Tune's is not.
                 ranked, ranking = SimpleNamespace(trial_id=trial_id), self.ranking(trial)
                 ranking.on_trial_add(tune_controller, ranked)
                 decision = ranking.on_trial_result(tune_controller, ranked, result)

@@ -401,4 +401,6 @@ def _check(path: str, dimension: Dimension, tree: Any) -> Dimension:
 def _is_in(dimension: Dimension, value: Any) -> bool:
     if isinstance(dimension, Grid):
         return value in dimension.values
-    return isinstance(value, int | float) and not isinstance(value, bool) and dimension.low <= value <= dimension.high
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    has_steps = isinstance(dimension, RandInt | QUniform)
+    return is_number and dimension.low <= value <= dimension.high and (not has_steps or dimension.fit(value) == value)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ray_atr.common.override import override
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, own_handlers
 from ray_atr.common.storage import file_exists, write_text
@@ -45,7 +46,6 @@ ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 def run_with_tune(
     queue: TrialQueue,
-    experiment: Experiment,
     home: Path,
     slots: int,
     scheduler: Any,
@@ -68,7 +68,7 @@ def run_with_tune(
     shown = [goal.metric for goal in plan.goals]
     trainable = tune.with_parameters(run_in_tune, run=str(run.path), home=str(home), shown=shown)
     tuner = tune.Tuner(
-        tune.with_resources(trainable, resources_of_trial_process(experiment)),
+        tune.with_resources(trainable, resources_by_trial(run)),
         tune_config=tune.TuneConfig(
             search_alg=_asker(queue, is_over),
             scheduler=scheduler,
@@ -89,14 +89,28 @@ def run_with_tune(
         with own_handlers():
             tuner.fit()
     except tune.TuneError as error:
-        # Tune tells of an error in a callback as the text of its traceback. Behind it may be a failure of storage: a
-        # run folder that is gone, a store that is away, a full disk.
+        # Tune gives an error in a callback as the text of its traceback. Its cause may be a failure of storage: a missing run
+        # folder, a store that cannot be reached, a full disk.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
         if cause is not None:
             raise cause from None
         raise
+
+
+def resources_by_trial(run: RunFolder) -> Callable[[dict[str, Any]], Any]:
+    """What Tune reserves for a trial's own process, by the trial's configuration: a sweep may vary `scaling.*`."""
+    from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
+
+    base = run.experiment
+
+    def resources(config: dict[str, Any]) -> Any:
+        overrides = run.trial(config["trial_id"]).describe()["overrides"]
+        scaling = {path: value for path, value in overrides.items() if path.startswith("scaling.")}
+        return resource_dict_to_pg_factory(resources_of_trial_process(override(base, scaling)))
+
+    return resources
 
 
 def resources_of_trial_process(experiment: Experiment) -> dict[str, float]:
@@ -177,7 +191,7 @@ def _recorder(run: RunFolder, recording: Recording, is_over: Callable[[], bool])
 def _error_of(folder: TrialFolder, trial: Any) -> str:
     """The reason of a trial's failure in one line; for an unexpected error the trial's folder has the full traceback.
 
-    Of a disk that fails the line is `PATH: REASON`, as the commands have it.
+    For a failing disk the line is `PATH: REASON`, as in the commands' errors.
     """
     path = folder.folder / ERROR_FILE
     if file_exists(path):
@@ -193,7 +207,7 @@ def _error_of(folder: TrialFolder, trial: Any) -> str:
     last = text.splitlines()[-1].strip()
     line = last.removeprefix(f"{TrialError.__module__}.{TrialError.__qualname__}: ")
     if line == last and LOW_MEMORY in text:
-        # Of a trial's own process; Ray's last line is advice on its settings.
+        # The trial's own process was ended; Ray's last line is advice on its settings.
         line = ENDED_FOR_MEMORY.format("")
     return f"{line} ({folder.folder / TRACEBACK_FILE}){remedy(text)}"
 

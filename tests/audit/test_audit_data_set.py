@@ -269,6 +269,8 @@ def test_an_audit_that_can_call_nothing_wrong_says_what_to_do(
     said = audit_lines(tmp_path)[0]
     assert "an estimated 20% wrong (at most 30%), none can be called wrong with at most 10% of them right" in said
     assert said.endswith("a higher --rate calls more of them; an estimated 64 are wrong and cannot be named")
+    (tmp_path / "audit.json").write_text(json.dumps({**facts, **none, "rate": 0.005}))
+    assert "with at most 0.5% of them right" in audit_lines(tmp_path)[0]
 
 
 def answers_of(audit: Path, swapped: set[str]) -> list[dict[str, str]]:

@@ -234,7 +234,9 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch: pytest.MonkeyPatch) 
     assert [is_loopback(host) for host in ("::1", "localhost", "::", "10.0.0.1")] == [True, True, False, False]
 
 
-def test_any_address_of_this_machine_is_a_name_of_the_server(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_address_of_this_machine_is_a_name_of_the_server(
+    index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """127.0.0.2 is this machine's too."""
     monkeypatch.delenv("RAY_ATR_TOKEN", raising=False)
     given = list[Sequence[str]]()
@@ -248,6 +250,15 @@ def test_any_address_of_this_machine_is_a_name_of_the_server(index: Index, monke
         with pytest.raises(SystemExit):
             main("serve", arguments=[str(index.folder), "--host", host])
         assert name in given.pop()
+    names = ["--name", "Sounds.example.org"]
+    with pytest.raises(SystemExit):
+        main("serve", arguments=[str(index.folder), *names])
+    assert "--name: got 'Sounds.example.org'; allowed nothing unless RAY_ATR_TOKEN holds" in capsys.readouterr().err
+    monkeypatch.setenv("RAY_ATR_TOKEN", TOKEN)
+    with pytest.raises(SystemExit):
+        main("serve", arguments=[str(index.folder), *names])
+    # Names have no case, and a browser sends small letters.
+    assert given == [("sounds.example.org",)]
 
 
 def test_an_address_that_cannot_be_had_is_refused() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ray_atr.data.shards import write_clips
 from ray_atr.evaluation.encoding import Encoding, EncodingSource, encode
 from ray_atr.evaluation.report.evaluation_pictures import drift_map
 from ray_atr.evaluation.training_traces import drift_pictures, embedded_along
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import BEST
 from ray_atr.training.trajectory import saved_steps
-from tests.support.tiny import make_data, prepared_for, tiny
+from tests.support.tiny import make_data, prepared_for, tiny, tone_clip
 
 
 def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) -> None:
@@ -37,6 +39,8 @@ def test_clips_are_embedded_by_the_weights_of_each_kept_epoch(tmp_path: Path) ->
     assert list(drift_pictures(checkpoint, source)) == ["Drift over training"]
     elsewhere = SimpleNamespace(folder=trial / BEST, trial=SimpleNamespace(folder=tmp_path))
     assert drift_pictures(elsewhere, source) == {}
+    write_clips(tmp_path / "single", [tone_clip("test", 0, {"eng": ["a low tone"]})], name="single", licence="none")
+    assert drift_pictures(checkpoint, replace(source, data=str(tmp_path / "single"))) == {}
 
 
 def test_the_map_of_drift_is_one_for_all_labels() -> None:

@@ -18,7 +18,7 @@ import torch
 import ray_atr.evaluation.run as evaluation_run
 from ray_atr.common.override import override
 from ray_atr.common.ranking import RankingSettings
-from ray_atr.common.storage import StorageError, write_json
+from ray_atr.common.storage import StorageError, read_json, write_json
 from ray_atr.data.caption_sample import CaptionSample
 from ray_atr.data.feature_cache import ensure_features, find_features
 from ray_atr.data.schema import Clip
@@ -194,6 +194,17 @@ def test_seeds_and_baseline(world: dict[str, Path], alone: dict[str, Evaluated],
         evaluate([runs / "seed0"], options(languages=("fra",)), baseline=[rate], progress=_no_encoding, **quiet)
 
 
+def test_a_baseline_that_reads_vectors_is_refused_before_anything_is_encoded(
+    world: dict[str, Path], tmp_path: Path
+) -> None:
+    other = shutil.copytree(world["loose"], tmp_path / "of_vectors") / "retriever.json"
+    write_json(other, {**read_json(other), "front_end": {"kind": "vector", "width": 16}})
+    with pytest.raises(
+        ValueError, match=r"of_vectors.*; allowed one that takes audio for .*tones, which holds no vectors"
+    ):
+        evaluate([world["runs"] / "seed0"], options(), baseline=[other.parent], progress=_no_encoding, **quiet)
+
+
 def _no_encoding(*arguments: object) -> None:
     raise AssertionError("encoded before the baseline was refused")
 
@@ -315,6 +326,21 @@ def test_what_mlflow_is_told_of_an_evaluation_holds_no_secret(tmp_path: Path) ->
     run = client.get_run(run_id)
     assert client.get_experiment(run.info.experiment_id).name == "mine"
     assert run.data.params == {"data_set": "s3://***@store/clips"}
+
+
+@pytest.mark.slow
+def test_a_run_whose_files_mlflow_could_not_take_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(MlflowClient, "log_artifacts", full)
+    page, said = Page(title="Evaluation", facts={}, metrics={}), list[str]()
+    with tracked_evaluation(tmp_path / "evaluation", tmp_path, page, None, said.append) as run_id:
+        assert run_id is None
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert run.info.status == "FAILED"
+    assert "No space left on device; results are in" in said[0]
 
 
 @pytest.mark.slow

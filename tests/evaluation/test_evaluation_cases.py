@@ -54,6 +54,9 @@ def test_a_trial_with_a_base_has_a_table_of_cases(tmp_path: Path, objective: str
     phi, R, multiplier = float(cells[1]), float(cells[2]), float(cells[5])
     assert pytest.approx(-np.log(phi), abs=0.02) == R
     assert multiplier == pytest.approx(1 + 0.2 * R + 0.2 * float(cells[4]), abs=0.02)
+    # The training data may be gone by the time of an evaluation on other data.
+    (table,) = case_tables(checkpoint, embedded, eval_split, 0, (5,), lambda: str(tmp_path / "moved"))
+    assert table.rows[0][1].text.count("train-") == NEIGHBOURS
 
 
 @pytest.mark.parametrize(("languages", "asked"), [(("eng", "fra"), "fra"), (("deu", "eng"), None)])

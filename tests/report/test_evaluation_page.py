@@ -32,7 +32,7 @@ from ray_atr.evaluation.report.evaluation_page import (
 from ray_atr.evaluation.report.evaluation_pictures import embedding_map, rank_heat_map, similarity_and_plan
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.metrics import evaluate_languages, retrieve_languages
-from ray_atr.metrics.bootstrap import Difference, Spread, bootstrap_runs, compare_runs
+from ray_atr.metrics.bootstrap import Difference, Interval, Spread, bootstrap_runs, compare_runs
 from ray_atr.metrics.metric import MEAN, MEANS, Metric
 from ray_atr.metrics.samples import from_arrays, retrieval_samples, to_arrays
 from tests.support.browser import CHROMIUM, opened
@@ -65,6 +65,13 @@ def test_a_page_names_every_row_and_says_once_what_rows_have_in_common() -> None
     page = as_html(Page(title="x", facts={}, metrics={}, printed=[table]))
     found = re.findall(r'<tr><td class="">([^<]*)</td><td class="n">(\d)</td>', page)
     assert found == [("eng", "0"), ("trained", "1"), ("deu (never seen)", "0"), ("spa", "1"), ("", "2")]
+
+
+@pytest.mark.parametrize(("level", "said"), [(0.95, "95%"), (0.975, "97.5%"), (0.999, "99.9%")])
+def test_a_level_has_all_of_its_digits(level: float, said: str) -> None:
+    intervals = {Metric("text_to_audio", "eng", "recall_at_1"): Interval(0.5, 0.4, 0.6, level)}
+    page = Page(title="x", facts={}, metrics={}, intervals=intervals)
+    assert page.brackets == f"{said} bootstrap intervals over clips"
 
 
 @pytest.mark.slow

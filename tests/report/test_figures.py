@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ray_atr.common.language_codes import DEFAULT_LANGUAGES
-from ray_atr.evaluation.report import read_runs
+from ray_atr.evaluation.report import read_runs, write_report
 from ray_atr.evaluation.report.curves import curves_of, draw_curve
 from ray_atr.evaluation.report.figures import draw_languages, draw_pareto
 from tests.support import fake_runs
@@ -122,6 +122,17 @@ def test_a_figure_says_which_points_it_names_where_there_are_too_many(tmp_path: 
     assert "text→audio, 2 of 22 points, the best of each objective" in words(languages)
     assert "named: 2 of 22 points, the best of each objective" in words(pareto)
     assert {"contrastive", "m_ltm"} <= set(words(pareto))
+
+
+def test_a_noise_ratio_has_all_of_its_digits(tmp_path: Path, drawn: list[Figure]) -> None:
+    space: dict[str, list[Any]] = {"objective": ["contrastive", "m_ltm"], "data.noise.ratio": [0.005, 0.125]}
+    runs = read_runs([write_run(tmp_path / "run", space)])
+    draw_languages(runs, tmp_path / "languages.png")
+    draw_curve(runs, curves_of(runs)[0], tmp_path / "noise.png")
+    assert "text→audio, noise 0.5%" in words(drawn[0])
+    assert {"0.5%", "12.5%"} <= set(words(drawn[1]))
+    page = write_report(tmp_path / "run", figures=False).page.read_text()
+    assert "<h3>Noise 12.5%: " in page
 
 
 def test_languages_without_captions_in_training_are_marked_and_the_mark_is_explained(

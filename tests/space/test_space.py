@@ -163,6 +163,14 @@ def test_a_point_outside_is_known_as_such() -> None:
     assert not space.holds({**inside, "train.epochs": 3})
 
 
+@pytest.mark.parametrize("dimension", ["randint(0,4)", "quniform(0,4,1)"])
+def test_a_number_between_two_steps_is_outside(dimension: str) -> None:
+    """An earlier sweep may have varied the setting by a range."""
+    space = Space.parse([f"train.weight_decay={dimension}"], PARTIAL)
+    assert space.holds({"train.weight_decay": 2.0})
+    assert not space.holds({"train.weight_decay": 2.5})
+
+
 def test_the_cells_of_a_search_are_the_points_of_its_grids() -> None:
     entries = ["objective=grid(contrastive,m_ltm)", "data.noise.ratio=grid(0,0.4)", "train.weight_decay=uniform(0,0.1)"]
     space = Space.parse([*entries, "train.optimizer=choice(adam,adamw)"], Experiment())

@@ -52,10 +52,12 @@ def test_a_split_that_has_two_roles_is_told() -> None:
 
     assert not line()
     assert "data.validation_split=train is trained on" in line(validation="train")
-    assert line(test="train") == "data.test_split=train: test numbers are of clips that are trained on, and flatter"
+    assert (
+        line(test="train") == "data.test_split=train: the test clips are trained on, so the test numbers are too good"
+    )
     assert line(test="tset") == "data.test_split=tset: no test numbers, since soundscapes has train, val, test"
     assert not line(test="none")
-    assert line(test="val") == "data.test_split=val: test numbers are of clips that choose the epoch, and flatter"
+    assert line(test="val") == "data.test_split=val: the test clips choose the epoch, so the test numbers are too good"
 
 
 def test_what_no_point_beats_in_every_goal() -> None:

@@ -66,11 +66,19 @@ def test_trials_that_cost_the_same_are_measured_once(
     assert "CPU time  2.0 minutes; a trial 6.0 s to 18 s" in said
     assert "12.0 kB in the run folder" in said
     assert "would fail: triplet noise=0 seed=0: no such thing" in said
+    with monkeypatch.context() as machine:
+        machine.setattr("torch.cuda.is_available", lambda: True)
+        for workers, is_said in (("auto", True), (0, False)):
+            said = "\n".join(found.lines(override(base, {"scaling.workers": workers})))
+            assert ("the run trains on the GPU" in said) == is_said
     space = Space.parse(["train.learning_rate=loguniform(1e-4,1e-2)"], base)
     search = SEARCHES["optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),), 0)
     found = estimate(base, SweepPlan(search, (0, 1), num_points=100), home, tmp_path, echo=lambda line: None)
     assert found.num_trials == 200
     assert found.spent.cpu == pytest.approx(200 * 6)
+    few = SEARCHES["random"](Space.parse(["train.learning_rate=choice(0.01,0.001)"], base), (), 0)
+    found = estimate(base, SweepPlan(few, (0, 1), num_points=100), home, tmp_path, echo=lambda line: None)
+    assert (found.num_trials, found.spent.cpu) == (4, pytest.approx(4 * 6))
 
 
 def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from ray_atr.cli import audit, evaluate
 from ray_atr.cli.live import LiveTable, shown_progress
@@ -117,6 +118,77 @@ def test_a_trial_that_patience_ended_says_so_and_its_epochs_are_not_to_come() ->
         "[ 2/2] whole  finished, best epoch 3",
     ]
     assert progress.epochs_ended == 2 * 9
+
+
+@pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
+def test_a_trial_may_have_a_number_of_epochs_of_its_own(now: list[float], kind: type[ConsoleProgress]) -> None:
+    said: list[str] = []
+    progress = kind(10, said.append)
+    progress.sweep_started(2, 0)
+    short, long = trial("short", {"train.epochs": 2}), trial("long", {"train.epochs": 20})
+    progress.trial_started(short)
+    for number in (1, 2):
+        now[0] += 60.0
+        progress.epoch_ended(short, {"epoch": number})
+    progress.trial_finished(short)
+    progress.trial_started(long)
+    now[0] += 60.0
+    progress.epoch_ended(long, {"epoch": 1})
+    assert progress.clock() == "3:00 gone, about 19:00 left"
+    shown = progress.running["long"][1] if isinstance(progress, LiveTable) else said[-1].split("epoch ")[1]
+    assert shown.startswith("1/20")
+
+
+def test_the_epochs_of_a_trial_that_failed_are_not_to_come(now: list[float]) -> None:
+    said: list[str] = []
+    progress = ConsoleProgress(5, said.append)
+    progress.sweep_started(2, 0)
+    one = trial("broken", epochs=lambda: [{"epoch": 1}])
+    progress.trial_started(one)
+    progress.epoch_ended(one, {"epoch": 1})
+    progress.trial_failed(one, "loss is nan")
+    progress.trial_started(trial("whole"))
+    for number in range(1, 6):
+        now[0] += 60.0
+        progress.epoch_ended(trial("whole"), {"epoch": number})
+    assert said[-1].endswith("5:00 gone, about 0:00 left")
+
+
+@pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
+def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type[ConsoleProgress]) -> None:
+    """`sweep` calls itself for them, and starts its listeners again."""
+    said: list[str] = []
+    progress = kind(2, said.append)
+    for num_trials, num_ended, names in ((3, 1, "ab"), (4, 3, "c")):
+        progress.sweep_started(num_trials, num_ended)
+        for name in names:
+            progress.trial_started(trial(name))
+            for number in (1, 2)[: 1 if name == "c" else 2]:
+                now[0] += 60.0
+                progress.epoch_ended(trial(name), {"epoch": number})
+            if name != "c":
+                progress.trial_finished(trial(name))
+    assert progress._head(trial("c")) == "[ 4/4] c"
+    assert progress.clock() == "5:00 gone, about 1:00 left"
+    if isinstance(progress, LiveTable):
+        assert progress.num_ended_before + progress.num_ended == 3
+
+
+def test_a_trial_may_end_while_the_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LiveTable(2)
+    table.sweep_started(9, 0)
+    for number in range(3):
+        table.trial_finished(trial(f"before {number}"))
+    while_drawn = iter([trial("meanwhile")])
+
+    def text(*words: str, **style: str) -> Text:
+        for one in while_drawn:
+            table.trial_finished(one)
+        return Text(*words, **style)
+
+    monkeypatch.setattr("ray_atr.cli.live.Text", text)
+    table.__rich__()
+    assert table.num_ended == 4
 
 
 def test_a_silence_is_broken() -> None:

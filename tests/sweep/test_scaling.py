@@ -10,9 +10,12 @@ import pytest
 
 from ray_atr.cli.running import without_ray
 from ray_atr.common.override import flatten, override
-from ray_atr.sweep import sweep
+from ray_atr.common.progress import silent
+from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
 from ray_atr.sweep.placement import Placed, num_trials_that_fit, processes_of
-from ray_atr.sweep.scaling import OPEN, ScalingChoice, decide
+from ray_atr.sweep.scaling import OPEN, ScalingChoice, decide, decide_scaling
+from ray_atr.sweep.space import Space
+from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.recipes import RECIPES
 from ray_atr.training.run_folder import RunFolder
@@ -82,6 +85,35 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
         other = decide(override(heads, changes), nodes, trials)
         assert other is not None
         assert other.settings["scaling.workers"] > 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "workers", "gpus"),
+    [
+        ("train.learning_rate=grid(0.1,0.01)", 0, 1 / 8),
+        ("model.audio.adapt.is_frozen=grid(true,false)", 1, 1.0),
+        ("model.audio.adapt.is_frozen=choice(true,false)", 1, 1.0),
+    ],
+)
+def test_trials_share_a_gpu_only_if_all_of_a_sweep_are_of_frozen_towers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, workers: int, gpus: float
+) -> None:
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: [Placed({"CPU": 16, "GPU": 1})])
+    base = override(RECIPES["quickstart"](), AUTO)
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    space = Space.parse([entry], base)
+    search = SEARCHES["grid" if "grid" in entry else "optuna"](space, (Goal("text_to_audio/eng/recall_at_1"),))
+    queue = TrialQueue(run, SweepPlan(search, (0, 1), hours=1), lambda experiment: None)
+    decided = decide_scaling(run, base, queue, None, use_ray=True, echo=silent).scaling
+    assert (decided.workers, decided.gpus_per_worker) == (workers, gpus)
+
+
+def test_workers_divide_the_batch_of_every_trial() -> None:
+    batches = [override(Experiment(), {"train.batch_size": size}) for size in (64, 6)]
+    for points, workers in ((batches[:1], 4), (batches[1:], 3), (batches, 2)):
+        decision = decide(batches[0], GPU_NODE, 1, points=points)
+        assert decision is not None
+        assert decision.settings["scaling.workers"] == workers
 
 
 def test_data_in_a_store_is_streamed_to_a_worker_and_what_is_set_is_left_alone() -> None:

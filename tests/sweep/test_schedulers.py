@@ -84,6 +84,23 @@ def test_a_race_stops_what_was_dropped_but_no_result(run: RunFolder) -> None:
         assert [decision(scheduler, run, **result) for result in results] == said
 
 
+@pytest.mark.parametrize("name", ["asha", "race"])
+def test_the_end_of_a_trial_is_its_own(run: RunFolder, name: str) -> None:
+    """A sweep may vary the number of epochs."""
+    plan = SweepPlan(FixedPoints([], (RECALL,)), (0, 1), scheduler=name)
+    bad = {RECALL.metric: 0.1}
+    for own, epoch, said in (
+        (3, 2, "STOP"),
+        (3, 3, "CONTINUE"),
+        (20, 9, "STOP"),
+        (20, 19, "STOP"),
+        (20, 20, "CONTINUE"),
+    ):
+        recorded = record(run, RECALL.metric, epoch, 0.9, 0.9, 0.9, **{"train.epochs": own})
+        scheduler = make_scheduler(plan, 9, run, recorded, lambda trial_id: True)
+        assert decision(scheduler, run, {**NEW, "train.epochs": own}, epoch=epoch, **bad) == said
+
+
 def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     recorded = record(run, "train/loss", 1, 1.0, 1.0, 1.0)
     plan = SweepPlan(FixedPoints([], (Goal("train/loss", is_maximised=False),)), scheduler="asha")

@@ -13,11 +13,19 @@ from ray import cloudpickle
 
 from ray_atr.cli.parse import heartbeat
 from ray_atr.common.override import flatten, override
+from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.sweep import SEARCHES, ConsoleProgress, Goal, SweepPlan
 from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.sweep.tune_bridge import TRACEBACK_FILE, _asker, _error_of, resources_of_trial_process
+from ray_atr.sweep.tune_bridge import (
+    TRACEBACK_FILE,
+    TRIAL_PROCESS_CPUS,
+    _asker,
+    _error_of,
+    resources_by_trial,
+    resources_of_trial_process,
+)
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.listener import SweepListener
 from ray_atr.training.ray_train import REMEDY, TrialError, write_error
@@ -109,6 +117,17 @@ def test_a_process_that_died_without_a_word(tmp_path: Path) -> None:
 def test_a_trial_whose_nodes_come_and_go_is_led_from_the_head(workers: int | str, is_on_the_head: bool) -> None:
     resources = resources_of_trial_process(override(Experiment(), {"scaling.workers": workers}))
     assert ("node:__internal_head__" in resources) == is_on_the_head
+
+
+def test_each_trial_has_the_room_of_its_own_scaling(tmp_path: Path) -> None:
+    """With that of the first one, the worker of the second waits for ever for the GPU that its own trial's process has."""
+    base = override(Experiment(), {"scaling.workers": 0, "scaling.gpus_per_worker": 1.0})
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    resources = resources_by_trial(run)
+    trials = [run.add_trial(point) for point in ({"seed": 1}, {"scaling.workers": 1, "seed": 1})]
+    (alone,), (waiting,) = (resources({"trial_id": trial.trial_id}).bundles for trial in trials)
+    assert alone == {"CPU": WORKER_CPU_SHARE, "GPU": 1.0}
+    assert waiting == {"CPU": TRIAL_PROCESS_CPUS}
 
 
 def test_what_tune_writes_to_a_file_leaves_the_listeners_out() -> None:

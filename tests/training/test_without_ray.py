@@ -19,7 +19,7 @@ from ray_atr.training import loop
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment, check_metric, measured_names
 from ray_atr.training.ray_train import run_trial
-from ray_atr.training.run_folder import RunFolder, TrialFolder
+from ray_atr.training.run_folder import FAILED, RunFolder, TrialFolder
 from tests.support.commands import replace_work
 from tests.support.crash_points import in_fork
 from tests.support.spies import spied
@@ -149,6 +149,25 @@ def test_one_reason_for_every_failure_is_told_with_what_is_left(
         assert advice == f"not run to the end: 2 trials; {resumed}"
     else:
         assert (reason, advice) == ("every trial failed for the same reason: no memory", resumed)
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_failed_trial_of_a_sweep_that_is_out_of_time_is_no_success(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def swept(run: RunFolder, *_: Any, **__: Any) -> SweepResult:
+        failed = run.add_trial({"seed": 0})
+        failed.update(status=FAILED, error="no memory")
+        return SweepResult([], [failed.trial_id], ["another"], [], is_out_of_time=True)
+
+    replace_work(monkeypatch, {"cli.running.sweep": swept})
+    begun = ["--objectives", "kcl", "--noise", "0", *SMALL, "--data.source", str(home / "tones"), "--ray", "never"]
+    with pytest.raises(SystemExit) as exit_:
+        main("sweep", "noise", arguments=[*begun, "--hours", "1", "--out", str(home / "runs" / "late")])
+    assert exit_.value.code == 1
+    said = capsys.readouterr()
+    assert "out of time: 1 trial to do; continue with --resume" in said.out
+    assert said.err.splitlines()[-1].startswith("run the failed ones again with --resume")
 
 
 @pytest.mark.usefixtures("at_home")

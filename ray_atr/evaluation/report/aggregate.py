@@ -62,7 +62,7 @@ def lowest_noise(points: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if NOISE not in points:
         return points, ""
     lowest = points[NOISE].min()
-    return points[points[NOISE] == lowest], f"noise {lowest:.0%}"
+    return points[points[NOISE] == lowest], f"noise {100 * lowest:g}%"
 
 
 def differing(points: pd.DataFrame, paths: Sequence[str]) -> list[str]:

@@ -197,7 +197,7 @@ def _draw_lines(axes: Any, lines: dict[str, pd.DataFrame], look: dict[str, Any],
         )  # fmt: skip
     if is_log:
         axes.set_xscale("log")
-    names = [f"{value:.0%}" if curve.path == NOISE else written(value) for value in values]
+    names = [f"{100 * value:g}%" if curve.path == NOISE else written(value) for value in values]
     # Chosen values name their own ticks; drawn ones have too many digits to be side by side.
     if 0 < len(values) <= MOST_TICKS and max(map(len, names)) <= LONGEST_TICK:
         axes.set_xticks(values, names)

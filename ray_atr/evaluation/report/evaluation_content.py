@@ -100,7 +100,7 @@ def score_model(
     most_entries: int = MAX_ENTRIES,
 ) -> ScoredModel:
     """All metrics of one model on these captions: of every ranking that differs, of embeddings, and of classification.
-    By plan it is ranked too if the plan has no more entries than that.
+    The ranking by plan is left out if the plan would have more than `most_entries` entries.
 
     `parts`: clips [n], ascending, by the name of their data set, within which their captions are ranked too (`of_part`).
     """
@@ -118,7 +118,7 @@ def score_model(
     if embedded.similarity is not None:
         beside = ["cosine"]
         notes = [
-            "Ranked by late interaction; by cosine, the embedding map and classification are of pooled embeddings."
+            "Ranked by late interaction. The ranking by cosine, the embedding map and classification use pooled embeddings."
         ]
     for by, retrievals in [("", chosen), *((by, _ranked(embedded, captions, by, device)) for by in beside)]:
         metrics |= language_metrics(retrievals, by, embedded.trained)
@@ -213,12 +213,13 @@ def compose_page(
     first, samples, trained = runs[0], [run.samples for run in runs], embedded.trained
     intervals = bootstrap_runs(samples, trained=trained, draws=draws, level=level, seed=seed)
     spreads = across_seeds([run.metrics for run in runs])
+    means = {name: spread.mean for name, spread in spreads.items()}
     titles = {CLASSIFICATION: embedded.zero_shot.title} if embedded.zero_shot is not None else {}
     ranks = f"Ranks are {ranked_how(embedded)}; ties count as their expectation over the orders they allow."
     own_notes = [*notes, *embedded.notes, ranks, *first.notes]
     if captions.is_by_label:
         own_notes.append(
-            "Queries are class captions: all clips of the class are relevant. Intervals of theirs are over classes."
+            "Queries are class captions: all clips of the class are relevant. Their intervals are over classes."
         )
     comparison = {}
     if baseline:
@@ -232,9 +233,9 @@ def compose_page(
     return Page(
         title=title,
         facts=facts,
-        metrics={name: spread.mean for name, spread in spreads.items()},
+        metrics=means,
         intervals=intervals,
-        warnings=[*warnings, *_learnt_nothing({name: spread.mean for name, spread in spreads.items()}, len(runs))],
+        warnings=[*warnings, *_learnt_nothing(means, len(runs))],
         spreads=spreads if len(runs) > 1 else {},
         comparison=comparison,
         compared=compared,
@@ -261,7 +262,7 @@ def _learnt_nothing(metrics: Mapping[Metric, float], num_runs: int) -> list[str]
 def _not_both_trained(
     names: tuple[str, str], trained: tuple[Collection[str] | None, Collection[str] | None], languages: Sequence[str]
 ) -> list[str]:
-    """A note about languages that one of the two was not trained on, and over which the comparison's means are then."""
+    """A note about languages that one of the two was not trained on, and about the languages of the means of differences."""
     without = {
         name: alone
         for name, learned in zip(names, trained, strict=True)

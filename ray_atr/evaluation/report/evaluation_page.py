@@ -23,7 +23,7 @@ from ray_atr.metrics.metric import Metric
 
 @dataclass(frozen=True)
 class RetrievedClip:
-    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3) or None, cosine, and whether it is the right one."""
+    """One clip found for a query: its encoded file (WAV, FLAC, OGG, MP3) or None, its score, and whether it is relevant."""
 
     clip_id: str
     audio: bytes | None
@@ -36,13 +36,14 @@ class RetrievedClip:
 
 @dataclass(frozen=True)
 class Query:
-    """One query, its language (ISO 639-3) and its results, best first; `rank` is that of the right clip, from 1."""
+    """One query, its language (ISO 639-3) and its results, best first; `rank`, from 1, is that of the first relevant clip."""
 
     text: str
     language: str
     found: Sequence[RetrievedClip]
     rank: float | None = None
     score: str = "cosine"
+    """What the results' scores are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,9 @@ class Page:
     pictures     title -> Figure, HTML only. queries: what some queries find, with players, HTML only.
     printed      the papers' own numbers beside these (`printed_beside`).
     trained      the languages that the model was trained on; None: all, or not known.
-    trained_before  those that what it is compared with was trained on.
-    titles       what a task is called here, if not by `TITLES`.
-    notes        what a reader must know to read the numbers rightly; `warnings`: what must be known first.
+    trained_before  the languages that the baseline was trained on; None: all, or not known.
+    titles       the titles of tasks that have others here than in `TITLES`.
+    notes        what a reader must know to understand the numbers; `warnings`: what a reader must know first.
     """
 
     title: str
@@ -89,7 +90,7 @@ class Page:
     def brackets(self) -> str:
         """What the intervals are; empty without any."""
         kind = "intervals over clips and seeds" if self.spreads else "bootstrap intervals over clips"
-        return next((f"{interval.level:.0%} {kind}" for interval in self.intervals.values()), "")
+        return next((f"{100 * interval.level:g}% {kind}" for interval in self.intervals.values()), "")
 
     @property
     def reading(self) -> list[str]:
@@ -108,8 +109,8 @@ class Page:
             notes.append(f"Mean ± standard deviation over {runs} runs that differ in their seed.")
         if self.comparison:
             notes.append(
-                "Differences: each interval by itself; among many metrics one or the other leaves out zero by chance. Of single "
-                "runs it measures the choice of test clips alone, of several that of the training seed too."
+                "Each difference has an interval of its own: of many metrics, some leave out zero by chance. For single runs an "
+                "interval covers only the choice of test clips; for several runs it also covers the training seed."
             )
             # Of one run the sentence above says it.
             if self.spreads and (warning := warning_of_seeds(next(iter(self.spreads.values())).runs)):

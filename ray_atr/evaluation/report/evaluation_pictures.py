@@ -23,7 +23,7 @@ CJK_FONTS = (
 PERPLEXITY = 15.0
 LONGEST_QUERY = 48
 MOST_BESIDE = 16
-"""Groups of points that are named beside a map, of more below it; languages with wide columns, of more they are narrow."""
+"""Most groups of points that are named beside a map (more are named below it), and most languages with wide columns."""
 
 
 def embedding_map(audio: Array, text: Mapping[str, Array], *, seed: int = 0) -> Figure:
@@ -106,7 +106,7 @@ def rank_heat_map(
     values = as_floats("ranks", ranks).cpu().double().numpy() + 1
     if values.shape != (len(queries), len(languages)) or not len(queries):
         raise refuse("ranks.shape", tuple(values.shape), f"[{len(queries)} queries, {len(languages)} languages]")
-    # However few queries there are, the colour bar's label is as long.
+    # The label of the colour bar needs as much, however few queries there are.
     height = max(2.9, 1.3 + 0.34 * len(queries))
     column = 0.62 if len(languages) <= MOST_BESIDE else 0.36
     figure = Figure(figsize=(4.2 + column * len(languages), height), layout="constrained")

@@ -18,13 +18,13 @@ from ray_atr.metrics.measures import pareto_front
 from ray_atr.metrics.metric import TRAINED, Metric
 
 MOST_NAMED, MOST_TIMES = 20, 16
-"""Points of a figure that have their names in it; of the figure of the times."""
+"""Most points that are named in a figure; most points in the figure of the times."""
 FEWEST_GROUPED, MOST_BARS = 8, 128
-"""Points in the figure of the languages, whatever their number; bars of all languages, where more points fit."""
+"""The figure of the languages shows at least so many points, and more as long as all languages together have so many bars."""
 HATCHES = ("", "////", "xxxx")
-"""Of bars, for the first, second and third of one colour."""
+"""For the first, second and third bar of one colour."""
 MOST_UPRIGHT = 20
-"""Languages whose codes have room beside each other; more are written from bottom to top."""
+"""Most languages whose codes fit side by side; of more languages the codes are written from bottom to top."""
 UNTRAINED = "*"
 RECALL = Metric("text_to_audio", TRAINED, "recall_at_1")
 COSTS = (
@@ -42,8 +42,8 @@ LABELLED = 4.0
 def draw_languages(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 by language at the lowest noise ratio, saved as PNG; None if there is one language only.
 
-    A bar is one point, named by all that it differs in; of more points than fit, the best of each objective, and the figure says
-    so. A language that some trials were not trained on is marked.
+    A bar is one point, named by everything in which points differ. If there are more points than fit, the figure has the best of
+    each objective, and says so. A language that some trials were not trained on is marked.
     """
     languages = runs.languages
     if len(languages) < 2:
@@ -92,8 +92,8 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either.
 
-    Every point of the sweep, and the front of those that nothing beats in both. Points have names, the best first; of more points
-    than can have, the best of each objective, whose others look as it does.
+    It has every point of the sweep, and the front of those that nothing beats in both. The legend names the points, the best
+    first. If there are more than can be named, it names the best of each objective; points of one objective then look alike.
     """
     points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
@@ -173,7 +173,7 @@ def _in_units(label: str, units: Mapping[str, float], largest: float) -> tuple[s
 def draw_time_shares(runs: Runs, path: Path) -> Path | None:
     """A figure of each part's share of the seconds of an epoch, a bar a point, saved as PNG; None if no trial timed its parts.
 
-    Of more points than fit, as many of each objective, and the figure says so; parts that took nothing are left out.
+    If there are more points than fit, it has as many of each objective, and says so. Parts that took no time are left out.
     """
     column_of = {part: column for part in TIMED_PARTS if (column := f"cost/{part}_seconds") in runs.finished}
     columns = list(column_of.values())

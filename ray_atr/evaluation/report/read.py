@@ -221,7 +221,7 @@ def read_runs(folders: Sequence[Location | str]) -> Runs:
         overrides=overrides,
         shared=shared,
         dropped=dropped,
-        # A folder that is given twice is told of once.
+        # Once for a folder that is given twice.
         problems=list(
             dict.fromkeys([problem for run in runs for problem in run.problems()] + _repeated_refreshes(rows))
         ),
@@ -301,7 +301,7 @@ def split_languages(trials: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _row(run: str, settings: Mapping[str, Any], trial: TrialFolder, content: Mapping[str, Any]) -> dict[str, Any]:
-    # The epochs last: a trial that ends meanwhile has no fewer than its result is of.
+    # The epochs are read last: if the trial ends meanwhile, they include those of its result.
     result = trial.result() if trial.is_finished else None
     epochs = trial.epochs()
     row = {

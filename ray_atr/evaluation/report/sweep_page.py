@@ -24,7 +24,7 @@ from ray_atr.evaluation.report.aggregate import (
     under_same_conditions,
 )
 from ray_atr.evaluation.report.html import data_url, render_template
-from ray_atr.evaluation.report.read import NOISE, OBJECTIVE, SEED, Runs, shortened_hashes
+from ray_atr.evaluation.report.read import DATA_SOURCE, NOISE, OBJECTIVE, SEED, Runs, shortened_hashes
 from ray_atr.evaluation.report.style import DPI
 from ray_atr.evaluation.report.tables import learnt_nothing
 from ray_atr.training.run_folder import metric_chosen_by, short_names
@@ -99,8 +99,15 @@ def sweep_page(runs: Runs, tables: Sequence[Table], layouts: Sequence[Table], fi
         ],
         commands=[str(info.get("command", "")) for info in runs.infos],
         written=time.strftime("%Y-%m-%d %H:%M"),
-        is_synthetic=any(experiment.get("data.source") == "soundscapes" for experiment in runs.experiments),
+        is_synthetic="soundscapes" in _sources(runs),
     )
+
+
+def _sources(runs: Runs) -> set[Any]:
+    """The `data.source` of the trials, which a sweep may vary."""
+    if DATA_SOURCE in runs.trials:
+        return set(runs.trials[DATA_SOURCE])
+    return {experiment.get(DATA_SOURCE) for experiment in runs.experiments}
 
 
 def _title(runs: Runs) -> str:
@@ -126,9 +133,9 @@ def _summary(runs: Runs) -> str:
 
 
 def _facts(runs: Runs) -> list[tuple[str, str]]:
-    def of_each(told: Iterable[str]) -> str:
-        """What is told of each run, once if it is the same of several."""
-        return "; ".join(dict.fromkeys(filter(None, told)))
+    def of_each(texts: Iterable[str]) -> str:
+        """A text about each run, once if several have the same."""
+        return "; ".join(dict.fromkeys(filter(None, texts)))
 
     codes = [dict(info.get("code") or {}) for info in runs.infos]
     seconds = float(runs.trials["train_seconds"].fillna(0).sum())
@@ -178,13 +185,13 @@ def best_points(runs: Runs) -> list[Best]:
         return []
     points = aggregate(runs, [column]).dropna(subset=[column])
     varied = [path for path in differing(points, runs.varied) if path != NOISE]
-    commands = []
+    best = []
     for point in (group.loc[group[column].idxmax()] for group in under_same_conditions(points, runs)):
         trials = runs.finished
         for path in runs.varied:
             trials = trials[trials[path].isna() if pd.isna(point[path]) else trials[path] == point[path]]
         trial = trials.loc[trials[column].idxmax()]
-        commands.append(
+        best.append(
             Best(
                 noise_ratio=float(point[NOISE]) if NOISE in runs.varied else None,
                 name=point_name(point, varied),
@@ -195,7 +202,7 @@ def best_points(runs: Runs) -> list[Best]:
                 command=rerun_command(runs, str(trial["run"]), str(trial["trial_id"])),
             )
         )
-    return commands
+    return best
 
 
 def rerun_command(runs: Runs, run: str, trial_id: str) -> str:

@@ -359,11 +359,11 @@ def race_table(dropped: Mapping[str, RaceEvidence]) -> Table | None:
         for name, evidence in dropped.items()
     ]
     note = (
-        "These points were given no further seed, because another is better on validation by paired evidence over clips and "
-        "seeds. What they would have reached with all seeds was not measured: where they have numbers, these are of the seeds "
-        "that had ended by then. Ahead: by how many points (percent) the rival was, and by how many at least, in an interval "
-        "that holds for all pairs of the race at once but with the probability that is stated last. If several "
-        "points remain, the race does not say which of them is the best."
+        "These points got no further seeds, because another point is better on validation, by paired evidence over clips and "
+        "seeds. What they would have reached with all seeds was not measured; their numbers are over the seeds that had ended. "
+        "Ahead: the rival's lead in percentage points; at least: its lower bound. The bounds hold for all pairs of the race at "
+        "once, except with the probability in the last column. If several points remain, the race does not say which of them is "
+        "the best."
     )
     heads = ("dropped", "rival", "after seeds", "ahead", "at least", "but with probability")
     return Table("Dropped by the race", note, heads, [rows])

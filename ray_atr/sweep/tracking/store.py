@@ -70,7 +70,7 @@ class Store:
     def connect(self, *, is_patient: bool = False) -> MlflowClient:
         """A client; makes and migrates the SQLite file first, one process at a time. ConnectionError if it cannot be opened.
 
-        What the environment says of MLflow's patience with a server is kept; else it is brief unless `is_patient`.
+        The number of retries and the time limits that the environment sets are kept; else they are low unless `is_patient`.
         """
         for name, value in {**QUIET, **(PATIENT if is_patient else BRIEF)}.items():
             os.environ.setdefault(name, value)
@@ -78,7 +78,7 @@ class Store:
 
         if self.is_server or self.artifacts is None:
             return MlflowClient(tracking_uri=self.uri)
-        # MLflow logs every table that it creates, and a traceback of each error, which the tracker tells in a line.
+        # MLflow logs every table that it creates, and a traceback of each error, which the tracker reports in one line.
         for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("alembic", logging.WARNING)):
             logging.getLogger(name).setLevel(level)
         self.artifacts.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def _open(uri: str) -> MlflowClient:
         client.search_experiments(max_results=1)
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error).partition("\n")[0]
-        # An OperationalError is of what is around the database, as a full disk, unless a table is missing in it.
+        # An OperationalError has a cause outside of the database, such as a full disk, unless a table is missing.
         is_damaged = not isinstance(error, OperationalError) or "no such" in reason
         remedy = "; move it away, and a new one is made" if is_damaged else ""
         remedy = "; another process uses it" if "database is locked" in reason else remedy

@@ -130,7 +130,7 @@ class Tracker(SweepListener):
         return self._attempt(lambda connection: connection.finish(is_complete), is_urgent=True) is not None
 
     def abandon(self, *, is_removed: bool) -> None:
-        """End the parent run of a sweep that could not start: KILLED, or deleted if the run folder was removed."""
+        """End the parent run of a sweep that could not start or go on: KILLED, or deleted if the run folder was removed."""
         self._end_monitor()
         # Without a connection MLflow has nothing of it.
         if self._connection is not None:
@@ -206,8 +206,8 @@ def _watch_system(run_id: str, uri: str, sample_seconds: float) -> SystemMetrics
     """A thread that logs this machine's load until `.finish()`; its step counter continues after a restart."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    # It would tell of its start, its end and the absence of a GPU between the lines of the sweep's progress, and of a server
-    # that is away, which the tracker has said.
+    # It would log its start, its end and the absence of a GPU between the lines of the sweep's progress, and a server that is
+    # away, which the tracker has reported.
     logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
     options = {"sampling_interval": sample_seconds, "samples_before_logging": 1, "resume_logging": True}
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri, **options)
@@ -254,7 +254,7 @@ class _Connection:
             self.runs[trial_id] = self._create(trial_id, name, tags, began)
             if began is not None:
                 self.sent_later.add(trial_id)
-            self._send_data(trial_id)
+            self._send_data(trial_id, str(settings.get("data.source", "")))
         # The whole settings tree of the trial, with the names of the choices that it varies.
         self._add_params(trial_id, _params(self.run.settings_of(content["overrides"]), content["overrides"]))
         self._send_epochs(trial)
@@ -262,6 +262,9 @@ class _Connection:
         status = content["status"]
         if content.get("error"):
             self._log(trial_id, tags={"error": content["error"]})
+        elif (tags := self.runs[trial_id].data.tags).pop("error", None) is not None:
+            # It failed, and was run again.
+            self.client.delete_tag(self.runs[trial_id].info.run_id, "error")
         if status == STOPPED:
             self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
         self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
@@ -276,7 +279,7 @@ class _Connection:
                 self.client.log_artifacts(parent, str(report), "report")
         for name in ("experiment.json", "sweep.json"):
             self.client.log_text(parent, redact(read_text(self.run.path / name)), name)
-        self._send_data(None)
+        self._send_data(None, str(self.run.settings.get("data.source", "")))
         # Only now do all trials have runs.
         self._log(None, tags={"mlflow.note.content": self._note(), "run_folder": str(self.run.path)})
         self._set_status(None, "FINISHED" if is_complete else "KILLED")
@@ -395,13 +398,17 @@ class _Connection:
             with fetched(trial.folder / TEST_SCORES) as scores:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
-    def _send_data(self, trial_id: str | None) -> None:
-        """The data set of a run as MLflow's Dataset, with name and digest."""
+    def _send_data(self, trial_id: str | None, source: str) -> None:
+        """The data set of a trial, or those of the sweep, as MLflow's Dataset, with name and digest."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         # Known once the data is prepared, which is after the sweep's own run is made.
         sets = hashes_of(self.run.info)
-        source = str(self.run.settings.get("data.source", ""))
+        # By the names of `record_data`: a folder's own, or its path if another one has that name too.
+        path = source.rstrip("/").replace(",", " ")
+        own = [name for name in (path, path.rpartition("/")[2]) if name in sets]
+        if trial_id is not None and own:
+            sets = {own[0]: sets[own[0]]}
         inputs = [
             DatasetInput(
                 Dataset(cut(redact(name), MAX_NAME), digest[:MAX_DIGEST], "local", json.dumps({"uri": redact(source)})),
@@ -441,9 +448,9 @@ def _times(trial: TrialFolder) -> tuple[int | None, int | None]:
 
 
 def _params(settings: Mapping[str, Any], varied: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters: its settings and the names of choices that it varies. Where a part is chosen by its name, what is
-    within it is left out unless it is varied too, since it follows from the name: MLflow's parallel plot, which opens on the
-    first that differ, would show it in the place of what the sweep varies. The trial's settings.json has all of it.
+    """A trial's parameters: its settings and the names of choices that it varies. The settings of a part that is chosen by its
+    name follow from the name and are left out, unless they are varied too: MLflow's parallel plot opens on the first parameters
+    that differ, and would show them instead of what the sweep varies. The trial's settings.json has all settings.
     """
     chosen = [
         f"{path}."
