@@ -46,6 +46,7 @@ from ray_atr.data.features import (
     STREAMED,
     WINDOWS_COLUMN,
     discard,
+    discard_damaged,
     fetch_folder,
     finish_folder,
     folder_in,
@@ -171,6 +172,7 @@ def ensure_features(
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
         if not is_complete(folder) and (stored is None or not fetch_folder(stored, folder)):
+            discard_damaged(folder)
             _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, echo)
     return folder
 

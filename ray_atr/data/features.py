@@ -284,6 +284,15 @@ def discard(folder: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
 
 
+def discard_damaged(folder: Path) -> None:
+    """Remove the files of an incomplete cache that are not as they were sealed, before those that remain are sealed again."""
+    for name in digests_of(folder):
+        try:
+            check_file(folder, name)
+        except storage.DamagedFileError:
+            discard(folder, name)
+
+
 def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
     """The features of several steps' rows, as Ray Data's tasks return them."""
     features = open_features(Path(folder), split)
