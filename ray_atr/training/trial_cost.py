@@ -25,6 +25,7 @@ from ray_atr.training.epoch_validation import EpochValidation
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
+from ray_atr.training.knowledge_base.refresher import KEEP
 from ray_atr.training.languages import with_languages
 from ray_atr.training.loop import begin_epoch, final_report, step
 from ray_atr.training.setup import first_state
@@ -35,8 +36,6 @@ WARM_STEPS, LEAST_STEPS, SECONDS = 2, 8, 3.0
 """Uncounted steps, which initialise; the least number of counted steps; and the least seconds of counted steps."""
 AGAIN_SECONDS = 30.0
 """A validation that took less is measured again, without its one-time work."""
-VERSIONS_KEPT = 2
-"""Versions of a knowledge base that are on a trial's disk."""
 
 
 @dataclass
@@ -75,14 +74,10 @@ class TrialCost:
     def total(self, experiment: Experiment) -> Spent:
         """The cost of the whole trial, if it trains all epochs."""
         epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
-        knowledge = experiment.objective.knowledge
-        refreshes = 0
-        if isinstance(knowledge, KnowledgeBaseObjective) and knowledge.refresh_every_epochs:
-            refreshes = -(-epochs // knowledge.refresh_every_epochs) - 1
         times = {
             "start": 1,
             "step": self.steps_per_epoch * epochs,
-            "first refresh": 1 + refreshes,
+            "first refresh": num_versions(experiment),
             "epoch's begin": epochs,
             "epoch's end": epochs,
             "validation": -(-epochs // every),
@@ -95,6 +90,14 @@ class TrialCost:
         for part, spent in self.parts.items():
             total += spent.times(times[part])
         return total
+
+
+def num_versions(experiment: Experiment) -> int:
+    """The versions of its knowledge base that a trial builds if it trains all epochs; 0 without a base."""
+    knowledge = experiment.objective.knowledge
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return 0
+    return -(-experiment.train.epochs // (knowledge.refresh_every_epochs or experiment.train.epochs))
 
 
 def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost:
@@ -141,7 +144,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         parts["step"] = sum(counted, Spent()).times(1 / len(counted))
         parts["start"] += sum(seconds[1:WARM_STEPS], Spent()) - parts["step"].times(len(seconds[1:WARM_STEPS]))
         first = begun["begin"] + (seconds[0] - parts["step"])
-        is_refreshed = isinstance(experiment.objective.knowledge, KnowledgeBaseObjective)
+        is_refreshed = num_versions(experiment) > 0
         parts["first refresh" if is_refreshed else "start"] = first + ({} if is_refreshed else parts).get(
             "start", Spent()
         )
@@ -173,7 +176,8 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
     finally:
         validation.close()
         state.memory.close()
-    cost.disk = _bytes(folder) + (VERSIONS_KEPT - 1) * _bytes(folder / "knowledge")
+    # The folder has one version of a base.
+    cost.disk = _bytes(folder) + (min(KEEP, num_versions(experiment)) - 1) * _bytes(folder / "knowledge")
     cost.disk += (experiment.train.epochs - 1) * _bytes(folder / TRAJECTORY)
     cost.linked = sum(file.stat().st_size for file in prepared.frozen_weights.values())
     cost.memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
