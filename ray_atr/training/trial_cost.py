@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from ray_atr.common.progress import silent
-from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
@@ -27,7 +26,7 @@ from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
 from ray_atr.training.knowledge_base.refresher import KEEP
 from ray_atr.training.languages import with_languages
-from ray_atr.training.loop import begin_epoch, final_report, step
+from ray_atr.training.loop import begin_epoch, final_report, group_for, step
 from ray_atr.training.setup import first_state
 from ray_atr.training.trajectory import TRAJECTORY
 from ray_atr.training.unusual import naming_settings
@@ -114,8 +113,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
         clock = Clock()
         prepared = prepare(experiment, home, use_ray=False, echo=silent)
-        shares = tuple(share_sizes(experiment.train.batch_size, 1))
-        group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
+        group = group_for(experiment, group)
         data = TrainingData(experiment, prepared, group)
         state = first_state(data, folder)
         texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
