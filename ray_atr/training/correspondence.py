@@ -20,8 +20,9 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.feature_cache import ensure_features
+from ray_atr.data.feature_cache import ensure_features, has_long_clips
 from ray_atr.data.features import FRAMES, open_features
+from ray_atr.data.shards import read_manifest
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
@@ -353,6 +354,10 @@ def embed_with_teachers(
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
         root, streamed = cache_folder(home, "features"), captions.features.split if captions.features.source else ""
+        if streamed and in_windows and has_long_clips(read_manifest(data), front_end.clip_seconds):
+            # Of a clip that is read from its shard there is one window.
+            allowed = f"exact with the teacher {folder}, which encodes all windows of clips longer than a window"
+            raise refuse("data.order", sampling.IN_SHARDS, allowed)
         frames = ensure_features(
             data, front_end, root, in_windows=in_windows, use_ray=False, store=store, streamed=streamed
         )
@@ -360,7 +365,7 @@ def embed_with_teachers(
         row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
-        batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
+        batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), CLIPS)))
         embeddings.append(
             TeacherEmbeddings(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions))
         )
