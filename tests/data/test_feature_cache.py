@@ -15,7 +15,7 @@ from ray_atr.common.storage import DamagedFileError, files_below, locate, read_b
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features, find_features
-from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
+from ray_atr.data.features import MANIFEST_FILE, FeatureSet, open_features, rows_file
 from ray_atr.data.shards import read_manifest, write_clips
 from tests.support.one_window import clip_features
 from tests.support.spies import spied
@@ -123,6 +123,18 @@ def test_features_in_a_store_are_those_on_the_disk(data: Path, tmp_path: Path, s
     other = ensure_features(moved, FRONT_END, tmp_path / "other", use_ray=False, store=store)
     found, expected = (open_features(one, "val").features(np.arange(3))[0] for one in (other, folder))
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_store_of_another_name_or_at_another_place_is_read(data: Path, tmp_path: Path) -> None:
+    def features_in(store: str) -> FeatureSet:
+        folder = ensure_features(data, FRONT_END, tmp_path, use_ray=False, store=str(tmp_path / store))
+        return open_features(folder, "val")
+
+    first = features_in("one").features(np.arange(3))[0]
+    assert Path(features_in("two").store).parent == tmp_path / "two"
+    assert list((tmp_path / "two").rglob("*.features"))
+    (tmp_path / "one").rename(tmp_path / "moved")
+    np.testing.assert_array_equal(features_in("moved").features(np.arange(3))[0], first)
 
 
 def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None:
