@@ -284,12 +284,10 @@ def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
     Without one, Ray would place the actor in the placement group of the worker that starts it, where there is no room, and wait
     for ever. An actor without resources always has room, and Ray would place it on a random node unless the node is fixed.
     """
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    this_node = ray.get_runtime_context().get_node_id()
     may_leave = num_cpus > 0 or num_gpus > 0
-    return NodeAffinitySchedulingStrategy(this_node, soft=may_leave, _spill_on_unavailable=may_leave)
+    return NodeAffinitySchedulingStrategy(this_node(), soft=may_leave, _spill_on_unavailable=may_leave)
 
 
 def labels_of_this_node() -> dict[str, str]:

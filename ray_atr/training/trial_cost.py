@@ -141,11 +141,9 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         # The mean, not the median: some steps cost more than others in the run too.
         parts["step"] = sum(counted, Spent()).times(1 / len(counted))
         parts["start"] += sum(seconds[1:WARM_STEPS], Spent()) - parts["step"].times(len(seconds[1:WARM_STEPS]))
-        first = begun["begin"] + (seconds[0] - parts["step"])
         is_refreshed = num_versions(experiment) > 0
-        parts["first refresh" if is_refreshed else "start"] = first + ({} if is_refreshed else parts).get(
-            "start", Spent()
-        )
+        part = "first refresh" if is_refreshed else "start"
+        parts[part] = parts.get(part, Spent()) + begun["begin"] + (seconds[0] - parts["step"])
         means = progress.end_epoch(len(seconds))
         with _measured(parts, "epoch's end", group):
             row = epoch_end.report(texts, batch, result, means)

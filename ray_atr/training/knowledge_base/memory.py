@@ -171,7 +171,7 @@ class SnapshotMemory(Memory):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Search the snapshot that the stopped run searched."""
         self.client.load_state_dict(state)
-        if self.written is not None and "written" in state:
+        if self.written is not None:
             self.written.load_state_dict(state["written"])
 
     def close(self) -> None:
