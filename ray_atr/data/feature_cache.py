@@ -167,11 +167,15 @@ def ensure_features(
     if streamed:
         name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
     folder = cache_root / name
-    if is_complete(folder):
+
+    def is_there() -> bool:
+        return is_complete(folder) and (stored is None or file_exists(stored / MANIFEST_FILE))
+
+    if is_there():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
-        if not is_complete(folder) and (stored is None or not fetch_folder(stored, folder)):
+        if not is_there() and (stored is None or not fetch_folder(stored, folder)):
             discard_damaged(folder)
             _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, echo)
     return folder

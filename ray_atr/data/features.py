@@ -53,6 +53,8 @@ STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
 """The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
 PART = "part"
 """The entry of a joined data set's shard with the name of its part."""
+MADE_AGAIN = "delete its folder, and the next start makes it again"
+"""The remedy for a damaged file in a store."""
 POSITIONS = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
@@ -285,7 +287,8 @@ def discard(folder: Path, name: str) -> None:
 
 
 def discard_damaged(folder: Path) -> None:
-    """Remove the files of an incomplete cache that are not as they were sealed, before those that remain are sealed again."""
+    """Remove a cache's manifest and the files that are not as they were sealed, before those that remain are sealed again."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
     for name in digests_of(folder):
         try:
             check_file(folder, name)
@@ -335,9 +338,7 @@ def read_stored_rows(store: storage.Location, locations: Sequence[tuple[str, int
     contents = storage.read_ranges([store / rows_file(file) for file in files], starts, ends)
     for file, content, digest in zip(files, contents, digests, strict=True):
         if xxhash.xxh3_64_intdigest(content) != digest:
-            raise storage.DamagedFileError(
-                f"{store}/{rows_file(file)}", "delete its folder, and the next start makes it again"
-            )
+            raise storage.DamagedFileError(store / rows_file(file), MADE_AGAIN)
     return contents
 
 
@@ -353,7 +354,10 @@ def fetch_folder(store: storage.Location, folder: Path) -> bool:
     for name in (DIGESTS_FILE, *_listed(store)):
         with storage.opened(store / name) as source, storage.atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
-    check_folder(folder)
+    try:
+        check_folder(folder)
+    except storage.DamagedFileError as error:
+        raise storage.DamagedFileError(store / Path(error.file).name, MADE_AGAIN) from None
     content = storage.read_json(store / MANIFEST_FILE)
     # With the store's present address, in case it was moved.
     storage.write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)
