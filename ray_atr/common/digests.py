@@ -129,8 +129,8 @@ def _has_remains(text: bytes) -> bool:
 def seal_folder(
     folder: Path, known_digests: Mapping[str, str] | None = None, *, left_out: Collection[str] = ()
 ) -> None:
-    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere. Those of
-    `left_out` may be changed later.
+    """Write the list of a folder's files with their digests. `known_digests` has those of files that need not be read or are
+    elsewhere. Files of `left_out` are not listed, as they may be changed later.
     """
     # Names with a leading dot are unfinished files.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]

@@ -42,7 +42,7 @@ from ray_atr.data.padding import padded
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
 NO_LANGUAGES = ("clip_id", "labels", WINDOWS_COLUMN)
-"""Columns beside those of the captions, each of which has the name of its language."""
+"""Columns without captions. Every other column is named after the language of its captions."""
 FRAMES = ("power_db", "kaldi")
 """Kinds of front ends that compute log-mel frames."""
 READ_TOGETHER = 64
@@ -50,7 +50,8 @@ READ_TOGETHER = 64
 STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
 STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
-"""The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
+"""Entries of the manifest of a folder without the features of some splits: these splits, the data set that has their audio, and
+the number of clips in each of its row groups."""
 PART = "part"
 """The entry of a joined data set's shard with the name of its part."""
 MADE_AGAIN = "delete its folder, and the next start makes it again"

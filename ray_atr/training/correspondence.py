@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 CLIPS = 64
 """Clips that are encoded at a time."""
 LEAST_DEVIATION = 1e-6
-"""Of a statistic over the clips; one that is the same in all says nothing."""
+"""The least deviation that a statistic is divided by: one that is equal in all clips becomes 0."""
 CAPTIONS = 4096
 """Captions of the training set that are embedded at a time."""
 
@@ -226,8 +226,8 @@ def estimate_clean_shares(
     *,
     most_clips: int = SAMPLE,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of those clips that are asked, [N]:
-    at most so many that have a caption in a language, of each language.
+    """Estimate the share of true pairs in the trained languages from a sample: for each language at most `most_clips` that have a
+    caption in it. `is_asked` [N]: the clips to choose from; None: all. `reads` is the result of `what_is_read`.
     """
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     order = order if is_asked is None else order[is_asked[order]]
@@ -273,9 +273,9 @@ def _readings(
     trained: Sequence[str],
     rows: NDArray[np.int64] | None = None,
 ) -> list[PairVectors]:
-    """The clips of a training split and the captions that they have in the trained languages, as vectors by what is read.
+    """The clips of a training split and their captions in the trained languages, as each kind of vector that `reads` names.
 
-    Of the clips at `rows` [n] the captions of the first epoch; None: all clips with all of their captions.
+    `rows` [n]: these clips, each with its caption of the first epoch; None: all clips with all of their captions.
     """
     if rows is None:
         N, J, _ = captions.assigned.owner.shape

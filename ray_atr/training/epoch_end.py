@@ -267,7 +267,7 @@ class _LogProbabilities:
 
     def gradient(self, pair: int) -> Tensor:
         """The gradient of log p with respect to all trained weights, as one vector on the CPU."""
-        # In the mode of the forward pass, of which recomputed activations are computed again.
+        # In the mode of the forward pass: with activation checkpointing, this computes parts of it again.
         with self.retriever.evaluating():
             parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(parts, self.parameters, strict=True)

@@ -275,7 +275,7 @@ def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
         return 1
     if scaling.gpus_per_encoder and scaling.gpus_per_encoder + scaling.gpus_per_worker > 1:
         return 1
-    assert isinstance(knowledge, KnowledgeBaseObjective), "what has a base"
+    assert isinstance(knowledge, KnowledgeBaseObjective), "only a base is divided"
     entries, languages = group.gather_objects(encode.size if group.is_first else None)[0]
     if not is_searched_in_parts(knowledge, entries):
         return 1
