@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ray_atr.common import runtime
+from ray_atr.common.digests import DamagedFileError
 from ray_atr.common.jobs import Resources, num_processes, run_jobs
 from ray_atr.data.feature_cache import FolderHere
 from tests.support import doubler
@@ -102,6 +103,16 @@ def test_resources_that_never_come_free_are_an_error_that_names_them(
 def test_a_process_that_dies_of_its_job_does_not_begin_again_for_ever(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match="encoders: a process died; the system ends one that takes too much"):
         list(run_jobs([1], partial(Doubler, tmp_path, dies=True), ray=Resources(setting="encoders")))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("ray", [None, Resources(cpus=0.5)])
+def test_the_error_of_a_job_is_raised_as_the_job_raised_it(tmp_path: Path, ray: Resources | None) -> None:
+    """A command ends with one line for a ValueError, and with a traceback for an error of Ray."""
+    with pytest.raises(DamagedFileError) as raised:
+        list(run_jobs([1, -1], partial(Doubler, tmp_path), ray=ray))
+    assert str(raised.value) == "job -1: damaged, not the whole file as it was written; give a number"
 
 
 def test_nothing_else_runs_jobs_on_ray_data() -> None:

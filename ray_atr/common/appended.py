@@ -38,20 +38,21 @@ def read_appended(file: Location) -> list[dict[str, Any]]:
 
     ValueError names a line that is not an object or was changed.
     """
-    return list(digests.rows_of(_whole_lines(file), file))
+    return [digests.row_of(*line) for line in _whole_lines(file)]
 
 
 def newest_lines(file: Location) -> Iterator[dict[str, Any]]:
     """The same lines, last one first; those after the last one requested are not parsed."""
-    for line in reversed(_whole_lines(file).splitlines()):
-        yield from digests.rows_of(line, file)
+    return (digests.row_of(*line) for line in reversed(_whole_lines(file)))
 
 
-def _whole_lines(file: Location) -> bytes:
+def _whole_lines(file: Location) -> list[tuple[bytes, str]]:
+    """The lines that have an end, and where each is."""
     if not file_exists(file):
-        return b""
+        return []
     lines, line_break, rest = digests.read_bytes(file).rpartition(b"\n")
     if digests.is_sealed(rest) and not rest.endswith((b'"', b"}")):
         # A killed write is cut off in or before the digest; it never adds bytes after it.
         raise digests.DamagedFileError(file)
-    return lines + line_break
+    numbered = enumerate((lines + line_break).splitlines(), start=1)
+    return [(line, f"{file}, line {number}") for number, line in numbered]

@@ -92,7 +92,8 @@ def _remove(cache: Cache) -> bool:
     try:
         with lock.acquire(timeout=0):
             remove_folder(cache.path)
+            # While it is held: a process that waits for it, or has just taken it, would share it with the next one.
+            Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
         return False
-    Path(lock.lock_file).unlink(missing_ok=True)
     return True

@@ -129,8 +129,8 @@ def _has_remains(text: bytes) -> bool:
 def seal_folder(
     folder: Path, known_digests: Mapping[str, str] | None = None, *, left_out: Collection[str] = ()
 ) -> None:
-    """Write the list of a folder's files; `known` has digests of files that need not be read, or are elsewhere. Those of
-    `left_out` may be changed later.
+    """Write the list of a folder's files with their digests. `known_digests` has those of files that need not be read or are
+    elsewhere. Files of `left_out` are not listed, as they may be changed later.
     """
     # Names with a leading dot are unfinished files.
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
@@ -254,15 +254,13 @@ def write_lines(file: Location, rows: Iterable[Mapping[str, Any]]) -> None:
     write_text(file, "".join(seal(row) + "\n" for row in rows))
 
 
-def rows_of(text: bytes, file: Location) -> Iterator[dict[str, Any]]:
-    """The objects of sealed lines. ValueError names a line that is not an object or was changed."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        where = f"{file}, line {number}"
-        check_seal(line, where)
-        row = _parsed(line, where)
-        if not isinstance(row, dict):
-            raise ValueError(f"{where}: not a JSON object")
-        yield unsealed(row)
+def row_of(line: bytes, where: str) -> dict[str, Any]:
+    """The object of a sealed line. ValueError, naming the place, if it is not an object or was changed."""
+    check_seal(line, where)
+    row = _parsed(line, where)
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: not a JSON object")
+    return unsealed(row)
 
 
 def _parsed(text: bytes, where: object) -> Any:

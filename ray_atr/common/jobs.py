@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray
+from ray_atr.common.runtime import await_room, is_inside_a_cluster, quiet_ray_data, start_ray, task_errors
 from ray_atr.common.settings import refuse
 
 RESTARTS_IN_A_CLUSTER = 3
@@ -77,8 +77,9 @@ def _run_on_ray(
             max_restarts=RESTARTS_IN_A_CLUSTER if grows else 0,
         )
     try:
-        for row in done.iter_rows():
-            yield int(row["number"]), pickle.loads(row["result"])
+        with task_errors():
+            for row in done.iter_rows():
+                yield int(row["number"]), pickle.loads(row["result"])
     except ray.exceptions.RayActorError as error:
         reason = "a process died; the system ends one that takes too much memory: allow fewer, or give each less to do"
         raise ChildProcessError(f"{resources.setting}: {reason}") from error

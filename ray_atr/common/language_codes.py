@@ -101,8 +101,8 @@ def tag_among(code: str, tags: Iterable[str]) -> str | None:
 
 
 def tags_by_code(tags: Iterable[str]) -> dict[str, str]:
-    """The codes of ISO 639, of two letters and of three, for whose language a tokeniser has a tag, with that tag; those of
-    every member of a macrolanguage of which it has a tag too.
+    """The tags of a tokeniser by code of ISO 639, of two or three letters. If it has a tag of a macrolanguage or of one of its
+    members, the codes of all members are included.
     """
     valid = [tag for tag in tags if _TAG.fullmatch(tag)]
     codes = {code for tag in valid for code in (tag[:3], _family(tag[:3]))}

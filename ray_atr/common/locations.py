@@ -50,7 +50,7 @@ class StorageError(ConnectionError):
 
 def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
     """The location of a local name, made absolute, or of a URL. ValueError for an unsupported kind of URL, and for one with a
-    user, password or key, which what is written would hold.
+    user, password or key, because files that name it would hold them.
 
     Links are resolved, so that a run has one name; with `keeps_links` it keeps the user's name.
     """
@@ -237,7 +237,7 @@ def changed_at(file: Location) -> int:
 
 
 def opened(file: Location) -> IO[bytes]:
-    """A file to read, requested from a store with retries: what its reader gets of a store that is away is a StorageError."""
+    """A file to read. A store's file is read with retries; if the store stays unavailable, its reader gets a StorageError."""
     return file.open("rb") if isinstance(file, Path) else io.BufferedReader(_StoredFile(file))
 
 

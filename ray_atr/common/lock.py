@@ -32,7 +32,7 @@ RENEW_SECONDS = 60.0
 DEAD_AFTER_SECONDS = 180.0
 POLL_SECONDS = 2.0
 EXIT_LOST = 2
-"""The exit code of a process whose folder was taken over, which is that of one that finds it taken."""
+"""The exit code of a process whose folder another one has taken over; the same as if it had been taken from the start."""
 
 
 @dataclass(frozen=True)

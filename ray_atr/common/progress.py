@@ -14,7 +14,7 @@ NamedProgress = Callable[[str, int, int], None]
 """Takes a name of what is counted, the number done and the total."""
 
 SPACE = 5.0
-"""Seconds between two lines of `spaced`: fewer than those after which a silent command says that it goes on."""
+"""Seconds between two lines of `spaced`: less than the silence after which a command says that it is still running."""
 
 
 def spaced(echo: Echo) -> Callable[[str, int, int], None]:

@@ -245,15 +245,31 @@ def quiet_ray_data() -> None:
     from ray.data import DataContext
 
     for handler in logging.getLogger("ray.data").handlers:
-        # Remarks stay in the session's log file; only errors go to the console.
+        # Remarks stay in the session's log file. An error is raised too.
         if handler.get_name() == "console":
-            handler.setLevel(logging.ERROR)
+            handler.setLevel(logging.CRITICAL)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # It treats every silence as a hang, also a long job or a reader that waits during a validation. Callers first wait for
     # resources (`await_room`), for a bounded time.
     context.execution_no_progress_timeout_s = -1
+    context.raise_original_map_exception = True
+
+
+@contextlib.contextmanager
+def task_errors() -> Iterator[None]:
+    """Raises an error of Ray Data's tasks as the error that the task raised, which then ends a command as it does without Ray."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        cause, attempts = error.cause, "Failed to apply UDF transform after "
+        # Ray adds lines about its attempts, of which there was one, and about its own settings.
+        texts = [arg.partition(f"\n{attempts}")[0] if isinstance(arg, str) else arg for arg in cause.args]
+        cause.args = tuple(text for text in texts if not str(text).startswith(attempts))
+        raise cause from error
 
 
 def this_node() -> str:
@@ -268,12 +284,10 @@ def here_if_there_is_room(num_cpus: float, num_gpus: float = 0.0) -> Any:
     Without one, Ray would place the actor in the placement group of the worker that starts it, where there is no room, and wait
     for ever. An actor without resources always has room, and Ray would place it on a random node unless the node is fixed.
     """
-    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    this_node = ray.get_runtime_context().get_node_id()
     may_leave = num_cpus > 0 or num_gpus > 0
-    return NodeAffinitySchedulingStrategy(this_node, soft=may_leave, _spill_on_unavailable=may_leave)
+    return NodeAffinitySchedulingStrategy(this_node(), soft=may_leave, _spill_on_unavailable=may_leave)
 
 
 def labels_of_this_node() -> dict[str, str]:

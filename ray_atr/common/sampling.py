@@ -44,7 +44,7 @@ def integers(ids: Sequence[str], low: int, high: int | Integers, seed: int, *con
     """A uniform integer in [low, high) for each id, int64 [N]; `high` may differ from id to id."""
     span = np.asarray(high, dtype=np.int64) - low
     if np.any(span <= 0):
-        raise ValueError(f"draws.integers: got an empty range [{low}, {high}); allowed high > low")
+        raise ValueError(f"sampling.integers: got an empty range [{low}, {high}); allowed high > low")
     drawn = (uniform(ids, seed, *context) * span).astype(np.int64)
     return low + np.minimum(drawn, span - 1)
 

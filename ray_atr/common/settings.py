@@ -139,8 +139,8 @@ def setting(
 
 
 def inherited(base: type, name: str, default: Any = dataclasses.MISSING, where: str = "") -> Any:
-    """A field of `base` with the same help and bounds, and another default if one is given. `where` says, before the help, where
-    alone the setting counts.
+    """A field of `base` with the same help and bounds, and another default if one is given. The help begins with `where`, which
+    says when the setting is used.
     """
     (field,) = (field for field in dataclasses.fields(base) if field.name == name)
     default = field.default if default is dataclasses.MISSING else default

@@ -166,10 +166,10 @@ def _frames(
 
 
 def windows(samples: Iterable[Waveform], front_end: FrontEnd) -> Iterator[Waveform]:
-    """A clip's samples, in blocks, as consecutive windows of `clip_seconds`, with every sample in a window.
+    """A clip's samples, in blocks, as consecutive windows of `clip_seconds`.
 
     All windows have the same length, so that they have equal weight: the last one ends with the clip and overlaps the one
-    before. A clip of at most one window plus `SLACK` is one window.
+    before. A rest of at most `SLACK` of a window is left out, so a clip of at most one window plus `SLACK` is one window.
     """
     length, before, waiting = front_end.clip_samples, np.zeros(0, np.float32), np.zeros(0, np.float32)
     is_first = True

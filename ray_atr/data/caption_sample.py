@@ -21,8 +21,8 @@ from ray_atr.common.settings import refuse
 CLIPS, CAPTIONS = 1024, 4096
 """Most clips and captions of a sample. A share of a thousand clips is off by .03 at most (two standard errors)."""
 FEW = 0.05
-"""Share of the clips that may be known without a word: as much as a share of true pairs may be off, and more than are the same by
-chance where ids are numbers and captions the names of many classes."""
+"""Largest share of known clips without a warning: a share of true pairs may be off by as much, and by chance fewer clips are the
+same, even where ids are numbers and captions are names of classes."""
 EVERY = 2**64 - 1
 HALF = np.uint64(32)
 """Bits of a number that are the clip's, and the text's."""

@@ -130,4 +130,8 @@ def read_caption_file(path: Path) -> dict[str, str]:
     missing = {"clip_id", "caption"} - set(table.column_names)
     if missing:
         raise ValueError(f"objective.knowledge.captions: {path}: column {', '.join(sorted(missing))} is missing")
-    return dict(zip(table.column("clip_id").to_pylist(), table.column("caption").to_pylist(), strict=True))
+    rows = list(zip(table.column("clip_id").to_pylist(), table.column("caption").to_pylist(), strict=True))
+    for number, row in enumerate(rows, start=1):
+        if not all(isinstance(value, str) for value in row):
+            raise refuse(f"objective.knowledge.captions: {path}, row {number}", row, "a text as clip_id and as caption")
+    return dict(rows)

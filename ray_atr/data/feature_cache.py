@@ -46,6 +46,7 @@ from ray_atr.data.features import (
     STREAMED,
     WINDOWS_COLUMN,
     discard,
+    discard_damaged,
     fetch_folder,
     finish_folder,
     folder_in,
@@ -162,15 +163,20 @@ def ensure_features(
     name = _folder_name(manifest, front_end, has_windows)
     stored = folder_in(store, name)
     if stored is not None:
-        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(stored.name.encode())}"
+        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(str(stored).encode())}"
     if streamed:
         name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
     folder = cache_root / name
-    if is_complete(folder):
+
+    def is_there() -> bool:
+        return is_complete(folder) and (stored is None or file_exists(stored / MANIFEST_FILE))
+
+    if is_there():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with lock_of(folder):
-        if not is_complete(folder) and (stored is None or not fetch_folder(stored, folder)):
+        if not is_there() and (stored is None or not fetch_folder(stored, folder)):
+            discard_damaged(folder)
             _compute(Work(manifest, front_end, FolderHere(folder), has_windows, stored, streamed), use_ray, echo)
     return folder
 

@@ -42,7 +42,7 @@ from ray_atr.data.padding import padded
 MANIFEST_FILE = "manifest.json"
 WINDOWS_COLUMN = "windows"
 NO_LANGUAGES = ("clip_id", "labels", WINDOWS_COLUMN)
-"""Columns beside those of the captions, each of which has the name of its language."""
+"""Columns without captions. Every other column is named after the language of its captions."""
 FRAMES = ("power_db", "kaldi")
 """Kinds of front ends that compute log-mel frames."""
 READ_TOGETHER = 64
@@ -50,9 +50,12 @@ READ_TOGETHER = 64
 STORE = "store"
 """The manifest's entry with the URL of the folder that holds the rows."""
 STREAMED, SOURCE, GROUPS = "streamed", "source", "groups"
-"""The manifest's entries of a folder without the features of some splits: which, of which data set, clips of row groups."""
+"""Entries of the manifest of a folder without the features of some splits: these splits, the data set that has their audio, and
+the number of clips in each of its row groups."""
 PART = "part"
 """The entry of a joined data set's shard with the name of its part."""
+MADE_AGAIN = "delete its folder, and the next start makes it again"
+"""The remedy for a damaged file in a store."""
 POSITIONS = pa.schema([("clip_id", pa.string()), ("start", pa.int64()), ("size", pa.int64()), ("digest", pa.uint64())])
 
 
@@ -284,6 +287,16 @@ def discard(folder: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
 
 
+def discard_damaged(folder: Path) -> None:
+    """Remove a cache's manifest and the files that are not as they were sealed, before those that remain are sealed again."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    for name in digests_of(folder):
+        try:
+            check_file(folder, name)
+        except storage.DamagedFileError:
+            discard(folder, name)
+
+
 def read_block(batch: dict[str, Any], folder: str, split: str) -> dict[str, Any]:
     """The features of several steps' rows, as Ray Data's tasks return them."""
     features = open_features(Path(folder), split)
@@ -326,9 +339,7 @@ def read_stored_rows(store: storage.Location, locations: Sequence[tuple[str, int
     contents = storage.read_ranges([store / rows_file(file) for file in files], starts, ends)
     for file, content, digest in zip(files, contents, digests, strict=True):
         if xxhash.xxh3_64_intdigest(content) != digest:
-            raise storage.DamagedFileError(
-                f"{store}/{rows_file(file)}", "delete its folder, and the next start makes it again"
-            )
+            raise storage.DamagedFileError(store / rows_file(file), MADE_AGAIN)
     return contents
 
 
@@ -344,7 +355,10 @@ def fetch_folder(store: storage.Location, folder: Path) -> bool:
     for name in (DIGESTS_FILE, *_listed(store)):
         with storage.opened(store / name) as source, storage.atomic_file(folder / name) as output:
             shutil.copyfileobj(source, output)
-    check_folder(folder)
+    try:
+        check_folder(folder)
+    except storage.DamagedFileError as error:
+        raise storage.DamagedFileError(store / Path(error.file).name, MADE_AGAIN) from None
     content = storage.read_json(store / MANIFEST_FILE)
     # With the store's present address, in case it was moved.
     storage.write_json(folder / MANIFEST_FILE, {**content, STORE: str(store)} if STORE in content else content)

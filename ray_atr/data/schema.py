@@ -146,10 +146,10 @@ def captions_by_language(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[st
 
 
 def aligned_captions(captions: Mapping[str, Mapping[int, str]]) -> dict[str, tuple[str, ...]]:
-    """Captions by language, of their slots (which sentence each is), so that caption j is one sentence in every language.
+    """Captions by language, from captions by slot (which sentence each is), so that caption j is one sentence in every language.
 
-    The next slot is the one that most of the languages have that have all slots so far, of equal ones that of the languages with
-    the most captions; a language that lacks it has no further captions, as there would be a gap.
+    Each next slot is the one that most of the remaining languages have, and among equal ones the one whose languages have the
+    most captions. A language without it gets no further captions, because there would be a gap.
     """
 
     def worth(slot: int) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def open_arrow(file: storage.Location) -> Any:
 
 @contextlib.contextmanager
 def arrow_errors(file: object, reason: str = INCOMPLETE) -> Iterator[None]:
-    """What Arrow raises within is a ValueError with the file's name; a store that is away is not taken for its damage."""
+    """Raises an error of Arrow as a ValueError that names the file. If a store is unavailable, its error is raised unchanged."""
     try:
         yield
     except storage.StorageError:
@@ -277,8 +277,8 @@ def write_clips(
     are_joined: bool = False,
 ) -> Manifest:
     """Write clips, of splits in any order, as a data set. ValueError for a bad or repeated clip, or a used folder.
-    `beside` are local folders that are copied into it. `are_joined`: they come from a joined data set, those of a part of a split
-    one after the other; its parts are kept.
+    `beside` are local folders that are copied into it. `are_joined`: the clips come from a joined data set, whose parts
+    are kept; within a split, the clips of a part follow each other.
     """
     part_of_clip = (lambda clip: part_of(clip.clip_id)) if are_joined else (lambda _: "")
     clip_ids: set[str] = set()
@@ -337,7 +337,7 @@ def order_shards(shards: Iterable[Shard]) -> tuple[Shard, ...]:
 
 
 def place_of(split: str) -> tuple[int, str]:
-    """By which splits are sorted in a manifest: train, val, test, others by name."""
+    """The sort key of a split in a manifest: train, val, test, then others by name."""
     return (SPLITS.index(split) if split in SPLITS else len(SPLITS), split)
 
 

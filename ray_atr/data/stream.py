@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data
+from ray_atr.common.runtime import await_room, labels_of_this_node, quiet_ray_data, task_errors
 from ray_atr.common.sampling import permutation
 from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import is_local, locate
@@ -331,4 +331,5 @@ def _through_ray(
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     planned = ray.data.from_items(items, override_num_blocks=-(-len(items) // per_task))
     done = planned.map_batches(read, fn_kwargs=options, batch_size=None, num_cpus=cpus, label_selector=labels)
-    yield from done.iter_rows()
+    with task_errors():
+        yield from done.iter_rows()

@@ -195,9 +195,8 @@ class TrainingData:
     def epochs(self, first: int, first_step: int, *, use_ray: bool) -> Iterator[tuple[int, Iterator[Batch]]]:
         """(epoch, its batches), from step `first_step` of epoch `first` to the last epoch.
 
-        Through Ray, one stream reads many epochs.
-
-        Only the epochs of one stream are planned ahead: a run that ends by its patience may have any number of epochs.
+        Through Ray, one stream reads many epochs. No further ones are planned: a run that its patience will end may have any
+        number of epochs.
         """
         together = max(1, STEPS_PLANNED // self.steps_per_epoch) if use_ray else 1
         last = self.experiment.train.epochs

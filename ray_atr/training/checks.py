@@ -102,9 +102,9 @@ def check_experiment(experiment: Experiment) -> None:
     if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")
     check_batch_size(splits[data.train_split], batch_size, scaling.most_workers, evenly=not scaling.is_elastic)
-    check_order(experiment)
+    check_order(experiment, manifest)
     check_sharding(experiment)
-    check_parts_named(experiment)
+    check_parts_named(experiment, manifest)
     if data.order == IN_SHARDS and manifest is not None:
         check_row_groups(experiment, manifest)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
@@ -141,7 +141,7 @@ def check_labels(experiment: Experiment, manifest: Manifest) -> None:
             raise refuse("evaluation.relevance", "label", allowed)
 
 
-def check_order(experiment: Experiment) -> None:
+def check_order(experiment: Experiment, manifest: Manifest | None) -> None:
     """ValueError for `data.order=shards` with settings that need cached features, or parts that do not divide the batch."""
     data, scaling = experiment.data, experiment.scaling
     if data.order != IN_SHARDS:
@@ -151,8 +151,7 @@ def check_order(experiment: Experiment) -> None:
     if scaling.feature_store:
         raise refuse("data.order", data.order, "exact with scaling.feature_store, which keeps the features")
     seconds = experiment.model.audio.front_end.clip_seconds
-    is_known = experiment.model.pools_windows and data.source != "soundscapes"
-    if is_known and has_long_clips(read_manifest(data.source), seconds):
+    if experiment.model.pools_windows and manifest is not None and has_long_clips(manifest, seconds):
         raise refuse("data.order", data.order, "exact, or model.windows=cut, with clips longer than a window")
     if scaling.is_elastic:
         raise refuse("data.order", data.order, "exact with a range of scaling.workers")
@@ -174,23 +173,22 @@ def check_row_groups(experiment: Experiment, manifest: Manifest) -> None:
         require_steps(_row_groups_of(manifest.folder, manifest.hash, data.train_split))
 
 
-def check_parts_named(experiment: Experiment) -> None:
+def check_parts_named(experiment: Experiment, manifest: Manifest | None) -> None:
     """ValueError if weights or noise name no part of the data set, or do not go with the order or kind of noise."""
     data, named = experiment.data, {"data.weights": list(parse_weights(experiment.data.weights))}
     named["data.noise.parts"] = list(data.noise.parts)
     if not any(named.values()):
         return
-    manifest = None if data.source == "soundscapes" else read_manifest(data.source)
-    is_joined = manifest is not None and manifest.is_joined
     parts = Counter[str]()
-    for shard in manifest.shards_of(data.train_split) if manifest is not None and is_joined else ():
-        parts[shard.part] += shard.num_rows
+    for shard in () if manifest is None else manifest.shards_of(data.train_split):
+        if shard.part:
+            parts[shard.part] += shard.num_rows
     for path, names in named.items():
         for name in names:
             if name not in parts:
                 # A part whose clips are all left out, or in other splits, has none to weigh or to make wrong.
                 has = f"one of its parts with clips in {data.train_split}: {', '.join(parts)}"
-                allowed = has if is_joined else "unset: the data set was not joined of several"
+                allowed = has if parts else "unset: the data set was not joined of several"
                 raise refuse(path, name, allowed, nearest(name, parts))
     if named["data.weights"] and data.order == IN_SHARDS:
         raise refuse(

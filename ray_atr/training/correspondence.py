@@ -20,8 +20,9 @@ from ray_atr.common.settings import counted, refuse
 from ray_atr.common.storage import Location, file_exists, locate, read_json
 from ray_atr.data.caption_sample import clips_in_words
 from ray_atr.data.captions import TrainingCaptions
-from ray_atr.data.feature_cache import ensure_features
+from ray_atr.data.feature_cache import ensure_features, has_long_clips
 from ray_atr.data.features import FRAMES, open_features
+from ray_atr.data.shards import read_manifest
 from ray_atr.models.retriever import Retriever
 from ray_atr.models.words import WORD_DIRECTIONS, word_vectors
 from ray_atr.objectives.correspondence import Estimator, Teacher, TeacherEmbeddings, TrainingPairs
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 CLIPS = 64
 """Clips that are encoded at a time."""
 LEAST_DEVIATION = 1e-6
-"""Of a statistic over the clips; one that is the same in all says nothing."""
+"""The least deviation that a statistic is divided by: one that is equal in all clips becomes 0."""
 CAPTIONS = 4096
 """Captions of the training set that are embedded at a time."""
 
@@ -225,8 +226,8 @@ def estimate_clean_shares(
     *,
     most_clips: int = SAMPLE,
 ) -> None:
-    """Estimate the share of true pairs in the trained languages by what is read of a sample of those clips that are asked, [N]:
-    at most so many that have a caption in a language, of each language.
+    """Estimate the share of true pairs in the trained languages from a sample: for each language at most `most_clips` that have a
+    caption in it. `is_asked` [N]: the clips to choose from; None: all. `reads` is the result of `what_is_read`.
     """
     order = sampling.permutation(captions.features.clip_ids, experiment.seed, "clean share")
     order = order if is_asked is None else order[is_asked[order]]
@@ -272,9 +273,9 @@ def _readings(
     trained: Sequence[str],
     rows: NDArray[np.int64] | None = None,
 ) -> list[PairVectors]:
-    """The clips of a training split and the captions that they have in the trained languages, as vectors by what is read.
+    """The clips of a training split and their captions in the trained languages, as each kind of vector that `reads` names.
 
-    Of the clips at `rows` [n] the captions of the first epoch; None: all clips with all of their captions.
+    `rows` [n]: these clips, each with its caption of the first epoch; None: all clips with all of their captions.
     """
     if rows is None:
         N, J, _ = captions.assigned.owner.shape
@@ -353,6 +354,10 @@ def embed_with_teachers(
         retriever = Retriever.from_pretrained(str(saved_retriever(folder, TEACHERS)))
         front_end, in_windows = retriever.audio_tower.front_end, retriever.settings.pools_windows
         root, streamed = cache_folder(home, "features"), captions.features.split if captions.features.source else ""
+        if streamed and in_windows and has_long_clips(read_manifest(data), front_end.clip_seconds):
+            # Of a clip that is read from its shard there is one window.
+            allowed = f"exact with the teacher {folder}, which encodes all windows of clips longer than a window"
+            raise refuse("data.order", sampling.IN_SHARDS, allowed)
         frames = ensure_features(
             data, front_end, root, in_windows=in_windows, use_ray=False, store=store, streamed=streamed
         )
@@ -360,7 +365,7 @@ def embed_with_teachers(
         row_of = {clip_id: row for row, clip_id in enumerate(features.clip_ids)}
         order = np.array([row_of[clip_id] for clip_id in captions.features.clip_ids])
         retriever = retriever.to(device)
-        batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), 64)))
+        batches = clip_batches(features, (order[part] for part in rows_in_parts(0, len(order), CLIPS)))
         embeddings.append(
             TeacherEmbeddings(embed_batches(retriever, batches), _assigned_texts(TextBatcher(retriever), captions))
         )

@@ -13,11 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ray_atr.common.sampling import permutation
@@ -175,14 +173,10 @@ class DriftProbe:
         ):
             current, is_query = encoded[has], np.isin(mine[has], self.rows)
             queries = torch.cat([torch.from_numpy(clips) for clips in group.gather_objects(current[is_query])])
-            stored = _rows(stale, positions[has] - snapshot.rows.start)
+            stored = torch.from_numpy(stale[positions[has] - snapshot.rows.start].astype(np.float32))
             own_part = drift.drift_of_part(queries, torch.from_numpy(current), stored)
             measured[name] = drift.drift_of_parts(group.gather_objects(own_part))
         return measured
-
-
-def _rows(array: NDArray[Any], rows: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(array[rows].astype(np.float32))
 
 
 @torch.no_grad()
@@ -273,7 +267,7 @@ class _LogProbabilities:
 
     def gradient(self, pair: int) -> Tensor:
         """The gradient of log p with respect to all trained weights, as one vector on the CPU."""
-        # In the mode of the forward pass, of which recomputed activations are computed again.
+        # In the mode of the forward pass: with activation checkpointing, this computes parts of it again.
         with self.retriever.evaluating():
             parts = torch.autograd.grad(self.log_p[pair], self.parameters, retain_graph=True, allow_unused=True)
         pairs = zip(parts, self.parameters, strict=True)

@@ -50,9 +50,9 @@ class DataSettings(Settings):
     noise: Noise = setting(default_factory=Noise, help="noisy correspondence of the training captions")
     wrong_share: float | str = setting(
         "auto",
-        "share of the captions that are wrong, for what reads it (transport_mass auto, prior estimate, leave_one_out): auto, "
-        "estimated before the first epoch; a number; the folder of an audit, by language, or the file that its --estimate "
-        "wrote, of the captions that are trained: others are refused",
+        "share of wrong captions, which transport_mass auto, prior estimate and leave_one_out read: auto, estimated before the "
+        "first epoch; a number; the folder of an audit, which has a share for each language, or the file that audit --estimate "
+        "wrote; it must be of the captions that are trained",
         at_least=0,
         below=1,
         path="always",
@@ -60,8 +60,9 @@ class DataSettings(Settings):
     )
     positives: str = setting(
         "captions",
-        "which clips of a batch are not negatives of each other: same caption text in English (without English in the first of "
-        "data.languages; a clip that lacks it is alone), same labels, or only itself",
+        "which clips of a batch are not negatives of each other: captions, those with the same caption in English (without "
+        "English, in the first of data.languages), while a clip without one is alone; labels, those with the same labels; "
+        "identity, only a clip and itself",
         choices=POSITIVES,
     )
     captions_per_epoch: str = setting(

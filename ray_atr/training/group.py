@@ -109,7 +109,7 @@ class WorkerGroup:
 
 
 def bytes_for_losses(loss_bytes: float | None, device: torch.device) -> float:
-    """Bytes that a worker's part of a shared loss may take on its device; `given` None is `scaling.loss_memory=auto`."""
+    """Bytes that a worker's part of a shared loss may take on its device; None: by the device (`scaling.loss_memory=auto`)."""
     if loss_bytes is not None:
         return loss_bytes
     if device.type == "cuda" and torch.cuda.is_available():

@@ -1,4 +1,6 @@
-"""What is told of a sweep's events. It stands beside the run folder, as trackers, which know no sweep, derive from it."""
+"""The base class of what is called with a sweep's events. It is beside the run folder because trackers, which derive from it, do
+not depend on the sweep.
+"""
 
 from __future__ import annotations
 

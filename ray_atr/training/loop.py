@@ -63,13 +63,8 @@ def train_trial(
     a loss or gradient that is not finite. An error names settings with unusual values.
     """
     with naming_settings(experiment), ExitStack() as ending:
-        experiment, group, clock = with_languages(experiment), group or WorkerGroup(), Clock()
-        group = replace(
-            group,
-            shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
-            share_losses_from=experiment.scaling.losses_shared_from,
-            loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
-        )
+        experiment, clock = with_languages(experiment), Clock()
+        group = group_for(experiment, group or WorkerGroup())
         if sync is not None:
             # Only the first worker needs the knowledge base.
             sync.fetch("" if group.is_first else f"{LAST}/")
@@ -121,6 +116,16 @@ def train_trial(
         if shards is not None:
             shards.wait()
         report(final_report(progress, data, folder, sync))
+
+
+def group_for(experiment: Experiment, group: WorkerGroup) -> WorkerGroup:
+    """The workers with their shares of the experiment's batches and losses. All of them must call it."""
+    return replace(
+        group,
+        shares=tuple(share_sizes(experiment.train.batch_size, group.size)),
+        share_losses_from=experiment.scaling.losses_shared_from,
+        loss_bytes=min(group.gather_objects(bytes_for_losses(experiment.scaling.loss_bytes, group.device))),
+    )
 
 
 def begin_epoch(state: TrainState, data: TrainingData, epoch: int) -> None:

@@ -24,7 +24,7 @@ from ray_atr.common.ranks import Ranks, has_group
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
+from ray_atr.common.storage import Location, file_exists, is_local, locate, make_folder, write_text
 from ray_atr.common.transfer import on_this_node
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import is_searched_in_parts, undividable
@@ -194,7 +194,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray.train
 
     experiment, folder = config["experiment"], locate(config["folder"])
-    is_joined = has_group()
+    is_joined, has_others = has_group(), Ranks.here().size > 1
+    if has_others and file_exists(folder / ERROR_FILE):
+        # A worker's error ended the attempt before, and would end this one.
+        return
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
         prepared = prepare(experiment, Path(config["home"]), use_ray=False, echo=silent)
@@ -223,6 +226,9 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
             raise
         # Another attempt would end in the same way: written as the trial's error instead of raised, which would restart workers.
         write_error(folder, str(error))
+        if has_others and isinstance(error, ValueError):
+            # The others may have no such error and wait for this worker: raised, so that Ray Train ends them.
+            raise
     except (MemoryError, RuntimeError) as error:
         reason = "".join(traceback.format_exception_only(error))
         if experiment.scaling.has_workers or not remedy(reason):
@@ -275,7 +281,7 @@ def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
         return 1
     if scaling.gpus_per_encoder and scaling.gpus_per_encoder + scaling.gpus_per_worker > 1:
         return 1
-    assert isinstance(knowledge, KnowledgeBaseObjective), "what has a base"
+    assert isinstance(knowledge, KnowledgeBaseObjective), "only a base is divided"
     entries, languages = group.gather_objects(encode.size if group.is_first else None)[0]
     if not is_searched_in_parts(knowledge, entries):
         return 1

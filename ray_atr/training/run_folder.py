@@ -106,8 +106,8 @@ CHOICES = ("objective", "objective.scheme", "objective.pair", "objective.knowled
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Each setting's name in tables and trials: `noise` for `data.noise.ratio`, else its last part, with as many before it as
-    tell it from the others: `audio.dropout` and `text.dropout`.
+    """Each setting's name in tables and trials: `noise` for `data.noise.ratio`, else its last part, after as many parts as
+    distinguish it from the others: `audio.dropout` and `text.dropout`.
     """
     names = {path: SHORT_NAMES.get(path, path.rsplit(".", 1)[-1]) for path in paths}
     parts = 1
@@ -327,8 +327,8 @@ class RunFolder:
     def settings_of(self, overrides: Mapping[str, Any], experiment: Experiment | None = None) -> dict[str, Any]:
         """All settings of a trial, flattened: the run's (`experiment`, if it was read before) with the trial's overrides.
 
-        A run of another version may have unknown settings: then they are returned as stored, but for those of a part in whose
-        place a trial has another.
+        If a run of another version has settings that are unknown here, all are returned as they are stored, without those of
+        parts that the overrides replace.
         """
         try:
             return flatten(resolved(override(experiment or self.experiment, overrides)))

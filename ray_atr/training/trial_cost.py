@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from ray_atr.common.progress import silent
-from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.batch import TrainingData
@@ -25,8 +24,9 @@ from ray_atr.training.epoch_validation import EpochValidation
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
+from ray_atr.training.knowledge_base.refresher import KEEP
 from ray_atr.training.languages import with_languages
-from ray_atr.training.loop import begin_epoch, final_report, step
+from ray_atr.training.loop import begin_epoch, final_report, group_for, step
 from ray_atr.training.setup import first_state
 from ray_atr.training.trajectory import TRAJECTORY
 from ray_atr.training.unusual import naming_settings
@@ -35,8 +35,6 @@ WARM_STEPS, LEAST_STEPS, SECONDS = 2, 8, 3.0
 """Uncounted steps, which initialise; the least number of counted steps; and the least seconds of counted steps."""
 AGAIN_SECONDS = 30.0
 """A validation that took less is measured again, without its one-time work."""
-VERSIONS_KEPT = 2
-"""Versions of a knowledge base that are on a trial's disk."""
 
 
 @dataclass
@@ -75,14 +73,10 @@ class TrialCost:
     def total(self, experiment: Experiment) -> Spent:
         """The cost of the whole trial, if it trains all epochs."""
         epochs, every = experiment.train.epochs, experiment.evaluation.every_epochs
-        knowledge = experiment.objective.knowledge
-        refreshes = 0
-        if isinstance(knowledge, KnowledgeBaseObjective) and knowledge.refresh_every_epochs:
-            refreshes = -(-epochs // knowledge.refresh_every_epochs) - 1
         times = {
             "start": 1,
             "step": self.steps_per_epoch * epochs,
-            "first refresh": 1 + refreshes,
+            "first refresh": num_versions(experiment),
             "epoch's begin": epochs,
             "epoch's end": epochs,
             "validation": -(-epochs // every),
@@ -95,6 +89,14 @@ class TrialCost:
         for part, spent in self.parts.items():
             total += spent.times(times[part])
         return total
+
+
+def num_versions(experiment: Experiment) -> int:
+    """The versions of its knowledge base that a trial builds if it trains all epochs; 0 without a base."""
+    knowledge = experiment.objective.knowledge
+    if not isinstance(knowledge, KnowledgeBaseObjective):
+        return 0
+    return -(-experiment.train.epochs // (knowledge.refresh_every_epochs or experiment.train.epochs))
 
 
 def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost:
@@ -111,8 +113,7 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         experiment = replace(with_languages(experiment), evaluation=replace(experiment.evaluation, every_epochs=1))
         clock = Clock()
         prepared = prepare(experiment, home, use_ray=False, echo=silent)
-        shares = tuple(share_sizes(experiment.train.batch_size, 1))
-        group = replace(group, shares=shares, share_losses_from=experiment.scaling.losses_shared_from)
+        group = group_for(experiment, group)
         data = TrainingData(experiment, prepared, group)
         state = first_state(data, folder)
         texts, epoch_end = TextBatcher(state.retriever), EpochEnd(data, state, folder)
@@ -140,11 +141,9 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
         # The mean, not the median: some steps cost more than others in the run too.
         parts["step"] = sum(counted, Spent()).times(1 / len(counted))
         parts["start"] += sum(seconds[1:WARM_STEPS], Spent()) - parts["step"].times(len(seconds[1:WARM_STEPS]))
-        first = begun["begin"] + (seconds[0] - parts["step"])
-        is_refreshed = isinstance(experiment.objective.knowledge, KnowledgeBaseObjective)
-        parts["first refresh" if is_refreshed else "start"] = first + ({} if is_refreshed else parts).get(
-            "start", Spent()
-        )
+        is_refreshed = num_versions(experiment) > 0
+        part = "first refresh" if is_refreshed else "start"
+        parts[part] = parts.get(part, Spent()) + begun["begin"] + (seconds[0] - parts["step"])
         means = progress.end_epoch(len(seconds))
         with _measured(parts, "epoch's end", group):
             row = epoch_end.report(texts, batch, result, means)
@@ -173,7 +172,8 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
     finally:
         validation.close()
         state.memory.close()
-    cost.disk = _bytes(folder) + (VERSIONS_KEPT - 1) * _bytes(folder / "knowledge")
+    # The folder has one version of a base.
+    cost.disk = _bytes(folder) + (min(KEEP, num_versions(experiment)) - 1) * _bytes(folder / "knowledge")
     cost.disk += (experiment.train.epochs - 1) * _bytes(folder / TRAJECTORY)
     cost.linked = sum(file.stat().st_size for file in prepared.frozen_weights.values())
     cost.memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ray_atr.data.stream
+from ray_atr.common.digests import DamagedCacheError
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features
 from ray_atr.data.features import FeatureSet, open_features
-from ray_atr.data.stream import FeatureBatch, check_batch_size, evaluation_plan, stream, training_plan
-from tests.support.tiny import make_data
+from ray_atr.data.shards import write_clips
+from ray_atr.data.stream import EpochOrder, FeatureBatch, check_batch_size, evaluation_plan, stream, training_plan
+from tests.support.tiny import make_data, tone_clip
 
 IDS = [f"clip {number}" for number in range(23)]
 
@@ -66,6 +70,19 @@ def test_a_resumed_stream_goes_on_where_the_other_stopped(features: FeatureSet) 
     whole = list(stream(features, plans, use_ray=False))
     assert [(batch.epoch, batch.step) for batch in whole] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert places(list(stream(features, plans, first_step=2, use_ray=False))) == places(whole)[2:]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_session")
+def test_a_damaged_file_that_a_task_finds_is_made_again_at_the_next_start(tmp_path: Path) -> None:
+    clips = [tone_clip("train", index, {"eng": ["a tone"]}) for index in range(4)]
+    write_clips(tmp_path / "data", clips, name="tones", licence="none", clips_per_shard=2)
+    folder = ensure_features(tmp_path / "data", FrontEnd(num_mels=16), tmp_path, use_ray=False)
+    file = folder / "train-00001.arrow"
+    file.write_bytes(file.read_bytes()[:-1])
+    order = EpochOrder(0, [np.array([0, 1]), np.array([2, 3])])
+    with pytest.raises(DamagedCacheError, match=r"train-00001.arrow: damaged.*the next start makes it again$"):
+        list(stream(open_features(folder, "train"), [order], use_ray=True))
 
 
 @pytest.mark.ray

@@ -10,12 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from ray_atr.common.digests import DIGESTS_FILE
-from ray_atr.common.storage import DamagedFileError, files_below, locate, read_bytes, write_json
+from ray_atr.common.digests import DIGESTS_FILE, digests_of
+from ray_atr.common.storage import (
+    DamagedFileError,
+    files_below,
+    locate,
+    read_bytes,
+    remove_all,
+    write_bytes,
+    write_json,
+)
 from ray_atr.data import feature_cache
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.feature_cache import ensure_features, find_features
-from ray_atr.data.features import MANIFEST_FILE, open_features, rows_file
+from ray_atr.data.features import MANIFEST_FILE, FeatureSet, open_features, rows_file
 from ray_atr.data.shards import read_manifest, write_clips
 from tests.support.one_window import clip_features
 from tests.support.spies import spied
@@ -125,6 +133,18 @@ def test_features_in_a_store_are_those_on_the_disk(data: Path, tmp_path: Path, s
     np.testing.assert_array_equal(found, expected)
 
 
+def test_a_store_of_another_name_or_at_another_place_is_read(data: Path, tmp_path: Path) -> None:
+    def features_in(store: str) -> FeatureSet:
+        folder = ensure_features(data, FRONT_END, tmp_path, use_ray=False, store=str(tmp_path / store))
+        return open_features(folder, "val")
+
+    first = features_in("one").features(np.arange(3))[0]
+    assert Path(features_in("two").store).parent == tmp_path / "two"
+    assert list((tmp_path / "two").rglob("*.features"))
+    (tmp_path / "one").rename(tmp_path / "moved")
+    np.testing.assert_array_equal(features_in("moved").features(np.arange(3))[0], first)
+
+
 def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None:
     folder = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=str(tmp_path / "store"))
     features = open_features(folder, "train")
@@ -135,6 +155,28 @@ def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None
     assert len(features.features(np.array([1]))[0]) == 1
     with pytest.raises(DamagedFileError, match=f"{rows.name}: damaged"):
         features.features(np.array([1, 0]))
+
+
+def test_a_damaged_file_of_a_store_is_named_where_it_is(data: Path, tmp_path: Path, store: str) -> None:
+    name = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=store).name.partition("-in-")[0]
+    file = locate(store) / name / "train.captions.arrow"
+    write_bytes(file, read_bytes(file)[:-1] + b"x")
+    with pytest.raises(DamagedFileError, match=r"the next start makes it again$") as raised:
+        ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store)
+    assert str(raised.value).startswith(f"{file}: damaged")
+    remove_all(file.parent)
+    assert ensure_features(data, FRONT_END, tmp_path / "two", use_ray=False, store=store).is_dir()
+
+
+def test_a_store_that_was_emptied_is_filled_again(data: Path, tmp_path: Path, store: str) -> None:
+    def features() -> FeatureSet:
+        return open_features(ensure_features(data, FRONT_END, tmp_path, use_ray=False, store=store), "val")
+
+    expected = features().features(np.arange(3))[0]
+    remove_all(locate(store))
+    open_features.cache_clear()
+    np.testing.assert_array_equal(features().features(np.arange(3))[0], expected)
+    assert MANIFEST_FILE not in digests_of(features().folder)
 
 
 def test_interrupted_work_in_a_store_is_taken_up(data: Path, tmp_path: Path) -> None:

@@ -303,6 +303,14 @@ def test_interrupted_work_is_taken_up_part_by_part(
     ]
     for folder, contents in files.items():
         assert {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} == contents
+        # A damaged file that nobody has opened does not get a new digest when another one is made again.
+        file = next(folder.glob("*-00001.*"))
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        (folder / MANIFEST_FILE).unlink()
+    prepared_for(published, home)
+    for folder, contents in files.items():
+        assert {f.name: f.read_bytes() for f in folder.glob("*.[an][rp]*")} == contents
 
 
 def folders(prepared: Prepared) -> list[Path]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,10 +43,20 @@ def test_a_line_that_a_kill_cut_off_is_not_read_and_gives_its_place_to_the_next(
         read_appended(file)
 
 
+@pytest.mark.parametrize("read", [read_appended, lambda file: list(newest_lines(file))])
+def test_a_changed_line_is_named(tmp_path: Path, read: Callable[[Path], list[dict[str, Any]]]) -> None:
+    file = tmp_path / "rows"
+    for row in ROWS[:4]:
+        append_line(file, row)
+    file.write_bytes(file.read_bytes().replace(b'"epoch": 2', b'"epoch": 7'))
+    with pytest.raises(DamagedFileError, match=r"rows, line 3: damaged"):
+        read(file)
+
+
 def test_an_epoch_costs_the_same_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = RunFolder.create(tmp_path / "run", Experiment(), {"name": "test"}).add_trial({"seed": 1})
     parsed: list[int] = []
-    spied(monkeypatch, digests, "rows_of", lambda _, text, file: parsed.append(len(text)))
+    spied(monkeypatch, digests, "row_of", lambda _, text, where: parsed.append(len(text)))
     written = []
     for epoch in range(1, 101):
         del parsed[:]

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ray_atr.cli import main
-from ray_atr.common.caches import DAY, list_caches, prune
+from ray_atr.common import caches
+from ray_atr.common.caches import DAY, list_caches, lock_of, prune
 from ray_atr.common.storage import atomic_file
 
 
@@ -42,6 +43,23 @@ def test_caches_are_listed_and_pruned(home: Path, capsys: pytest.CaptureFixture[
     assert [cache.path.name for cache in list_caches(home)] == ["busy", "new"]
     assert not (home / "data" / "cache" / "features" / ".new.0123456789ab").exists()
     assert [cache.path.name for cache in prune(home, 30)] == ["busy"]
+
+
+def test_who_waits_for_a_removed_cache_holds_its_lock_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waiting process takes the lock as soon as it is free, and makes the cache: another one must find it taken."""
+    folder = home / "data" / "cache" / "vectors" / "busy"
+    waiting = lock_of(folder)
+
+    class Watched(FileLock):
+        def release(self, force: bool = False) -> None:
+            super().release(force)
+            waiting.acquire(timeout=0)
+
+    monkeypatch.setattr(caches, "lock_of", lambda cache: Watched(f"{cache}.lock"))
+    assert [cache.path for cache in prune(home, 45)] == [folder]
+    with waiting, pytest.raises(Timeout):
+        FileLock(f"{folder}.lock").acquire(timeout=0)
+    waiting.release(force=True)
 
 
 @pytest.mark.parametrize("name", ["vectors", "features"])

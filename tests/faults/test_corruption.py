@@ -158,6 +158,19 @@ def test_a_feature_cache_is_made_again(data: Path, tmp_path: Path, name: str) ->
         shutil.copytree(kept, folder)
 
 
+def test_a_second_damaged_file_of_a_cache_is_made_again_with_the_first(data: Path, tmp_path: Path) -> None:
+    """What remains when a file is made again gets new digests: as damaged as it was, it would count as intact."""
+    folder = ensure_features(data, FRONT_END, tmp_path, use_ray=False)
+    files = [next(folder.glob(f"{split}-*.arrow")) for split in ("train", "val")]
+    intact = [file.read_bytes() for file in files]
+    for file in files:
+        flip(file, file.stat().st_size // 2)
+    with pytest.raises(DamagedCacheError, match=files[0].name):
+        contents(folder)
+    assert ensure_features(data, FRONT_END, tmp_path, use_ray=False) == folder
+    assert [file.read_bytes() for file in files] == intact
+
+
 def test_a_data_shard_is_refused_when_the_cache_is_built(data: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(data, tmp_path / "data")
     shard = copied / "train-00000.parquet"

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from ray_atr.common.digests import DamagedFileError
+
 
 class Doubler:
     """Doubles numbers and leaves a file for every time that it is made."""
@@ -16,6 +18,8 @@ class Doubler:
 
     def __call__(self, job: int) -> dict[str, int]:
         time.sleep(self.seconds)
+        if job < 0:
+            raise DamagedFileError(f"job {job}", "give a number")
         if self.dies:
             os._exit(9)  # as the system does with what takes too much memory
         return {"twice": 2 * job, "process": os.getpid()}

@@ -17,9 +17,13 @@ from ray_atr.sweep import SEARCHES, FixedPoints, Goal, SweepPlan
 from ray_atr.sweep import estimate as estimating
 from ray_atr.sweep.estimate import duration, estimate, kind_of
 from ray_atr.sweep.space import Space
+from ray_atr.training import trial_cost
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.inputs import prepare
+from ray_atr.training.knowledge_base.refresher import KEEP
 from ray_atr.training.run_folder import RunFolder
 from ray_atr.training.trial_cost import Spent, TrialCost, measure_trial
+from tests.support.spies import spied
 from tests.support.tiny import tiny
 
 
@@ -111,6 +115,29 @@ def test_trials_share_the_weights_of_frozen_towers_on_the_disk_of_the_home(home:
         (disk[is_local(place)],) = estimate(base, plan, home, place, echo=silent).disk
     assert weights > 10_000
     assert disk[True] == pytest.approx(disk[False] - weights, abs=2000)
+
+
+def test_a_loss_is_measured_in_the_memory_that_it_may_take(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[WorkerGroup] = []
+    spied(monkeypatch, trial_cost, "TrainingData", lambda _, experiment, prepared, group: groups.append(group))
+    monkeypatch.setattr(trial_cost, "SECONDS", 0.0)
+    measure_trial(tiny(home / "tones", train__epochs=1, scaling__loss_memory=0.5), home, tmp_path / "measured")
+    assert [group.loss_bytes for group in groups] == [2.0**29]
+
+
+def test_as_many_versions_of_a_base_are_on_the_disk_as_a_trial_leaves(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_cost, "SECONDS", 0.0)
+    disk = {}
+    for every in (0, 1, 4):
+        refreshed = {"objective": "ask", "objective__knowledge__refresh_every_epochs": every}
+        folder = tmp_path / str(every)
+        disk[every] = measure_trial(tiny(home / "tones", train__epochs=5, **refreshed), home, folder).disk
+    version = sum(file.stat().st_size for file in (folder / "knowledge").rglob("*") if file.is_file())
+    assert [round((disk[every] - disk[0]) / version) for every in (1, 4)] == [KEEP - 1, 1]
 
 
 def test_what_costs_the_same() -> None:

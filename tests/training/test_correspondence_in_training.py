@@ -151,6 +151,25 @@ def test_a_teacher_s_vectors_stand_beside_the_clips_they_are_of(data: Path, teac
         assert not torch.allclose(theirs, theirs.flip(0))
 
 
+def test_a_teacher_of_windows_is_refused_where_one_window_of_a_clip_is_read(
+    data: Path, teacher: Path, tmp_path: Path
+) -> None:
+    short = {"model__audio__clip_seconds": 0.25}
+    run(tiny(data, train__epochs=1, **short), tmp_path / "teacher")
+    order = {"data__order": "shards", "data__order_parts": 1, "model__windows": "cut"}
+    experiment = tiny(data, **order, **short)
+    features = open_features(prepared_for(experiment, tmp_path).features, "train")
+    captions = TrainingCaptions(features, experiment.data.languages, experiment.data.noise, 0)
+
+    def embedded_by(folder: Path) -> int:
+        teachers = (str(folder / BEST),)
+        return len(embed_with_teachers(teachers, captions, str(data), tmp_path, torch.device("cpu"))[0].audio)
+
+    assert embedded_by(teacher) == len(features)
+    with pytest.raises(ValueError, match=r"data.order: got 'shards'; allowed exact with the teacher .*, which encodes"):
+        embedded_by(tmp_path / "teacher")
+
+
 def test_what_a_correspondence_needs_is_asked_for_before_anything_starts(data: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"objective.correspondence: got 'oracle'; allowed on data whose noise is known"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from ray.train import WorkerGroupError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
+from ray_atr.common.ranks import Ranks
 from ray_atr.training import ray_train
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, first_cause, run_trial
+from ray_atr.training.step import NonFiniteError
 from tests.support.commands import replace_work
 from tests.support.tiny import tiny
 
@@ -87,3 +90,27 @@ def test_an_exchange_after_the_group_was_taken_away_is_no_mistake_in_the_setting
         if dist.is_initialized():
             dist.destroy_process_group()
     assert (tmp_path / "trial" / ERROR_FILE).exists() == (not is_taken_down)
+
+
+@pytest.mark.parametrize("error", [ValueError("clip rain: not audio"), NonFiniteError("loss is not finite")])
+def test_an_error_of_one_worker_ends_the_others_and_the_next_attempt(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may wait for it in an exchange, for half an hour. A loss that is not finite ends all of them in the same step."""
+    attempts = []
+
+    def train(*_: Any, **__: Any) -> None:
+        attempts.append(error)
+        raise error
+
+    replace_work(
+        monkeypatch, {"training.ray_train.prepare": lambda *_, **__: None, "training.ray_train.train_trial": train}
+    )
+    monkeypatch.setattr(Ranks, "here", classmethod(lambda _: Ranks(1, 2)))
+    experiment, folder = tiny("soundscapes", scaling__workers=2), tmp_path / "trial"
+    config = {"experiment": experiment, "folder": str(folder), "home": str(tmp_path), "shown": []}
+    with pytest.raises(ValueError, match="clip rain") if isinstance(error, ValueError) else nullcontext():
+        ray_train.worker(config)
+    assert (folder / ERROR_FILE).read_text() == f"{error}\n"
+    ray_train.worker(config)
+    assert len(attempts) == 1

@@ -26,7 +26,7 @@ from ray_atr.common.storage import Location, read_json, write_bytes
 from ray_atr.data.audio import FrontEnd
 from ray_atr.data.caption_vectors import KEYS_FILE, PART, Caption, in_key_order, part_file
 from ray_atr.data.feature_cache import LAYOUT, FolderHere, ensure_features, has_long_clips, is_complete, write_rows
-from ray_atr.data.features import MANIFEST_FILE, fetch_folder, finish_folder, folder_in, open_features
+from ray_atr.data.features import MANIFEST_FILE, discard_damaged, fetch_folder, finish_folder, folder_in, open_features
 from ray_atr.data.shards import Manifest, read_captions, read_manifest
 from ray_atr.data.vector_clip import array_bytes
 from ray_atr.models.adaptation import merge_updates
@@ -239,6 +239,7 @@ def _ensure(
     store = folder_in(tower.store, folder.name)
     with lock_of(folder):
         if not is_complete(folder) and (store is None or not fetch_folder(store, folder)):
+            discard_damaged(folder)
             write_weights(folder / TOWER_FILE, built.state_dict(), prefix=f"{tower.kind}_tower.")
             finish_folder(folder, store, {**content, **encode(folder, built)})
     if identity is not None:

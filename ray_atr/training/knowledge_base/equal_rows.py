@@ -43,8 +43,8 @@ class EqualRows:
     def in_order(self, scores: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(scores, row numbers) [B, k] of the k best rows, equal ones in the order of their index.
 
-        `found` [B, k] are k best rows, best first, with `scores` [B, k], among them any of equal rows. They contain every row
-        that is better than the last one, and so a row of every group among the k best.
+        `positions` [B, k] are k best rows, best first, with their `scores` [B, k]; of equal rows, any may be among them. They
+        contain every row that is better than the last one, and so a row of every group among the k best.
         """
         place_in_sorted = torch.searchsorted(self.sorted, positions.int()).clamp(max=len(self.sorted) - 1)
         # A row without an equal is a group of its own, of a number that no other group has.

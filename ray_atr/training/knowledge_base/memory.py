@@ -171,7 +171,7 @@ class SnapshotMemory(Memory):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Search the snapshot that the stopped run searched."""
         self.client.load_state_dict(state)
-        if self.written is not None and "written" in state:
+        if self.written is not None:
             self.written.load_state_dict(state["written"])
 
     def close(self) -> None:
@@ -308,7 +308,7 @@ def make_memory(
         return Memory()
     if refresher is None:
         raise ValueError(f"objective.knowledge: {knowledge.name} needs a knowledge base; give make_memory a refresher")
-    assert knowledge.search_spec is not None, "what has a base says how to search it"
+    assert knowledge.search_spec is not None, "a knowledge with a base has a search_spec"
     lag = knowledge.lag_steps(steps_per_epoch)
     client = SnapshotClient(refresher, knowledge.search_spec, lag, is_publisher=is_first, device=device)
     return SnapshotMemory(client, knowledge, seed, ids, width)

@@ -59,7 +59,7 @@ class Shards(Protocol):
 
 
 def removable(versions: Sequence[int], needed: int | None) -> list[int]:
-    """Of a base's versions, oldest first, those before `needed`, but for the last KEEP; None: all but these."""
+    """The versions (given oldest first) that can be removed: those before `needed`; None: all. The last KEEP always stay."""
     return [version for version in versions[:-KEEP] if needed is None or version < needed]
 
 
@@ -82,7 +82,7 @@ class BackgroundRefresher:
     def publish(self, payload: Any, version: int, step: int, needed: int | None = None) -> None:
         """Start building a version; returns at once. `payload` is what `Shards.encode` takes.
 
-        When it is built, versions before `needed` are removed but for the last KEEP; None: all but these.
+        When it is built, versions before `needed` are removed, except the last KEEP; None: all except the last KEEP.
         A version is built once: if it is ready, being built or failed, publishing it again has no effect.
         """
         with self._lock:

@@ -1,6 +1,6 @@
 """Searching a snapshot for a batch: exact by matrix product and top-k, or with a FAISS index where the base is large.
 
-searcher = Searcher(snapshot, knowledge, device)
+searcher = Searcher(snapshot, spec, device)
 positions = searcher.search(audio, text, mask, own_ids)     # small, to be gathered over workers
 retrieved = searcher.look_up(positions)                     # for `objective(..., retrieved=retrieved)`
 """

@@ -149,9 +149,7 @@ def part_of(pieces: Sequence[Snapshot], part: BasePart) -> Snapshot:
         audio.append(piece.audio[own_rows])
         text.append(piece.text[:, own_rows])
         cluster.append(piece.cluster[own_rows])
-    return replace(
-        first, audio=_joined(audio, 0), text=_joined(text, 1), cluster=_joined(cluster, 0), part=part
-    )  # fmt: skip
+    return replace(first, audio=_joined(audio, 0), text=_joined(text, 1), cluster=_joined(cluster, 0), part=part)
 
 
 def _joined(arrays: Sequence[NDArray[Any]], axis: int) -> NDArray[Any]:
