@@ -58,9 +58,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     host = f"[{command.host}]" if ":" in command.host else command.host
     if command.name and token is None:
         raise refuse("--name", " ".join(command.name), f"nothing unless {TOKEN} holds a secret")
-    # Requests are compared in lower case.
-    names = tuple(map(str.lower, command.name)) or ("*",)
-    hosts = names if token is not None else (host, "localhost", "127.0.0.1", "[::1]")
+    hosts = (command.name or ("*",)) if token is not None else (host, "localhost", "127.0.0.1", "[::1]")
     where = f"http://{host}:{command.port}/"
     try:
         from ray_atr.deploy.serve.app import create_app

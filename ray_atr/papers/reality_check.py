@@ -342,7 +342,7 @@ def _save(figure: Figure, panels: Sequence[Any], path: Path, *, legend_columns: 
 
 def title_of(kind: str, ratio: float) -> str:
     """A noise in words."""
-    return f"{ratio:.0%} of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
+    return f"{100 * ratio:g}% of the pairs wrong" + ("" if kind == "pair" else f" ({kind})")
 
 
 def page_table(frame: pd.DataFrame, measured: str, queries: int, left_out: Sequence[str] = ()) -> Table:
