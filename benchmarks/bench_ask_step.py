@@ -58,7 +58,7 @@ def compare_steps(base: Experiment, prepared: Prepared, steps: int, rounds: int,
     runs = {
         "without ASK": base,
         f"refreshed in the background, lag {lag}": override(ask, {"objective.knowledge.refresh_lag": lag}),
-        "training waits for the refresh": ask,
+        "training waits for the refresh": override(ask, {"objective.knowledge.refresh_lag": 0}),
     }
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for _ in range(rounds):

@@ -7,9 +7,9 @@
 
 Trials are simulated: their events go through the queue and the recording as those of Ray Tune do. Prints CPU milliseconds
 of the driver for a trial, in each fifth of the sweep (a cost that grows with the number of trials shows as a rise), how often
-files of the run folder are opened for a trial, and what resuming the finished sweep takes. With `--repeats`, also the median of
-each part over as many sweeps, the last part's against the median part's, and the slope of a line through them with its 95%
-interval. Every write waits for the disk: `TMPDIR=/dev/shm` leaves that out.
+files of the run folder are opened for a trial, and what resuming the finished sweep takes. Then, over `--repeats` sweeps, the
+median of each part, the last part's against the median part's, and the slope of a line through them with its 95% interval.
+Every write waits for the disk: `TMPDIR=/dev/shm` leaves that out.
 """
 
 from __future__ import annotations

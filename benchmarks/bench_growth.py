@@ -104,7 +104,7 @@ def made_features(N: int) -> FeatureSet:
 
 
 def languages(small: bool) -> Costs:
-    """A training step of kcl, quickstart's towers, batch 16."""
+    """A training step of kcl, small towers, batch 16."""
 
     def make(K: int) -> dict[str, Callable[[], object]]:
         step = MadeStep(batch=4 if small else 16, frames=100, num_languages=K)

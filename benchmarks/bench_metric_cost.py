@@ -27,13 +27,6 @@ def released(u: Tensor, v: Tensor, metric: Tensor) -> Tensor:
     return cost / cost.max()
 
 
-def released_memory_lean(u: Tensor, v: Tensor, metric: Tensor) -> Tensor:
-    """The same values by one weighted sum over [B, B, D], which is kinder than the einsum to time and memory."""
-    difference = u[:, None, :] - v[None, :, :]
-    cost = (difference.square() * metric.diagonal()).sum(dim=2).sqrt()
-    return cost / cost.max()
-
-
 def exact(u: Tensor, v: Tensor, metric: Tensor) -> Tensor:
     rows = [((x - v.double()) @ metric.double() * (x - v.double())).sum(dim=1).sqrt() for x in u.double()]
     cost = torch.stack(rows)
@@ -67,14 +60,12 @@ def main() -> None:
         return lambda a, b, metric: normalised_cost(Comparison(a, b), kind, metric)
 
     contenders = {
-        "released (diagonal only)": run(released_memory_lean, full),
+        "released (diagonal only)": run(released, full),
         "ours, diagonal": run(ours("diagonal"), full.diagonal().contiguous()),
         "ours, full M": run(ours("mahalanobis"), full),
         "ours, factored": run(ours("factored"), factor),
         "ours, factored, rank 128": run(ours("factored"), low_rank),
     }
-    tiny = u[:8, :16], v[:8, :16], full[:16, :16]
-    torch.testing.assert_close(released(*tiny), released_memory_lean(*tiny))
     references = [
         contenders["released (diagonal only)"]().double(),
         contenders["released (diagonal only)"]().double(),

@@ -22,7 +22,7 @@ import torch
 from side_by_side import compared, cpu_milliseconds, gradient_of, peak_bytes, relative_error
 from torch import Tensor, nn
 
-from ray_atr.common.language_codes import LANGUAGES
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES
 from ray_atr.common.override import override
 from ray_atr.data.captions import CaptionBatch
 from ray_atr.models.model_settings import ModelSettings
@@ -60,7 +60,7 @@ class MadeStep:
     def __init__(
         self, batch: int, frames: int, num_languages: int, layers: int = 2, group: WorkerGroup | None = None
     ) -> None:
-        languages = tuple(LANGUAGES)[:num_languages]
+        languages = DEFAULT_LANGUAGES[:num_languages]
         texts = made_captions(batch, num_languages)
         settings = override(ModelSettings(), {"text.num_layers": layers})
         tokenizer = train_tokenizer((caption for row in texts for caption in row), 1000)
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2, help="layers of the text tower")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    B, K = options.batch, len(LANGUAGES)
+    B, K = options.batch, len(DEFAULT_LANGUAGES)
     step = MadeStep(B, options.frames, K, options.layers)
     ways: dict[str, Callable[[], None]] = {name: partial(step, *way) for name, way in WAYS.items()}
     ways["kcl, joint and padded"] = step.padded

@@ -41,7 +41,7 @@ class Options:
     epochs: Annotated[int, tyro.conf.arg(help="of each trial of `loop` and `efficiency`")] = 8
     validate_every: Annotated[int, tyro.conf.arg(help="epochs, of each trial of `efficiency`")] = 1
     trials: Annotated[int | None, tyro.conf.arg(help="of `efficiency` (16) and `memory` (200)")] = None
-    cores: int = 2
+    cores: Annotated[int, tyro.conf.arg(help="that Ray has, of `loop` and `efficiency`")] = 2
 
 
 def main() -> None:
@@ -52,14 +52,14 @@ def main() -> None:
         {"loop": measure_loop, "efficiency": measure_efficiency, "memory": measure_memory}[options.what](options, home)
 
 
-def quickstart(epochs: int, **changes: Any) -> Experiment:
+def small_towers(epochs: int, **changes: Any) -> Experiment:
     changed = {path.replace("__", "."): value for path, value in changes.items()}
     return override(RECIPES["from_scratch"](), {"train.epochs": epochs, "objective": "m_ltm_pot", **changed})
 
 
 def measure_loop(options: Options, home: Path) -> None:
     """Seconds from the end of the first epoch to the end of the last, with one worker of Ray Train and without Ray."""
-    experiment = quickstart(options.epochs)
+    experiment = small_towers(options.epochs)
     prepared = prepare(experiment, home, use_ray=False)
     start_ray(num_cpus=options.cores)
     took: dict[str, list[float]] = {"Ray, 1 worker": [], "without Ray": []}
@@ -105,12 +105,14 @@ def measure_efficiency(options: Options, home: Path) -> None:
 
     Work is training, validation, and the test of the best epoch, which the report's table is made of.
     """
-    experiment = quickstart(options.epochs, evaluation__every_epochs=options.validate_every)
+    experiment = small_towers(options.epochs, evaluation__every_epochs=options.validate_every)
     prepare(experiment, home, use_ray=False)
     run = RunFolder.create(home / "runs" / f"efficiency-{time.time():.0f}", experiment, {"name": "bench"})
     began = time.perf_counter()
     points = [{"seed": seed} for seed in range(options.trials or 16)]
     watch = Watch()
+    # Else a sweep takes all cores of the machine.
+    start_ray(num_cpus=options.cores)
     result = sweep(run, points, home, listeners=[watch])
     wall = time.perf_counter() - began
     results = [read_json(trial.folder / "result.json") for trial in run.trials()]
@@ -155,7 +157,7 @@ class Watch(SweepListener):
 
 def measure_memory(options: Options, home: Path) -> None:
     """The driver's memory after the 20th, 40th, ... of many tiny trials."""
-    experiment = quickstart(
+    experiment = small_towers(
         1,
         objective="contrastive",
         data__soundscapes__num_train=64,

@@ -30,6 +30,7 @@ from transformers import (
     XLMRobertaModel,
 )
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.data.audio import fit, log_mel
 from ray_atr.deploy.export.exporting import plain
 from ray_atr.evaluation.checkpoints import find_checkpoint
@@ -37,7 +38,6 @@ from ray_atr.models.retriever import Retriever
 from ray_atr.models.transformers import front_end_of
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, class_sentences
 
-LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 FORMATS = ("clap", "sentence-transformers", "onnx")
 ASK = Path(__file__).with_name("ask_exports.py")
 

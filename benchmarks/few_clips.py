@@ -2,8 +2,8 @@
 
     uv run python benchmarks/few_clips.py --vectors VECTORS [--clips 40 100 200 400] [--noise 0.2 0.4 0.6] [--draws 8]
 
-VECTORS is a folder as `make_vectors.py` writes it; the captions are those of its first language. Nothing is trained. The share
-of right pairs is told, so that a draw says what the regression does with it.
+VECTORS is a folder as `make_vectors.py` writes it; the captions are those of its first language. Nothing is trained. The
+regression is given the true share of right pairs.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kinds", nargs="+", choices=("pair", "near"), default=("pair",))
-    parser.add_argument("--ratios", nargs="+", type=float, default=(0.2, 0.4, 0.6))
+    parser.add_argument("--ratios", nargs="+", type=float, default=(0.2, 0.4, 0.5))
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     options.out.mkdir(parents=True)

@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from make_vectors import LANGUAGES
 from pair_sets import write_set
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.common.override import override
 from ray_atr.common.runtime import home
 from ray_atr.data.caption_vectors import open_caption_vectors

@@ -37,11 +37,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.data.audio import FrontEnd, mel_filters
 from ray_atr.data.decoding import decode
 from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
-LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
 TRAIN_FOLDS, TEST_FOLDS = ("1", "2", "3"), ("4",)
 HELD_OUT = 3
 """Clips of a class that validate."""

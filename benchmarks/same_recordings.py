@@ -28,8 +28,8 @@ Encode = Callable[[bytes, str], NDArray[np.float32]]
 """Makes a unit vector of a clip's bytes; the name is for errors."""
 
 
-def resampled(samples: Samples, rate: int, to: int) -> bytes:
-    return encoded(scipy.signal.resample_poly(samples, to, rate), to)
+def resampled(samples: Samples, rate: int, to: int, form: str = "WAV") -> bytes:
+    return encoded(scipy.signal.resample_poly(samples, to, rate), to, form)
 
 
 def encoded(samples: Samples, rate: int, form: str = "WAV") -> bytes:
@@ -46,7 +46,7 @@ def noisy(samples: Samples, rate: int) -> bytes:
 COPIES: dict[str, Callable[[Samples, int], bytes]] = {
     "FLAC": lambda samples, rate: encoded(samples, rate, "FLAC"),
     "MP3": lambda samples, rate: encoded(samples, rate, "MP3"),
-    "OGG at 22,050 Hz": lambda samples, rate: encoded(scipy.signal.resample_poly(samples, 22_050, rate), 22_050, "OGG"),
+    "OGG at 22,050 Hz": lambda samples, rate: resampled(samples, rate, 22_050, "OGG"),
     "WAV at 8,000 Hz": lambda samples, rate: resampled(samples, rate, 8_000),
     "6 dB softer": lambda samples, rate: encoded(samples / 2, rate),
     "with noise at -20 dB": noisy,

@@ -1,11 +1,10 @@
 """An archive of ESC-50's fold 4 asked in eight languages: precision@10, and what an absent class is answered.
 
-    uv run python benchmarks/search_esc50.py ../shared/data/vectors OUT [--epochs 60]
+    uv run python benchmarks/search_esc50.py VECTORS OUT [--epochs 60]
 
-The clips are vectors of aisfx's network, the texts vectors of the multilingual Universal Sentence Encoder; how they were made
-is said beside them, and `make_vectors.py` makes the like. `ray-atr prepare vectors`, `train --recipe vectors` on folds 1 and 2,
-`evaluate --calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language; 8 of the 400 clips are
-of its class, so that precision@10 is .8 at most.
+VECTORS is what `make_vectors.py` wrote. `ray-atr prepare vectors`, `train --recipe vectors` on folds 1 and 2, `evaluate
+--calibrate` on fold 3 and `index build` on fold 4. A query is a class's caption in a language; 8 of the 400 clips are of its
+class, so that precision@10 is .8 at most.
 
 Absent classes: fifths of the classes are taken out of the archive in turn, and every class is asked for with `--or-nothing`, by
 a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are over classes, by bootstrap.
@@ -14,7 +13,6 @@ a rule that was fitted on fold 3, with `--false-nothing` stated. Intervals are o
 from __future__ import annotations
 
 import argparse
-import csv
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +20,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pair_sets import PairSet, prepare, read_set, write_splits
 
+from ray_atr.common.language_codes import DEFAULT_LANGUAGES as LANGUAGES
 from ray_atr.deploy.index.build import build_index
 from ray_atr.deploy.index.opened import Index
 from ray_atr.metrics.bootstrap import bootstrap_runs
@@ -31,39 +31,35 @@ from ray_atr.metrics.nothing import FALSE_SHARE
 from ray_atr.metrics.samples import Sample
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.run_folder import saved_retriever
-from ray_atr.workshop.languages.templates import caption
+from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption
 
-LANGUAGES = ("eng", "fra", "deu", "spa", "nld", "cat", "jpn", "zho")
-SPLITS = {1: "train", 2: "train", 3: "val", 4: "test"}
+SPLITS = {"1": "train", "2": "train", "3": "val", "4": "test"}
+"""Fold, with which a clip's name begins -> split."""
 PARTS = 5
 Found = NDArray[np.float64]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "vectors", type=Path, help="folder with esc50_audio_aisfx.npy, esc50_text_use.npy, esc50_clips.csv"
-    )
+    parser.add_argument("vectors", type=Path, help="folder of audio.npy, text.npy and pairs.csv")
     parser.add_argument("out", type=Path, help="folder for all that is made")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--false-nothing", type=float, default=FALSE_SHARE, help="share of `evaluate --calibrate`")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    with (given.vectors / "esc50_clips.csv").open(encoding="utf-8") as file:
-        clips = list(csv.DictReader(file))
-    names = {int(clip["target"]): clip["category"] for clip in clips}
-    run = train(given.vectors, given.out, clips, names, given.epochs)
+    clips = read_set(given.vectors)
+    run = train(given.vectors, given.out, clips, given.epochs)
     calibrate = ["--calibrate", "--false-nothing", given.false_nothing, "--split", "val", "--ray", "never"]
     command("evaluate", "--checkpoint", run, *calibrate, "--out", given.out / f"calibrated-{given.false_nothing:g}")
     retriever = Retriever.from_pretrained(str(saved_retriever(str(run), "--checkpoint")))
-    audio = np.load(given.vectors / "esc50_audio_aisfx.npy")
-    archive = np.array([row for row, clip in enumerate(clips) if int(clip["fold"]) == 4])
-    target = np.array([int(clip["target"]) for clip in clips])
-    vectors = retriever.encode_audio(list(audio)).numpy()
+    archive = np.array([row for row, (first, *_) in enumerate(clips.tables) if split_of(first) == "test"])
+    target = np.array([ESC50_CLASSES.index(first["label"]) for first, *_ in clips.tables])
+    vectors = retriever.encode_audio(list(clips.audio)).numpy()
     whole = open_index(run, vectors[archive], given.out / "fold4")
-    queries = {(number, code): caption(names[number], code) for number in names for code in LANGUAGES}
+    classes = range(len(ESC50_CLASSES))
+    queries = {(number, code): caption(ESC50_CLASSES[number], code) for number in classes for code in LANGUAGES}
     for code in LANGUAGES:
-        hits = [precision(whole, queries[number, code], code, target[archive], number) for number in sorted(names)]
+        hits = [precision(whole, queries[number, code], code, target[archive], number) for number in classes]
         print(f"{code}: precision@10 {shown(np.array(hits))} of .8")
     there, absent = nothing_of_parts(run, vectors, archive, target, queries, given.out / "parts")
     for place, code in enumerate(LANGUAGES):
@@ -71,24 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"all: nothing for absent classes {shown(absent.mean(1))}, there {shown(there.mean(1))}")
 
 
-def train(vectors: Path, out: Path, clips: list[dict[str, str]], names: dict[int, str], epochs: int) -> Path:
+def split_of(row: dict[str, str]) -> str:
+    return SPLITS[row["clip_id"].partition("-")[0]]
+
+
+def train(vectors: Path, out: Path, clips: PairSet, epochs: int) -> Path:
     """The run folder, made unless it is there."""
     data, run = out / "data", out / "run"
     if run.exists():
         return run
-    np.save(out / "text.npy", np.load(vectors / "esc50_text_use.npy").reshape(-1, 512))
-    with (out / "pairs.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("audio_row", "text_row", "caption", "language", "split", "clip_id", "label"))
-        for row, clip in enumerate(clips):
-            number, split = int(clip["target"]), SPLITS[int(clip["fold"])]
-            for place, code in enumerate(LANGUAGES):
-                text = len(LANGUAGES) * number + place
-                words = caption(names[number], code)
-                writer.writerow((row, text, words, code, split, clip["filename"], names[number]))
-    audio = vectors / "esc50_audio_aisfx.npy"
-    files = ["--audio", audio, "--text", out / "text.npy", "--table", out / "pairs.csv"]
-    command("prepare", "vectors", *files, "--out", data)
+    write_splits(clips, split_of, out / "pairs.csv")
+    prepare(vectors, out / "pairs.csv", data)
     learned = {"train.epochs": epochs, "objective.scheme": "kcl", "data.positives": "labels"}
     settings = [part for name, value in learned.items() for part in (f"--{name}", value)]
     command("train", "--recipe", "vectors", "--ray", "never", "--data.source", data, *settings, "--out", run)

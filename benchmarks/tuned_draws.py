@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from make_vectors import COLUMNS, held_out
-from pair_sets import PairSet, prepare, read_set, write_set
+from make_vectors import held_out
+from pair_sets import PairSet, prepare, read_set, write_splits
 
 from ray_atr.cli import main as ray_atr
 from ray_atr.papers.methods import ON_ANY_DATA
@@ -42,11 +42,11 @@ def validating(clips: PairSet, seed: int) -> set[str]:
 def write_draw(clips: PairSet, seed: int, file: Path) -> None:
     """The table of pairs with the seed's clips to validate on."""
     chosen = validating(clips, seed)
-    rows = []
-    for row in (row for of_clip in clips.tables for row in of_clip):
-        split = row["split"] if row["split"] == "test" else "val" if row["clip_id"] in chosen else "train"
-        rows.append([{**row, "split": split}[column] for column in COLUMNS])
-    write_set(rows, file)
+
+    def split_of(row: dict[str, str]) -> str:
+        return row["split"] if row["split"] == "test" else "val" if row["clip_id"] in chosen else "train"
+
+    write_splits(clips, split_of, file)
 
 
 def run_seed(vectors: Path, clips: PairSet, seed: int, folder: Path, given: argparse.Namespace) -> None:

@@ -47,7 +47,7 @@ def write(folder: Path, parts: dict[str, Dataset], split: str, licence: str) -> 
     for name, rows in parts.items():
         file = folder / name / f"{split}.parquet"
         file.parent.mkdir(parents=True)
-        # The viewer, and whoever decodes by `datasets`, is told which column is sound.
+        # So that the hub's viewer and `datasets` know which column is audio.
         (rows.cast_column("audio", Audio()) if "audio" in rows.column_names else rows).to_parquet(file)
         files = [{"split": split, "path": file.relative_to(folder).as_posix()}]
         configurations.append({"config_name": name, "data_files": files})

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,20 @@ def test_clouds_have_autoscaled_spot_gpu_workers(name):
     assert worker["min_workers"] == 0 < worker["max_workers"] <= config["max_workers"]
     assert "spot" in str(worker["node_config"]).lower()
     assert "spot" not in str(config["available_node_types"]["head"]["node_config"]).lower()
+
+
+@pytest.mark.parametrize(("name", "library"), [("aws.yaml", "boto3"), ("gcp.yaml", "google-api-python-client")])
+def test_the_head_gets_the_library_without_which_ray_starts_no_workers(
+    name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.autoscaler._private.providers import _get_node_provider_cls
+
+    for module in ("boto3", "googleapiclient"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"pip install {library}"):
+        _get_node_provider_cls(load(name)["provider"])
+    (line,) = load(name)["head_setup_commands"]
+    assert line.endswith(f"--constraint ~/ray_atr/requirements.txt {library}")
 
 
 @pytest.mark.parametrize("name", LAUNCHED)

@@ -1,6 +1,6 @@
 """Whatever bytes or values come from outside: understood, or refused by a ValueError of one short message; nothing else.
 
-Each surface takes 100 cases here, and 60 if they are slow; as many as it says takes
+Each surface takes 60 cases here, and 40 if they are slow; as many as it says takes
 `RAY_ATR_FUZZ=100000 uv run pytest -p no:timeout tests/faults/test_fuzz.py`.
 """
 
