@@ -174,9 +174,11 @@ def main():
             os._exit(0)
         other = threading.Thread(target=logging.getLogger("other").isEnabledFor, args=(10,))
         other.start()
-        other.join(10)
-        print("the lock is free")
-        time.sleep(10)
+        try:
+            time.sleep(10)
+        finally:
+            other.join(10)
+            print("the lock is held" if other.is_alive() else "the lock is free")
     print("went on")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
