@@ -131,7 +131,12 @@ def read_caption_file(path: Path) -> dict[str, str]:
     if missing:
         raise ValueError(f"objective.knowledge.captions: {path}: column {', '.join(sorted(missing))} is missing")
     rows = list(zip(table.column("clip_id").to_pylist(), table.column("caption").to_pylist(), strict=True))
+    captions: dict[str, str] = {}
     for number, row in enumerate(rows, start=1):
+        at = f"objective.knowledge.captions: {path}, row {number}"
         if not all(isinstance(value, str) for value in row):
-            raise refuse(f"objective.knowledge.captions: {path}, row {number}", row, "a text as clip_id and as caption")
-    return dict(rows)
+            raise refuse(at, row, "a text as clip_id and as caption")
+        if row[0] in captions:
+            raise refuse(f"{at}, clip_id", row[0], "each clip once")
+        captions[row[0]] = row[1]
+    return captions

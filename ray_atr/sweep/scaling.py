@@ -1,7 +1,8 @@
 """Decides what a trial runs on if its settings are `auto`: `scaling.workers`, `scaling.ray_data` and others.
 
 On one node without GPUs a trial trains in its own process: starting workers and readers would take longer than a short
-trial trains. As soon as there are GPUs, several nodes, or data in a store, Ray Train's workers train and Ray Data streams.
+trial trains. As soon as there are GPUs, several nodes, data in a store, validation beside training or labels that nodes must
+have, Ray Train's workers train and Ray Data streams.
 Many trials that train no more than heads on vectors of frozen towers stay in their own processes on a node with GPUs too, and
 share them: on an H100 a worker of Ray Train starts in 14 s, and an epoch of such a trial takes half a second.
 The losses are the same either way.

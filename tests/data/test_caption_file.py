@@ -33,3 +33,9 @@ def test_numbers_are_no_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({"clip_id": [1], "caption": ["rain"]}), tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match=r"row 1: got \(1, 'rain'\)"):
         read_caption_file(tmp_path / "rows.parquet")
+
+
+def test_a_clip_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"clip_id": ["1", "1"], "caption": ["rain", "a dog"]}), tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match=r"row 2, clip_id: got '1'; allowed each clip once"):
+        read_caption_file(tmp_path / "rows.parquet")

@@ -88,6 +88,7 @@ def test_trials_that_cost_the_same_are_measured_once(
 def test_a_measured_trial_is_that_trial_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
     base = tiny(home / "tones", train__epochs=3, train__batch_size=4, data__test_split="test")
     plan = SweepPlan(FixedPoints([{"seed": 0}]))
+    (home / "data").mkdir(exist_ok=True)
     before = {path for path in home.rglob("*") if "cache" not in path.parts}
     said: list[str] = []
     found = estimate(base, plan, home, tmp_path, echo=said.append)
