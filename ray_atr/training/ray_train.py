@@ -24,7 +24,7 @@ from ray_atr.common.ranks import Ranks, has_group
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import WORKER_CPU_SHARE, this_node
 from ray_atr.common.settings import shortened
-from ray_atr.common.storage import Location, is_local, locate, make_folder, write_text
+from ray_atr.common.storage import Location, file_exists, is_local, locate, make_folder, write_text
 from ray_atr.common.transfer import on_this_node
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import is_searched_in_parts, undividable
@@ -194,6 +194,9 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
     import ray.train
 
     experiment, folder = config["experiment"], locate(config["folder"])
+    if file_exists(folder / ERROR_FILE):
+        # A worker wrote it before Ray Train restarted all of them.
+        return
     is_joined = has_group()
     torch.set_num_threads(max(1, int(experiment.scaling.cpus_per_worker)))
     try:
@@ -223,6 +226,10 @@ def _train_once(config: dict[str, Any], report: Any) -> None:
             raise
         # Another attempt would end in the same way: written as the trial's error instead of raised, which would restart workers.
         write_error(folder, str(error))
+        if isinstance(error, ValueError) and Ranks.here().size > 1:
+            # Of this worker alone, perhaps, as where only it reads a damaged file. Raised, because the others would wait for it
+            # until torch's time limit: Ray Train restarts all, and they find the error.
+            raise
     except (MemoryError, RuntimeError) as error:
         reason = "".join(traceback.format_exception_only(error))
         if experiment.scaling.has_workers or not remedy(reason):

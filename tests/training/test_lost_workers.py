@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from ray_atr.training import ray_train
+from ray_atr.training.group import WorkerGroup
 from ray_atr.training.ray_train import ERROR_FILE, TrialError, first_cause, run_trial
 from tests.support.commands import replace_work
+from tests.support.threads import run_threads
 from tests.support.tiny import tiny
 
 FOLLOWS = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [10.0.0.7]:16015")
@@ -87,3 +90,35 @@ def test_an_exchange_after_the_group_was_taken_away_is_no_mistake_in_the_setting
         if dist.is_initialized():
             dist.destroy_process_group()
     assert (tmp_path / "trial" / ERROR_FILE).exists() == (not is_taken_down)
+
+
+def test_an_error_of_one_worker_alone_ends_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a damaged file that only it reads. If it returned, the others would wait for it until torch's time limit."""
+    trained: list[int] = []
+
+    def train(experiment: Any, prepared: Any, folder: Any, report: Any, group: WorkerGroup, **_: Any) -> None:
+        trained.append(group.rank)
+        if group.rank == 1:
+            raise ValueError("train-00000.parquet: row group 1 cannot be read")
+
+    replace_work(
+        monkeypatch, {"training.ray_train.prepare": lambda *_, **__: None, "training.ray_train.train_trial": train}
+    )
+    config = {
+        "experiment": tiny("soundscapes", scaling__workers=2),
+        "folder": str(tmp_path / "trial"),
+        "home": str(tmp_path),
+        "shown": [],
+    }
+
+    def work(rank: int, size: int) -> None:
+        error = pytest.raises(ValueError, match="row group 1") if rank == 1 else nullcontext()
+        with error:
+            ray_train.worker(config)
+        # Ray Train restarts all of them, and they find the error.
+        dist.barrier()
+        ray_train.worker(config)
+
+    run_threads(work, 2)
+    assert sorted(trained) == [0, 1]
+    assert "row group 1" in (tmp_path / "trial" / ERROR_FILE).read_text()
