@@ -100,7 +100,7 @@ class EpochValidation:
         if self.is_beside:
             with self.clock("validation"):
                 validated = Validated({}) if self.validator is None else self.validator.measured()
-                measured = self.group.gather_objects(validated)[0]
+                measured = self.group.of_first(validated)
         else:
             # The run was resumed without a validator.
             with self._holding(weights):
