@@ -39,7 +39,8 @@ class LiveTable(ConsoleProgress):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == COLUMNS[0] else "right", overflow="fold")
-        for row in self.ended:
+        # Copies: a thread of rich's draws while trials end.
+        for row in list(self.ended):
             table.add_row(*map(Text, row), style="dim")
         for row in list(self.running.values()):
             table.add_row(*map(Text, row))
