@@ -214,3 +214,14 @@ OWN_RAY = ("own_ray", "end_processes_of")
 def uses(item: pytest.Item, *helpers: str) -> bool:
     """Whether the file of a test imports one of these helpers."""
     return any(hasattr(getattr(item, "module", None), helper) for helper in helpers)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """torch computes with two threads, for what threads write at the same time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

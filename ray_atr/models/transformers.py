@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,8 @@ GPU_TOKENS = 4096
 """Least tokens in a group of texts on a GPU: with fewer, starting a layer takes as long as computing it."""
 PUNCTUATION = r"[(，。！？;：、,.!?:|*\")]"
 """Characters that the released code of ML-CLAP removes from captions."""
+_TAGGING = threading.Lock()
+"""Held while a tokeniser has the tag of a language: a server answers in several threads. Of the module, as towers are copied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,9 +337,11 @@ class TransformersTextTower(TextTower):
             tag = self._tag_of[code]
             if tag is None:
                 raise refuse("language", code, "one that the text tower's tokeniser has a tag for")
-            self.tokenizer.src_lang = tag
             rows = [place for place, language in enumerate(languages) if language == code]
-            for place, ids in zip(rows, self._tokenise([texts[place] for place in rows]), strict=True):
+            with _TAGGING:
+                self.tokenizer.src_lang = tag
+                of_language = self._tokenise([texts[place] for place in rows])
+            for place, ids in zip(rows, of_language, strict=True):
                 token_ids[place] = ids
         return token_ids
 

@@ -23,6 +23,9 @@ from ray_atr.common.settings import Settings, by_name, refuse, setting
 from ray_atr.objectives.pairs.embeddings import Embeddings
 from ray_atr.objectives.pairs.pair_loss import Comparison
 
+DRAWN = 64
+"""The bits of a draw."""
+
 
 class Weighted(NamedTuple):
     """One comparison, its weight in the loss, and a label to log it by."""
@@ -234,11 +237,17 @@ class RandomMixture(Scheme):
     )
 
     def draw(self, seed: int, epoch: int, clip_ids: Sequence[str], mask: Tensor) -> Tensor:
-        bits = np.ones(len(clip_ids), dtype=np.int64)  # room for 63 languages
+        self.require_bits(mask.shape[1])
+        bits = np.ones(len(clip_ids), dtype=np.int64)
         for k in range(1, mask.shape[1]):
             takes_part = sampling.uniform(clip_ids, seed, "scheme", self.name, epoch, k) < self.probability
             bits |= takes_part.astype(np.int64) << k
         return torch.from_numpy(bits)
+
+    def require_bits(self, K: int) -> None:
+        """ValueError if a draw has fewer bits than there are languages."""
+        if K > DRAWN:
+            raise refuse("objective.scheme", f"{self.name} with {K} languages", f"at most {DRAWN} languages, or kcl")
 
     def needed(self, mask: Tensor, draw: Tensor | None) -> Tensor:
         bits = self.require_draw(draw, len(mask)).to(mask.device)

@@ -7,6 +7,7 @@ nothing is unpickled.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -182,9 +183,15 @@ def resume(
 ) -> None:
     """Continue from the last checkpoint, if there is one.
 
-    ValueError if it is of another experiment, or if only one of the two, it and this run, has `shards`.
+    ValueError if it is of another experiment, or if only one of the two, it and this run, has `shards`. FileNotFoundError, on
+    every worker, if some have none.
     """
-    if not (folder / LAST / STATE_FILE).is_file():
+    has_one = (folder / LAST / STATE_FILE).is_file()
+    if len(set(group.gather_objects(has_one))) > 1:
+        # They would train different epochs together.
+        reason = "not on every worker's node: the run folder must be a URL, or a folder that all nodes mount"
+        raise FileNotFoundError(errno.ENOENT, reason, str(folder / LAST / STATE_FILE))
+    if not has_one:
         return
     saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)
     # Settings that are newer than the checkpoint have their defaults.

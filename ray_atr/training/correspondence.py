@@ -182,7 +182,7 @@ def read_first(
             if group.is_first:
                 estimate_clean_shares(shares, retriever, captions, experiment, reads, is_asked)
         # The first one's, so that no worker rounds to another share.
-        shares.load_state_dict(group.gather_objects(shares.state_dict())[0])
+        shares.load_state_dict(group.of_first(shares.state_dict()))
     if isinstance(estimator, LeaveOneOutEstimator):
         read_pairs(estimator, retriever, captions, experiment.trained_languages, group, reads, is_asked)
 
@@ -255,7 +255,7 @@ def read_pairs(
     with retriever.evaluating(), retriever.equal_calls():
         readings = _readings(reads, retriever, captions, trained) if group.is_first else []
         estimated = estimator.estimate_from(*readings, is_asked=is_asked) if readings else {}
-    estimator.take(group.gather_objects(estimated)[0])
+    estimator.take(group.of_first(estimated))
     is_kept = estimated["random_share"] < LEAST_RANDOM if estimated else torch.zeros(0)
     if confused := [captions.languages[k] for k in is_kept.nonzero().flatten().tolist()]:
         logger.warning(

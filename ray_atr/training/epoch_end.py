@@ -211,7 +211,7 @@ def weight_errors(
     batch: Batch,
     distribution_error: float,
 ) -> dict[str, float]:
-    """||w - w'|| after an epoch, and the logarithm (base 10) of its bound.
+    """||w - w'|| after an epoch, and the logarithm (base 10) of its bound; the first alone if the share has no caption.
 
     `distribution_error` is the sum of |p - p'_e| on this batch; the learning rate (eta) is the run's peak. The constants of
     Eq. 7 and 8 are taken from some of the batch's pairs, so the bound is an estimate: g_max is the largest norm of the gradient
@@ -223,6 +223,9 @@ def weight_errors(
     epoch_ago = progress.unvalidated or (progress.history[-1] if progress.history else {})
     mine = {name: value.detach().cpu() for name, value in retriever.state_dict().items()}
     distance = schemes.weight_distance(mine, other)
+    if not bool(batch.mask.any()):
+        # The bound's constants are those of pairs.
+        return {"weight_distance": distance}
     theirs = copy.deepcopy(retriever)
     theirs.load_state_dict(dict(other))
     needed, temperature = objective.scheme.needed(batch.mask, batch.draw), temperature_of(retriever, objective)

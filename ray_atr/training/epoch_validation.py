@@ -33,6 +33,8 @@ from ray_atr.training.inputs import Prepared
 from ray_atr.training.run_folder import BEST
 from ray_atr.training.validation import evaluate_split
 
+RETRIES = 3
+
 
 class Validated(NamedTuple):
     """The result of a validation: its metrics, and the packed scores of each clip in the metric that chooses the best epoch."""
@@ -100,7 +102,7 @@ class EpochValidation:
         if self.is_beside:
             with self.clock("validation"):
                 validated = Validated({}) if self.validator is None else self.validator.measured()
-                measured = self.group.gather_objects(validated)[0]
+                measured = self.group.of_first(validated)
         else:
             # The run was resumed without a validator.
             with self._holding(weights):
@@ -200,7 +202,9 @@ class SplitValidator:
 
 
 class ActorValidator:
-    """A `Validator` that sends the weights to an actor. Ray restarts an actor that dies, and it measures again."""
+    """A `Validator` that sends the weights to an actor. Ray restarts an actor that dies, and it measures again: at most RETRIES
+    times for one epoch, as it may die each time, where memory is full.
+    """
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
@@ -230,7 +234,7 @@ def start_validator(experiment: Experiment, prepared: Prepared) -> ActorValidato
         num_cpus=cpus,
         num_gpus=gpus,
         max_restarts=-1,
-        max_task_retries=-1,
+        max_task_retries=RETRIES,
         scheduling_strategy=here_if_there_is_room(cpus, gpus),
     )
     return ActorValidator(actor.remote(experiment, prepared, threads=max(1, int(scaling.cpus_per_validation))))

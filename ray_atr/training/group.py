@@ -89,6 +89,14 @@ class WorkerGroup:
         dist.all_gather_object(values, value)
         return values
 
+    def of_first(self, value: Any) -> Any:
+        """The first worker's plain Python value; `gather_objects` would hold as much memory for each of the others."""
+        if self.size == 1:
+            return value
+        values = [value if self.is_first else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
     def gather_rows(self, tensor: Tensor) -> Tensor:
         """The workers' `[n_r, ...]` tensors, of different lengths, stacked in rank order; no gradient."""
         if self.size == 1:

@@ -10,6 +10,7 @@ from ray_atr.data.caption_vectors import clip_width, require_vectors
 from ray_atr.data.shards import Manifest, read_manifest
 from ray_atr.metrics.metric import Metric, languages_of_means
 from ray_atr.models.vectors import AudioVectors, TextVectors
+from ray_atr.objectives.schemes import RandomMixture
 from ray_atr.training.experiment import Experiment
 
 
@@ -65,6 +66,8 @@ def check_languages(experiment: Experiment, manifest: Manifest | None) -> None:
                 f"data.languages: objective.scheme={scheme.name} trains on {', '.join(untrained)}, in which split "
                 f"{data.train_split} of {where} has no captions{remedy}"
             )
+    if isinstance(scheme, RandomMixture):
+        scheme.require_bits(len(data.languages))
     if scheme.has_anchor and ENGLISH not in data.languages and len(data.languages) > 1:
         free = "ml_clap or kcl, which need no English, or --data.languages with one language"
         raise refuse("objective.scheme", f"{scheme.name} without English ({', '.join(data.languages)})", free)

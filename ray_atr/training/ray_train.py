@@ -246,7 +246,7 @@ def actor_refresher(knowledge: Any, encode: Any, folder: Path, group: Any) -> An
     # The trial's name is for people; the hash of its folder distinguishes runs with equal trial names.
     run_name = f"{folder.parent.name}-{cache_key(str(folder))}"
     # With an object store each worker has its own folder: the first worker's name is used.
-    name = str(group.gather_objects(run_name)[0])
+    name = str(group.of_first(run_name))
     experiment = encode.experiment
     settings, scaling = knowledge.snapshot_settings(experiment.seed), experiment.scaling
     labels = parse_labels("scaling.encoder_labels", scaling.encoder_labels)
@@ -282,7 +282,7 @@ def base_shards(experiment: Experiment, encode: Any, group: WorkerGroup) -> int:
     if scaling.gpus_per_encoder and scaling.gpus_per_encoder + scaling.gpus_per_worker > 1:
         return 1
     assert isinstance(knowledge, KnowledgeBaseObjective), "only a base is divided"
-    entries, languages = group.gather_objects(encode.size if group.is_first else None)[0]
+    entries, languages = group.of_first(encode.size if group.is_first else None)
     if not is_searched_in_parts(knowledge, entries):
         return 1
     each = experiment.model.embedding_width * np.dtype(knowledge.storage).itemsize

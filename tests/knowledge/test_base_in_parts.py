@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from ray_atr.common.override import override
-from ray_atr.common.runtime import this_node
 from ray_atr.objectives.knowledge.knowledge import SearchSpec, SnapshotSettings
 from ray_atr.sweep.placement import processes_of
 from ray_atr.training import base_encoding
@@ -490,7 +489,7 @@ def test_auto_is_one_part_a_node_of_a_large_base_that_can_be_divided(
     settings = {"objective": "ask", "scaling__base_shards": "auto", "objective__knowledge__exact_up_to": 3_000_000}
     nodes = ["one", "one", "other", "other"]
     group: Any = SimpleNamespace(
-        size=4, is_first=True, gather_objects=lambda value: nodes if value == this_node() else [value] * 4
+        size=4, is_first=True, gather_objects=lambda value: nodes, of_first=lambda value: value
     )
     found = base_shards(asked_for(**settings | changes), SimpleNamespace(size=(entries, 1)), group)
     assert found == expected

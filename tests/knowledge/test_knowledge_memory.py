@@ -216,6 +216,23 @@ def test_a_clip_without_english_text_enters_no_written_base():
     assert list(written.entries().ids) == IDS[:3]
 
 
+def test_of_a_clip_that_a_batch_has_twice_the_last_embedding_is_written(two_threads: None) -> None:
+    """Torch's threads write parts of both: rows of no norm and of no run."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randint(0, len(IDS), (512,), generator=generator).tolist()
+    written = WriteThrough(IDS, 512)
+    for _ in range(20):
+        rows = torch.randn(512, 512, generator=generator)
+        written.write(Embeddings(rows, rows[:, None]), [IDS[row] for row in chosen], torch.arange(512))
+        last = {IDS[row]: place for place, row in enumerate(chosen)}
+        entries = written.entries()
+        places = [last[name] for name in entries.ids]
+        for side in (entries.audio, entries.text):
+            assert np.allclose(side, normalize(rows[places], dim=-1).numpy(), atol=1e-6)
+        assert entries.groups is not None
+        assert entries.groups.tolist() == places
+
+
 def test_a_base_needs_a_host():
     with pytest.raises(ValueError, match="ask"):
         make_memory(Ask(), retriever=Toy(), width=D, languages=K, ids=IDS, is_first=True, steps_per_epoch=4)

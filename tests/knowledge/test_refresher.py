@@ -6,6 +6,8 @@ import errno
 import sys
 import threading
 from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -285,6 +287,24 @@ def test_a_version_lost_with_its_folder_before_it_was_used_is_published_again(tm
     client.refresher = base_of(tmp_path / "elsewhere")
     client.before_step(3)
     assert client.version == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_version_whose_process_always_dies_ends_the_run_instead_of_being_built_for_ever(tmp_path: Path) -> None:
+    """As where the base does not fit into memory: Ray starts its actor again each time, with nothing in it."""
+    published: list[int] = []
+
+    class Dying(InProcessRefresher):
+        def publish(self, payload: Any, version: int, step: int, needed: int | None = None) -> None:
+            published.append(version)
+
+    client = SnapshotClient(
+        Dying(Turn(), SnapshotSettings(), tmp_path / "base"), SPEC, 0, poll_seconds=0.01, republish_seconds=0.01
+    )
+    client.refresh(0, weights(0))
+    with pytest.raises(RuntimeError, match="version 1 of step 0 was lost 3 times: the process that builds it dies"):
+        client.before_step(0)
+    assert published == [1, 1, 1]
 
 
 @pytest.mark.timeout(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,19 @@ def test_sonar_marks_each_text_with_its_own_language(folder: Any) -> None:
     assert ids[0][0] != ids[1][0]
     assert ids[0][1:] == ids[1][1:]
     assert tower.tokenizer.convert_ids_to_tokens(ids[1][0]) == "deu_Latn"
+
+
+def test_sonar_marks_each_text_with_its_own_language_in_any_thread(folder: Any) -> None:
+    """As in a server, which encodes labels of one language while it encodes a text of another."""
+    tower = Sonar(checkpoint=folder(tiny.sonar)).build()
+    texts, languages = tiny.TEXTS * 20, ("deu", "eng")
+    expected = {code: tower.tokenise(texts, [code] * len(texts)) for code in languages}
+
+    def is_right(code: str) -> bool:
+        return all(tower.tokenise(texts, [code] * len(texts)) == expected[code] for _ in range(20))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, languages * 2))
 
 
 def test_length_groups_change_neither_values_nor_gradients(folder: Any) -> None:

@@ -825,3 +825,18 @@ def test_each_setting_changes_what_is_made_of_the_pairs(name: str, world: World)
 def test_no_method_has_a_setting_that_is_not_tried() -> None:
     fields = {(name, entry.name) for name, kind in CORRESPONDENCES.items() for entry in dataclasses.fields(kind)}
     assert fields - BY_WHAT_IS_READ == {(name, setting) for name, values in OTHER_VALUES.items() for setting in values}
+
+
+def test_of_a_pair_that_a_batch_has_twice_the_last_value_is_written(two_threads: None) -> None:
+    """Torch's threads write parts of both rows."""
+    generator = torch.Generator().manual_seed(0)
+    rows, slots, languages = (torch.randint(0, most, (512,), generator=generator) for most in (4, J, K))
+    estimator = Estimator(TrainingPairs([str(row) for row in range(4)], J, K), CORRESPONDENCES["none"]())
+    table = estimator.table("wide", 0.0, 512)
+    for _ in range(20):
+        values = torch.randn(512, 512, generator=generator)
+        expected = table.clone()
+        for place, index in enumerate(zip(rows.tolist(), slots.tolist(), languages.tolist(), strict=True)):
+            expected[index] = values[place]
+        Estimator.write(table, PairIndex(rows, slots, languages), values)
+        assert torch.equal(table, expected)

@@ -179,6 +179,16 @@ def test_draws_are_uniform_over_the_languages_a_clip_has() -> None:
     assert mixed[:, 1].double().mean().item() == pytest.approx(0.25, abs=0.03)
 
 
+def test_random_mixture_draws_as_many_languages_as_a_draw_has_bits() -> None:
+    """Beyond, they would share a bit: all of them or none for a clip."""
+    ids, mask = [str(row) for row in range(500)], torch.ones(500, 64, dtype=torch.bool)
+    needed = RandomMixture().needed(mask, RandomMixture().draw(0, 0, ids, mask))
+    assert bool(needed[:, 0].all())
+    assert float(torch.corrcoef(needed[:, 1:].double().T).fill_diagonal_(0).abs().max()) < 0.25
+    with pytest.raises(ValueError, match="random_mixture with 65 languages'; allowed at most 64 languages"):
+        RandomMixture().draw(0, 0, ids, torch.ones(500, 65, dtype=torch.bool))
+
+
 def test_random_mixture_weighs_languages_by_their_pairs() -> None:
     e, draw = embeddings(), torch.tensor([0b0001, 0b0011, 0b1011, 0b0011, 0b0001, 0b1011, 0b1001])
     takes = [[bool(bits >> k & 1) for bits in draw.tolist()] for k in range(K)]

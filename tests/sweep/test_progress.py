@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from ray_atr.cli import audit, evaluate
+from ray_atr.cli import audit, evaluate, live
 from ray_atr.cli.live import LiveTable, shown_progress
 from ray_atr.cli.parse import DISPLAYED, counting, heartbeat
 from ray_atr.sweep.recording import ConsoleProgress, FirstEpoch, FirstEstimate
@@ -326,6 +326,20 @@ def test_a_terminal_has_a_row_a_trial_that_runs_and_the_last_that_ended(now: lis
     assert str(table.__rich__().renderables[-1]) == ""
     assert first.startswith("7 of 9 trials ended, 1 trial running; 0:28 gone, about ")
     assert said == ["[ 7/9] t5  FAILED: step 3: loss is nan"]
+
+
+def test_trials_end_while_the_table_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, which an error would end, and the table would stand still."""
+    table = LiveTable(3, print)
+    row = ("[ 1] t0", "best 1", "", "", "")
+    table.ended.append(row)
+
+    def ended_meanwhile(*content: str, **style: Any) -> Text:
+        table.ended.append(row)
+        return Text(*content, **style)
+
+    monkeypatch.setattr(live, "Text", ended_meanwhile)
+    assert table.__rich__().renderables
 
 
 def test_of_more_trials_than_lines_the_time_left_is_seen(now: list[float]) -> None:

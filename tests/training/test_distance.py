@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from ray_atr.data.shards import write_clips
 from ray_atr.objectives.schemes import weight_distance
 from ray_atr.training import epoch_end
 from ray_atr.training.checkpoint import load_checkpoint
@@ -18,7 +19,7 @@ from ray_atr.training.inputs import prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.run_folder import LAST, RunFolder
 from tests.support.spies import spied
-from tests.support.tiny import tiny
+from tests.support.tiny import tiny, tone_clip
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,19 @@ def test_the_distance_is_of_the_same_step_and_stands_beside_its_bound(data: Path
     last = load_file(mine[-1])
     weights = load_checkpoint(tmp_path / "plain" / LAST)["model"]
     assert all(weights[name].equal(value) for name, value in last.items())
+
+
+def test_an_epoch_may_end_with_a_batch_without_captions(tmp_path: Path) -> None:
+    """Its clips have captions in languages that the run does not read."""
+    captions = {"eng": ["a tone"], "fra": ["un son"]}
+    clips = [tone_clip("train", index, captions if index < 2 else {"deu": ["ein Ton"]}) for index in range(16)]
+    clips += [tone_clip("val", index, captions) for index in range(4)]
+    write_clips(tmp_path / "tones", clips, name="tones", licence="none")
+    settings: dict[str, Any] = {"objective": "kcl", "train__batch_size": 2}
+    epochs_of(tmp_path / "tones", tmp_path / "first", train__keep_trajectory=True, **settings)
+    again = epochs_of(tmp_path / "tones", tmp_path / "again", train__distance_to=str(tmp_path / "first"), **settings)
+    assert [epoch["train/weight_distance"] for epoch in again] == [0, 0]
+    assert not all("train/weight_error_growth" in epoch for epoch in again)
 
 
 def test_a_run_of_one_trial_stands_for_its_trial(data: Path, tmp_path: Path) -> None:

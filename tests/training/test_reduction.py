@@ -1,4 +1,4 @@
-"""Gradients of several workers are averaged, bucket by bucket, while the backward pass still runs."""
+"""Gradients of several workers are averaged, bucket by bucket, while the backward pass still runs; and what one sends to all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import ray_atr.training.group as training_group
-from ray_atr.training.group import GradientMean
+from ray_atr.training.group import GradientMean, WorkerGroup
 from tests.support.processes import run_processes
+from tests.support.threads import run_threads
 
 LAYERS, WIDTH = 4, 8
 
@@ -119,3 +120,14 @@ def test_buckets_hold_one_number_type_and_no_more_than_their_bytes(monkeypatch: 
     mean = GradientMean([nn.Parameter(torch.zeros(n, dtype=dtype)) for n, dtype in sizes], 2)
     # From the end of the forward pass to its start.
     assert [[p.numel() for p in bucket] for bucket in mean.buckets] == [[1], [30], [1, 10], [10]]
+
+
+def first_value(rank: int, size: int) -> Any:
+    return WorkerGroup(rank, size).of_first({"of": rank, "rows": torch.full((2,), float(rank))})
+
+
+def test_every_worker_gets_the_value_of_the_first() -> None:
+    for value in run_threads(first_value, 3):
+        assert value["of"] == 0
+        assert value["rows"].tolist() == [0.0, 0.0]
+    assert WorkerGroup().of_first("alone") == "alone"

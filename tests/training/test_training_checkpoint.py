@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,11 +13,17 @@ import torch
 
 from ray_atr.training.checkpoint import (
     STATE_FILE,
+    TrainState,
     load_checkpoint,
     random_state,
     restore_random_state,
+    resume,
     save_checkpoint,
 )
+from ray_atr.training.experiment import Experiment
+from ray_atr.training.group import WorkerGroup
+from ray_atr.training.run_folder import LAST
+from tests.support.threads import run_threads
 
 
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
@@ -59,3 +66,16 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a complete checkpoint"):
         load_checkpoint(tmp_path)
     assert not marker.exists()
+
+
+def resumes(rank: int, size: int, folder: Path) -> None:
+    """With a run folder on each node's own disk, of which the first worker's alone has the checkpoint."""
+    own = folder / str(rank)
+    if rank == 0:
+        save_checkpoint(own / LAST, {"step": 1})
+    with pytest.raises(FileNotFoundError, match=r"not on every worker's node.*state\.pt"):
+        resume(cast(TrainState, None), Experiment(), own, WorkerGroup(rank, size))
+
+
+def test_a_checkpoint_that_one_worker_alone_has_is_not_resumed(tmp_path: Path) -> None:
+    run_threads(resumes, 2, tmp_path)

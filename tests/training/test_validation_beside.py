@@ -5,18 +5,21 @@ That a process on Ray does it is in test_two_nodes.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ray.exceptions import RayActorError
 from torch import Tensor
 
 from ray_atr.models.retriever import Retriever
 from ray_atr.sweep.placement import Placed, concurrent_trials, num_trials_that_fit, processes_of
+from ray_atr.training import epoch_validation
 from ray_atr.training.checks import check_experiment
-from ray_atr.training.epoch_validation import SplitValidator, Validated
+from ray_atr.training.epoch_validation import SplitValidator, Validated, start_validator
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared
 from ray_atr.training.loop import train_trial
@@ -156,3 +159,27 @@ def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
     assert num_trials_that_fit(processes_of(tiny(home / "tones")), [Placed({"CPU": 6.0})]) == 6
     with pytest.raises(ValueError, match=r"allowed 1 x that and 1 processes that encode or validate within the 2 CPUs"):
         concurrent_trials([experiment], nodes=[Placed({"CPU": 2.0})])
+
+
+class Dying:
+    """A validator whose process ends in each measurement, as where memory is full."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def measure(self, weights: Mapping[str, Tensor]) -> Validated:
+        os._exit(1)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_validator_that_dies_each_time_ends_the_run(
+    home: Path, ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_validation, "SplitValidator", Dying)
+    experiment = tiny(home / "tones", scaling__validate_beside=True, scaling__cpus_per_validation=0.5)
+    validator = start_validator(experiment, prepared_for(experiment, home))
+    validator.begin({})
+    with pytest.raises(RayActorError):
+        validator.measured()
+    validator.close()

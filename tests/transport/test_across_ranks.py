@@ -15,7 +15,9 @@ from ray_atr.common.ranks import Ranks
 from ray_atr.objectives.pairs import Comparison, LearningToMatch, PartialLearningToMatch
 from ray_atr.objectives.pairs.learned import Learned
 from ray_atr.objectives.pairs.pair_loss import CleanShare
-from ray_atr.objectives.transport import log_plan, log_plan_across_ranks
+from ray_atr.objectives.transport import log_plan, log_plan_across_ranks, partial
+from ray_atr.objectives.transport.partial import Pace, shared_blocks
+from ray_atr.objectives.transport.problem import Solution
 from ray_atr.objectives.transport.row_blocks import KernelRows, LogRows, TiledRows, tiles_of
 from tests.support.processes import run_processes
 from tests.support.threads import run_threads
@@ -251,3 +253,40 @@ def test_a_large_plan_is_shared_without_being_told_to() -> None:
     for size in (4095, 4096):
         side = torch.ones(size, 1)
         assert LearningToMatch().is_shared(Comparison(side, side)) is (size == 4096)
+
+
+def rounded_otherwise(rank: int, size: int) -> tuple[int, list[Tensor]]:
+    """Sweeps that end just when the residual is the tolerance, and the potentials of all columns and rows."""
+    ranks, uniform = Ranks.here(), torch.full((N,), 1 / N, dtype=torch.float64)
+
+    def solved(pace: Pace, most: int) -> Solution:
+        block = LogRows(some_cost()[ranks.own(N)] / -0.1, ranks)
+        return shared_blocks(block, torch.zeros_like(uniform), 0.7, pace, most, uniform, uniform)
+
+    first = Pace(0.0)
+    solved(first, 20)
+    tolerances = [dict(first.checks)[10]]
+    distributed.broadcast_object_list(tolerances)
+    solution = solved(Pace(tolerances[0]), 1000)
+    assert solution.level is not None
+    return solution.iterations, [solution.u, solution.v, solution.level]
+
+
+def test_ranks_that_round_differently_make_as_many_sweeps_and_have_one_active_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As GPUs, whose cumulative sums differ in the last bits from one to the next."""
+
+    def rounding(function: Any) -> Any:
+        def of_rank(*given: Any) -> Any:
+            exact = function(*given)
+            factor = 1 + 1e-12 * distributed.get_rank()
+            return exact * factor if isinstance(exact, float) else tuple(part * factor for part in exact)
+
+        return of_rank
+
+    for name in ("violation", "fill"):
+        monkeypatch.setattr(partial, name, rounding(getattr(partial, name)))
+    (sweeps, potentials), (other_sweeps, other_potentials) = run_threads(rounded_otherwise, 2)
+    assert sweeps == other_sweeps
+    assert all(map(torch.equal, potentials, other_potentials))

@@ -65,9 +65,9 @@ class _ConsensusEstimator(MixtureEstimator):
         if "text" not in self.tables:
             self.table("text", 0.0, comparison.v.shape[1])
         text, text_of_batch = self.tables["text"], comparison.v.float()
-        text[index] = text_of_batch
+        self.put(text, index, text_of_batch)
         total = text[index.rows].flatten(1, 2).sum(dim=1)
         others = total - text_of_batch
         agreement = (functional.normalize(others, dim=1) * text_of_batch).sum(dim=1)
-        self.own[index] = torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan)
+        self.put(self.own, index, torch.where(others.norm(dim=1) > 1e-6, agreement, torch.nan))
         return (functional.normalize(total, dim=1) * comparison.u.float()).sum(dim=1)

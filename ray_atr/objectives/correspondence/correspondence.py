@@ -118,9 +118,21 @@ class Estimator:
         return self.tables[name]
 
     @staticmethod
-    def write(table: Tensor, index: PairIndex, values: Tensor) -> None:
-        """`table[index] = values`, but for values that are NaN."""
-        table[index] = torch.where(values.isnan(), table[index], values)
+    def put(table: Tensor, index: PairIndex, values: Tensor) -> None:
+        """`table[index] = values`; of a pair that a batch has twice, the last value counts.
+
+        Where an index is repeated, torch writes any of the values, on several threads or a GPU even parts of different rows.
+        """
+        _, J, K, *_ = table.shape
+        pairs, group = ((index.rows * J + index.slots) * K + index.languages).unique(return_inverse=True)
+        places = torch.arange(len(group), device=group.device)
+        last = places.new_zeros(len(pairs)).scatter_reduce(0, group, places, "amax")
+        table[tuple(part[last] for part in index)] = values[last]
+
+    @classmethod
+    def write(cls, table: Tensor, index: PairIndex, values: Tensor) -> None:
+        """`put`, but for values that are NaN."""
+        cls.put(table, index, torch.where(values.isnan(), table[index], values))
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch

@@ -128,9 +128,10 @@ class _NeighbourEstimator(MixtureEstimator):
             N, D = len(self.pairs.clip_ids), comparison.u.shape[1]
             for name, shape in (("audio", (N, 1, 1, D)), ("text", (N, 1, 1, D)), ("is_met", (N, 1, 1))):
                 self.tables[name] = torch.zeros(shape, device=self.device)
-        self.tables["audio"][index.rows, 0, 0] = comparison.u.float()
-        self.tables["text"][index.rows, 0, 0] = comparison.v.float()
-        self.tables["is_met"][index.rows, 0, 0] = 1.0
+        clips = PairIndex(index.rows, *(torch.zeros_like(index.rows),) * 2)
+        self.put(self.tables["audio"], clips, comparison.u.float())
+        self.put(self.tables["text"], clips, comparison.v.float())
+        self.tables["is_met"][clips] = 1.0
 
     def trusted(self) -> Tensor:
         """Which clips' pairs have a clean probability of at least 0.5, bool [N]."""

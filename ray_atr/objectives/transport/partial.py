@@ -102,8 +102,12 @@ def shared_blocks(
         v, level = fill(block.column_sums(u[ranks.own(N)]), mass, columns)
         inflow = ranks.joined(block.row_sums(v), N)
         if sweep % CHECK_EVERY == 0 or sweep in (1, most):
-            residual = violation((inflow + u + level).exp(), u < 0, rows)
+            violated = violation((inflow + u + level).exp(), u < 0, rows)
+            # A GPU's cumulative sums differ in the last bits from process to process, and all must make as many sweeps.
+            residual = float(ranks.maximum(inflow.new_tensor(violated)))
             is_over = pace.is_over(sweep, residual)
+    # For the same reason: by these, all have the same active set.
+    u, v, level = map(ranks.maximum, (u, v, level))
     return Solution(u, v, level, residual, sweep)
 
 

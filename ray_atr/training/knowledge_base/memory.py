@@ -261,11 +261,12 @@ class WriteThrough:
     def write(self, embeddings: Embeddings, clip_ids: Sequence[str], groups: Tensor) -> None:
         """Store a global batch's audio [B, D], the English of its text [B, K, D], and its groups [B]."""
         has_english = embeddings.available()[:, 0].cpu()
-        rows = torch.tensor([self._row[name] for name in clip_ids])[has_english]
-        self.audio[rows] = embeddings.audio.detach().float().cpu()[has_english]
-        self.text[rows] = embeddings.text[:, 0].detach().float().cpu()[has_english]
+        rows = np.array([self._row[name] for name in clip_ids])[has_english.numpy()]
+        # Of a clip that a batch has twice, NumPy writes the last row; torch's threads would write parts of both.
+        self.audio.numpy()[rows] = embeddings.audio.detach().float().cpu()[has_english].numpy()
+        self.text.numpy()[rows] = embeddings.text[:, 0].detach().float().cpu()[has_english].numpy()
+        self.groups.numpy()[rows] = groups.cpu()[has_english].numpy()
         self.present[rows] = True
-        self.groups[rows] = groups.cpu()[has_english]
 
     def entries(self) -> Entries:
         """What has been written so far."""

@@ -284,11 +284,11 @@ class SnapshotClient:
             self._await(request)
 
     def _await(self, request: Pending) -> Outcome:
-        """Wait for a version. RuntimeError if it failed, or is lost and its weights are no longer here."""
+        """Wait for a version. RuntimeError if it failed or was lost at every attempt, or is lost and its weights are gone too."""
         started = time.perf_counter()
         if (sending := self._sending.pop(request.version, None)) is not None:
             sending.result()
-        sent = time.perf_counter()
+        sent, attempts = time.perf_counter(), 1
         outcome = self.refresher.wait(request.version, 0.0)
         while outcome.state in (UNKNOWN, BUILDING):
             if outcome.state == UNKNOWN:
@@ -298,8 +298,12 @@ class SnapshotClient:
                 # Not received yet, or lost in a crash of the base.
                 time.sleep(0.02)
                 if self.is_publisher and time.perf_counter() - sent > self.republish_seconds:
+                    if attempts == ATTEMPTS:
+                        lost = f"version {request.version} of step {request.step} was lost {attempts} times"
+                        reason = "the process that builds it dies, as the system ends one where memory is full"
+                        raise RuntimeError(f"knowledge base: {lost}: {reason}")
                     self._send(request.version, request.step)
-                    sent = time.perf_counter()
+                    sent, attempts = time.perf_counter(), attempts + 1
             outcome = self.refresher.wait(request.version, self.poll_seconds)
         self.timing.stall += time.perf_counter() - started
         if outcome.state == READY:
