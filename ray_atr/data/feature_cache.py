@@ -162,7 +162,7 @@ def ensure_features(
     name = _folder_name(manifest, front_end, has_windows)
     stored = folder_in(store, name)
     if stored is not None:
-        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(stored.name.encode())}"
+        name = f"{name}-in-{xxhash.xxh3_64_hexdigest(str(stored).encode())}"
     if streamed:
         name = f"{name}-but-{streamed}-of-{xxhash.xxh3_64_hexdigest(manifest.folder.encode())}"
     folder = cache_root / name

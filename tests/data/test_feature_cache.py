@@ -125,6 +125,16 @@ def test_features_in_a_store_are_those_on_the_disk(data: Path, tmp_path: Path, s
     np.testing.assert_array_equal(found, expected)
 
 
+def test_features_are_read_from_the_store_that_is_named_where_it_is_now(data: Path, tmp_path: Path) -> None:
+    before, now, cache = tmp_path / "before", tmp_path / "now", tmp_path / "cache"
+    ensure_features(data, FRONT_END, cache, use_ray=False, store=str(before))
+    before.rename(now)
+    said = list[str]()
+    folder = ensure_features(data, FRONT_END, cache, use_ray=False, store=str(now), echo=said.append)
+    assert not said
+    assert len(open_features(folder, "val").features(np.arange(3))[0]) == 3
+
+
 def test_a_damaged_row_in_a_store_is_refused(data: Path, tmp_path: Path) -> None:
     folder = ensure_features(data, FRONT_END, tmp_path / "one", use_ray=False, store=str(tmp_path / "store"))
     features = open_features(folder, "train")
