@@ -169,6 +169,20 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
 
 
 @pytest.mark.slow
+def test_a_trial_that_was_run_again_has_no_error_of_its_first_attempt(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]}, failed=[0])
+    called(folder, tmp_path.name)
+    track(Tracker(folder, store=store, sample_seconds=None))
+    write_trial(folder, {"objective": "kcl"})
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    track(tracker)
+    _, _, children = runs(store, tracker)
+    assert (children["kcl"].info.status, children["kcl"].data.tags.get("error")) == ("FINISHED", None)
+    (back,) = fetch_experiment(tmp_path.name, store, tmp_path / "back")
+    (trial,) = RunFolder.open(back).trials()
+    assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
+
+
 def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):
     folder = write_run(tmp_path / "run", SPACE)
     client, parent, _ = runs(store, upload(folder, store=store))

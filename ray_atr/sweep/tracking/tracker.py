@@ -22,6 +22,7 @@ from ray_atr.sweep.tracking.names import in_mlflow, summary_name, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
     EPOCHS_TAG,
+    ERROR_TAG,
     FORMAT_TAG,
     OVERRIDES_TAG,
     PORT,
@@ -261,7 +262,10 @@ class _Connection:
         self._send_result(trial)
         status = content["status"]
         if content.get("error"):
-            self._log(trial_id, tags={"error": content["error"]})
+            self._log(trial_id, tags={ERROR_TAG: content["error"]})
+        elif self.runs[trial_id].data.tags.pop(ERROR_TAG, None) is not None:
+            # Of an earlier attempt.
+            self.client.delete_tag(self.runs[trial_id].info.run_id, ERROR_TAG)
         if status == STOPPED:
             self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
         self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
