@@ -59,7 +59,7 @@ class SentenceTransformersTextTower(TextTower):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model.eval()
+        self.model, self.beyond_weights = model.eval(), _in_words(model)
         self.width = int(model.get_embedding_dimension())
         self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
 
@@ -122,7 +122,7 @@ class SentenceTransformersAudioTower(AudioTower):
 
     def __init__(self, model: Any, front_end: FrontEnd) -> None:
         super().__init__()
-        self.model, self.front_end = model.eval(), front_end
+        self.model, self.front_end, self.beyond_weights = model.eval(), front_end, _in_words(model)
         self.width = int(model.get_embedding_dimension())
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -140,6 +140,11 @@ class SentenceTransformersAudioTower(AudioTower):
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
+
+
+def _in_words(model: Any) -> str:
+    """The model's modules with their settings, such as the pooling, and the tokens at which a text is cut."""
+    return f"{model!r} {getattr(model, 'max_seq_length', None)}"
 
 
 def _require_frozen(path: str, adapt: Adaptation) -> None:
