@@ -425,6 +425,19 @@ def read_trial(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_the_data_set_comes_back_though_it_is_known_only_after_the_start(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]})
+    called(folder, tmp_path.name)
+    info = read_json(folder / "sweep.json")
+    write_json(folder / "sweep.json", {**info, "data": {}})
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    tracker.start_sweep()
+    RunFolder.open(folder).update_info(data=info["data"])
+    track(tracker)
+    (back,) = fetch_experiment(tmp_path.name, store, tmp_path / "back")
+    assert RunFolder.open(back).info["data"] == info["data"]
+
+
 def test_objectives_come_back_also_those_of_another_version(tmp_path, store):
     """A setting that is none is a text in MLflow; what cannot be read as settings stays text, and no objective another's."""
     choices = {"objective": ["contrastive", "ml_clap"]}

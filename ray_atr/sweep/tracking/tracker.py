@@ -323,9 +323,8 @@ class _Connection:
         return run
 
     def _sweep_tags(self) -> dict[str, str]:
-        tags = {f"data.{key}": str(value) for key, value in (self.info.get("data") or {}).items()}
         command = str(self.info.get("command", ""))
-        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
+        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **self._source_tags()}
 
     def _note(self) -> str:
         """The text of the parent run's page: links to two pages with all trials, the command, and the run folder."""
@@ -400,11 +399,15 @@ class _Connection:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
     def _send_data(self, trial_id: str | None) -> None:
-        """The data set of a run as MLflow's Dataset, with name and digest."""
+        """The data set of a run as MLflow's Dataset, with name and digest; and in tags of the sweep's own run."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         # Known once the data is prepared, which is after the sweep's own run is made.
-        sets = hashes_of(self.run.info)
+        info = self.run.info
+        tags = {f"data.{key}": str(value) for key, value in (info.get("data") or {}).items()}
+        if not tags.items() <= self.runs[None].data.tags.items():
+            self._log(None, tags=tags)
+        sets = hashes_of(info)
         source = str(self.run.settings.get("data.source", ""))
         inputs = [
             DatasetInput(
