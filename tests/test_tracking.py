@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -181,6 +182,23 @@ def test_a_trial_that_was_run_again_has_no_error_of_its_first_attempt(tmp_path, 
     (back,) = fetch_experiment(tmp_path.name, store, tmp_path / "back")
     (trial,) = RunFolder.open(back).trials()
     assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
+
+
+def test_a_trial_that_is_trained_anew_has_a_run_of_its_own(tmp_path, store):
+    """As if its folder had been removed, which is the remedy for a damaged one."""
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]})
+    track(Tracker(folder, store=store, sample_seconds=None))
+    (trial,) = (folder / "trials").iterdir()
+    shutil.rmtree(trial)
+    for epochs, is_finished in ((1, False), (3, True)):
+        write_trial(folder, {"objective": "kcl"}, epochs=epochs, is_finished=is_finished)
+        tracker = Tracker(folder, store=store, sample_seconds=None)
+        track(tracker)
+        client, _, children = runs(store, tracker)
+        run = children["kcl"]
+        history = client.get_metric_history(run.info.run_id, "train/loss")
+        assert [point.step for point in history] == list(range(1, epochs + 1))
+        assert (run.info.status == "FINISHED") == ("best_epoch" in run.data.metrics) == is_finished
 
 
 def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):

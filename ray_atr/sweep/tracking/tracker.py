@@ -246,6 +246,10 @@ class _Connection:
     def send_trial(self, trial_id: str, *, is_stopped: bool = False) -> bool:
         trial = self.run.trial(trial_id)
         content = trial.describe()
+        sent = int(self.runs[trial_id].data.tags.get(EPOCHS_TAG, 0)) if trial_id in self.runs else 0
+        if sent and content["status"] == RUNNING and not trial.epochs_after(sent - 1):
+            # It is trained anew, since its folder was removed: what MLflow has is of another training.
+            self.client.delete_run(self.runs.pop(trial_id).info.run_id)
         if trial_id not in self.runs:
             # The name that reports use, whichever parts of the objective were varied.
             overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
