@@ -18,7 +18,7 @@ from ray_atr.common.settings import refuse, require_extra, setting
 from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
-from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
+from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, identity_of_checkpoint, refusing
 
 EXTRA = "sentence-transformers"
 CHECKPOINT_HELP = "folder or hub id of a model that sentence-transformers opens; a ClapModel's folder is one"
@@ -168,9 +168,14 @@ def open_model(checkpoint: str, path: str, modality: str) -> Any:
     return model
 
 
-@cache
 def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
     """The front end of a model that takes waveforms: the rate and longest clip are those of its feature extractor."""
+    # Another model may be at its place by now.
+    return _waveform_of(checkpoint, path, clip_seconds, tuple(identity_of_checkpoint(checkpoint) or ()))
+
+
+@cache
+def _waveform_of(checkpoint: str, path: str, clip_seconds: float, _identity: tuple[Any, ...]) -> FrontEnd:
     for module in open_model(checkpoint, path, "audio").modules():
         processor = getattr(module, "processor", None)
         extractor = getattr(processor, "feature_extractor", processor)

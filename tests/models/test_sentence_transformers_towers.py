@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,15 @@ def test_a_model_that_differs_in_its_pooling_alone_has_vectors_of_its_own(folder
         found[pooling] = vectors.vectors(vectors.rows(captions))
         np.testing.assert_allclose(found[pooling], model.encode([captions[0][0]]), atol=1e-5)
     assert len({vector.tobytes() for vector in found.values()}) == 3
+
+
+def test_the_rate_is_that_of_the_model_that_is_at_its_place_now(folders, tmp_path):
+    shutil.copytree(folders / "clap", tmp_path / "clap")
+    settings = SentenceTransformersAudio(checkpoint=str(tmp_path / "clap"))
+    assert settings.front_end.sample_rate == 8_000
+    file = tmp_path / "clap" / "preprocessor_config.json"
+    file.write_text(file.read_text().replace('"sampling_rate": 8000', '"sampling_rate": 16000'))
+    assert settings.front_end.sample_rate == 16_000
 
 
 def test_what_is_no_frozen_tower_is_refused(folders):
