@@ -286,6 +286,18 @@ def test_a_file_or_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+def test_the_older_folder_is_removed_once_the_new_one_has_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, is_there = tmp_path / "folder", list[bool]()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: is_there.append((folder / "a").is_file()))
+    for content in ("old", "new"):
+        with atomic_folder(folder) as aside:
+            (aside / "a").write_text(content)
+    assert is_there
+    assert all(is_there)
+
+
 def test_a_folder_is_checked_before_the_work_for_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "new").mkdir()

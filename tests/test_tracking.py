@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import threading
@@ -170,6 +171,37 @@ def test_a_restarted_controller_goes_on_in_the_same_runs(tmp_path, store):
 
 
 @pytest.mark.slow
+def test_a_trial_that_was_run_again_has_no_error_of_its_first_attempt(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]}, failed=[0])
+    called(folder, tmp_path.name)
+    track(Tracker(folder, store=store, sample_seconds=None))
+    write_trial(folder, {"objective": "kcl"})
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    track(tracker)
+    _, _, children = runs(store, tracker)
+    assert (children["kcl"].info.status, children["kcl"].data.tags.get("error")) == ("FINISHED", None)
+    (back,) = fetch_experiment(tmp_path.name, store, tmp_path / "back")
+    (trial,) = RunFolder.open(back).trials()
+    assert (trial.describe()["status"], trial.describe()["error"]) == ("finished", None)
+
+
+def test_a_trial_that_is_trained_anew_has_a_run_of_its_own(tmp_path, store):
+    """As if its folder had been removed, which is the remedy for a damaged one."""
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]})
+    track(Tracker(folder, store=store, sample_seconds=None))
+    (trial,) = (folder / "trials").iterdir()
+    shutil.rmtree(trial)
+    for epochs, is_finished in ((1, False), (3, True)):
+        write_trial(folder, {"objective": "kcl"}, epochs=epochs, is_finished=is_finished)
+        tracker = Tracker(folder, store=store, sample_seconds=None)
+        track(tracker)
+        client, _, children = runs(store, tracker)
+        run = children["kcl"]
+        history = client.get_metric_history(run.info.run_id, "train/loss")
+        assert [point.step for point in history] == list(range(1, epochs + 1))
+        assert (run.info.status == "FINISHED") == ("best_epoch" in run.data.metrics) == is_finished
+
+
 def test_trials_whose_parent_was_deleted_have_the_new_one_which_knows_where_the_folder_is(tmp_path, store):
     folder = write_run(tmp_path / "run", SPACE)
     client, parent, _ = runs(store, upload(folder, store=store))
@@ -430,6 +462,19 @@ def read_trial(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_the_data_set_comes_back_though_it_is_known_only_after_the_start(tmp_path, store):
+    folder = write_run(tmp_path / "run", {"objective": ["kcl"]})
+    called(folder, tmp_path.name)
+    info = read_json(folder / "sweep.json")
+    write_json(folder / "sweep.json", {**info, "data": {}})
+    tracker = Tracker(folder, store=store, sample_seconds=None)
+    tracker.start_sweep()
+    RunFolder.open(folder).update_info(data=info["data"])
+    track(tracker)
+    (back,) = fetch_experiment(tmp_path.name, store, tmp_path / "back")
+    assert RunFolder.open(back).info["data"] == info["data"]
+
+
 def test_objectives_come_back_also_those_of_another_version(tmp_path, store):
     """A setting that is none is a text in MLflow; what cannot be read as settings stays text, and no objective another's."""
     choices = {"objective": ["contrastive", "ml_clap"]}

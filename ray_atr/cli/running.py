@@ -81,6 +81,8 @@ def run_plan(
     )
     run = resumed or _create(name, experiment, plan, options, how, options.recipe_of(settings))
     with advising(f"resume it with {run.resuming}"), run.locked():
+        if resumed is not None:
+            forget_decided(run, settings)
         _run(run, experiment, plan, how, is_new=resumed is None, echo=echo)
 
 
@@ -173,6 +175,16 @@ def _run(
             end_tracking(tracker, is_complete=False)
         raise
     _finish(run, plan, result, time.monotonic() - started, tracker, figures=bool(how.figures))
+
+
+def forget_decided(run: RunFolder, settings: Collection[str]) -> None:
+    """Note that settings which are typed now are not those that an earlier start decided for `auto`: this one would decide them
+    again.
+    """
+    decided = run.info.get("scaling", {})
+    open_still = {path: value for path, value in decided.get("settings", {}).items() if path not in settings}
+    if open_still != decided.get("settings", {}):
+        run.update_info(scaling={**decided, "settings": open_still})
 
 
 def kept_options(how: SweepOptions, last: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,10 +106,14 @@ def new_folder(folder: Path, *, is_synced: bool = False) -> Iterator[Path]:
         if is_synced:
             for path in (*aside.rglob("*"), aside):
                 sync_folder(path)
-        remove_folder(folder)
+        older = _aside(folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(folder, older)
         os.replace(aside, folder)
         if is_synced:
             sync_folder(folder.parent)
+        # Last, since it takes long: between the two renames there is none.
+        shutil.rmtree(older, ignore_errors=True)
 
 
 @contextlib.contextmanager

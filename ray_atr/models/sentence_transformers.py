@@ -19,7 +19,7 @@ from ray_atr.data.audio import SHORTEST_WINDOW, FrontEnd
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.pretrained import require_name
 from ray_atr.models.tower import AudioSettings, AudioTower, Encoded, TextSettings, TextTower
-from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, refusing
+from ray_atr.models.weights import AUDIO_CHECKPOINT, TEXT_CHECKPOINT, identity_of_checkpoint, refusing
 
 EXTRA = "sentence-transformers"
 CHECKPOINT_HELP = "folder or hub id of a model that sentence-transformers opens; a ClapModel's folder is one"
@@ -60,7 +60,7 @@ class SentenceTransformersTextTower(TextTower):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model.eval()
+        self.model, self.beyond_weights = model.eval(), _in_words(model)
         self.width = int(model.get_embedding_dimension())
         self.pad_token_id = int(getattr(getattr(model, "tokenizer", None), "pad_token_id", None) or 0)
 
@@ -123,7 +123,7 @@ class SentenceTransformersAudioTower(AudioTower):
 
     def __init__(self, model: Any, front_end: FrontEnd) -> None:
         super().__init__()
-        self.model, self.front_end = model.eval(), front_end
+        self.model, self.front_end, self.beyond_weights = model.eval(), front_end, _in_words(model)
         self.width = int(model.get_embedding_dimension())
 
     def forward(self, features: Tensor, frames: Tensor) -> Encoded:
@@ -141,6 +141,11 @@ class SentenceTransformersAudioTower(AudioTower):
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(str(folder / MODEL_FOLDER), create_model_card=False)
+
+
+def _in_words(model: Any) -> str:
+    """The model's modules with their settings, such as the pooling, and the tokens at which a text is cut."""
+    return f"{model!r} {getattr(model, 'max_seq_length', None)}"
 
 
 def _require_frozen(path: str, adapt: Adaptation) -> None:
@@ -163,9 +168,14 @@ def open_model(checkpoint: str, path: str, modality: str) -> Any:
     return model
 
 
-@cache
 def waveform_of(checkpoint: str, path: str, clip_seconds: float) -> FrontEnd:
     """The front end of a model that takes waveforms: the rate and longest clip are those of its feature extractor."""
+    # Another model may be at its place by now.
+    return _waveform_of(checkpoint, path, clip_seconds, tuple(identity_of_checkpoint(checkpoint) or ()))
+
+
+@cache
+def _waveform_of(checkpoint: str, path: str, clip_seconds: float, _identity: tuple[Any, ...]) -> FrontEnd:
     for module in open_model(checkpoint, path, "audio").modules():
         processor = getattr(module, "processor", None)
         extractor = getattr(processor, "feature_extractor", processor)

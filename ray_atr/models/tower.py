@@ -45,6 +45,8 @@ class AudioTower(nn.Module):
     """Whether batch norms have the statistics of the batch in training, in towers that support it."""
     saves_weights: ClassVar[bool] = False
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
+    beyond_weights: str = ""
+    """What decides its vectors beyond settings, weights and front end, such as the pooling in a checkpoint's configuration."""
     is_sharded: bool = False
     """Whether the weights are sharded over the workers (`models.sharding`)."""
 
@@ -81,6 +83,8 @@ class TextTower(nn.Module):
     """Whether `save` writes the weights too, which a saved retriever then holds nowhere else."""
     reads_texts: bool = True
     """Whether it takes texts, and not only their vectors."""
+    beyond_weights: str = ""
+    """As of `AudioTower`."""
     is_sharded: bool = False
     """Whether the weights are sharded over the workers (`models.sharding`)."""
 
@@ -257,10 +261,13 @@ def checkpoint_of(settings: AudioSettings | TextSettings) -> str | None:
 
 
 def tower_fingerprint(tower: nn.Module) -> str:
-    """SHA-256 (hex) of the tower's class, parameters and buffers: equal for towers that encode alike."""
+    """SHA-256 (hex) of the tower's class, parameters, buffers, front end and `beyond_weights`: equal for towers that encode
+    alike.
+    """
     digest = hashlib.sha256(type(tower).__qualname__.encode())
     add_state(digest, tower)
     digest.update(repr(getattr(tower, "front_end", None)).encode())
+    digest.update(getattr(tower, "beyond_weights", "").encode())
     return digest.hexdigest()
 
 

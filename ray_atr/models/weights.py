@@ -158,7 +158,8 @@ def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None
     if not local.exists():
         cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if checkpoint.count("/") == 1]
         local = next((Path(file).parent for file in cached if isinstance(file, str)), local)
-    files = sorted(local.iterdir()) if local.is_dir() else [local] if local.is_file() else []
+    # A model of sentence-transformers has a folder for each of its modules.
+    files = sorted([*local.iterdir(), *local.glob("[!.]*/*")]) if local.is_dir() else [local] if local.is_file() else []
     # A file of the hub's cache is a link to its content.
     contents = [file.resolve() for file in files if file.is_file()]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in contents] or None

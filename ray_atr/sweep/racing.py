@@ -21,7 +21,7 @@ from ray_atr.sweep.search import SweepPlan
 from ray_atr.sweep.space import Space, point_key
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.listener import SweepListener
-from ray_atr.training.run_folder import DROPPED, FAILED, STOPPED, RaceEvidence, RunFolder, TrialFolder, trial_name
+from ray_atr.training.run_folder import DROPPED, FAILED, RaceEvidence, RunFolder, TrialFolder, trial_name
 
 SEEDS_OF_RACE, SEEDS_GRANTED = "race_seeds", "granted_seeds"
 """Keys in sweep.json: the seeds in their order, and those that were added for spared trials."""
@@ -176,7 +176,7 @@ class Racing(SweepListener):
         entrant.evidence = evidence
         self.dropped.update(trials)
         for trial in self.queue.take_waiting(self.dropped):
-            trial.update(status=STOPPED)
+            trial.stop()
             for listener in self.listeners:
                 listener.trial_stopped(trial)
 

@@ -20,7 +20,7 @@ from ray_atr.training.correspondence import estimated_first
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.languages import with_languages
 from ray_atr.training.listener import SweepListener
-from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, STOPPED, TrialFolder, train_seconds
+from ray_atr.training.run_folder import FAILED, PENDING, RUNNING, TrialFolder
 
 ENOUGH = 3  # failed trials for one reason after which the others would fail too
 
@@ -83,8 +83,7 @@ class Recording:
             # Not stopped by a scheduler: a resumed sweep continues it.
             trial.update(status=PENDING)
         else:
-            rows = trial.epochs()
-            trial.update(status=STOPPED, train_seconds=train_seconds(rows), epochs=len(rows))
+            trial.stop()
             for listener in self.listeners:
                 listener.trial_stopped(trial)
 

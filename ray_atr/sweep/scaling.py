@@ -170,13 +170,17 @@ def decide_scaling(
     """
     flat, earlier = flatten(base), run.info.get("scaling", {}).get("settings", {})
     opened = {path: OPEN[path] for path, value in earlier.items() if path in OPEN and flat[path] == value}
+    nodes = cluster_nodes() if use_ray else []
+    if "scaling.workers" not in opened and any(node.resources.get("GPU") for node in nodes):
+        # Their number was set meanwhile. GPUs are only decided together with it, so they stay.
+        opened = {path: value for path, value in opened.items() if path == "scaling.ray_data"}
     base = override(base, opened)
     alone = "" if use_ray else "Ray is not used"
     stores = (base.data.source, base.scaling.feature_store)
     num_trials = queue.num_trials if concurrency is None else concurrency
     decision = decide(
         base,
-        cluster_nodes() if use_ray else [],
+        nodes,
         num_trials,
         alone=alone,
         is_in_store=any(place and not is_local(locate(place)) for place in stores),

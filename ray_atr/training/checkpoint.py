@@ -159,7 +159,8 @@ class TrainState:
             restore_random_state(state["random"][group.rank])
         self.memory.load_state_dict(state["memory"])
         self.estimator.load_state_dict(state["correspondence"])
-        self.unvalidated_weights = state["unvalidated_weights"]
+        # The process that validates them may have no GPU.
+        self.unvalidated_weights = copied(state["unvalidated_weights"])
 
 
 PLACES_OF_DATA = ("data.source", "model.text.data")

@@ -254,6 +254,11 @@ class TrialFolder:
         storage.write_json(self.folder / RESULT_FILE, result)
         self.update(status=FINISHED, error=None, train_seconds=train_seconds(rows))
 
+    def stop(self) -> None:
+        """Record that a scheduler ended the trial, after the epochs that are recorded."""
+        rows = self.epochs()
+        self.update(status=STOPPED, train_seconds=train_seconds(rows), epochs=len(rows))
+
 
 def train_seconds(rows: Sequence[EpochReport]) -> float | None:
     """Seconds of training by the end of the last recorded epoch; None if there is none."""

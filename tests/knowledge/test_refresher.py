@@ -7,18 +7,23 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import faiss
 import numpy as np
 import pytest
+import ray
 import torch
 
 from ray_atr.objectives.knowledge.knowledge import SnapshotSettings
+from ray_atr.training.knowledge_base.actor import ActorRefresher
+from ray_atr.training.knowledge_base.building import build
 from ray_atr.training.knowledge_base.faiss_library import BLAS_FROM, faiss_for_search
-from ray_atr.training.knowledge_base.refresher import InProcessRefresher, SnapshotClient
+from ray_atr.training.knowledge_base.refresher import READY, InProcessRefresher, Outcome, SnapshotClient
 from ray_atr.training.knowledge_base.searcher import fused_top_k
-from ray_atr.training.knowledge_base.snapshot import Entries
+from ray_atr.training.knowledge_base.snapshot import Entries, save_version, versions_in
 from tests.support.encoders import SPEC, D, Turn, clips, weights
 from tests.support.spies import spied
 
@@ -42,6 +47,19 @@ def test_a_client_switches_exactly_lag_steps_after_publishing(tmp_path):
     stats = client.stats(11)
     assert stats["staleness_steps"] == 11 - 7
     assert stats["version"] == 3
+
+
+def test_a_resumed_run_keeps_every_version_until_it_publishes_one(tmp_path):
+    """Those that are waited for: the one that is searched until then may be older than the last three."""
+    for version in range(1, 6):
+        save_version(build(Turn()(weights(version)), SETTINGS, version=version), tmp_path)
+    remote = {"lead": lambda *_: Outcome(READY), "versions": lambda: [1, 2, 3, 4, 5]}
+    refresher = ActorRefresher("run")
+    refresher.actors = [SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in remote.items()})]
+    with mock.patch.object(ray, "get", lambda result: result):
+        refresher.restore(tmp_path)
+        refresher.wait(2, 0.0)
+    assert versions_in(tmp_path) == [1, 2, 3, 4, 5]
 
 
 def test_publishing_returns_at_once_and_the_wait_is_the_stall(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, ClapModel
 
 from ray_atr.common.override import override
+from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.models.adaptation import Adaptation
 from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever
@@ -103,6 +106,37 @@ def test_a_sweep_over_objectives_encodes_once(folders, tmp_path, monkeypatch):
             first = len(built)
             assert first
     assert len(built) == first
+
+
+def test_a_model_that_differs_in_its_pooling_alone_has_vectors_of_its_own(folders, tmp_path):
+    modules = sentence_transformers.sentence_transformer.modules
+    data = make_data(tmp_path / "tones", num_train=12, num_val=4, num_test=4)
+    found = {}
+    # The last one is changed in its place: its weights are those of before.
+    for folder, pooling in (("mean", "mean"), ("cls", "cls"), ("cls", "max")):
+        encoder = sentence_transformers.base.modules.Transformer(str(folders / "bert"))
+        model = sentence_transformers.SentenceTransformer(modules=[encoder, modules.Pooling(32, pooling)], device="cpu")
+        place = tmp_path / (folder if pooling != "max" else "other")
+        model.save_pretrained(str(place), create_model_card=False)
+        if pooling == "max":
+            for file in place.rglob("1_*/*"):
+                file.replace(tmp_path / folder / file.relative_to(place))
+        models = {"model.text": "sentence_transformers", "model.text.checkpoint": str(tmp_path / folder)}
+        prepared = prepare(override(small(data), models), tmp_path, use_ray=False, echo=lambda _: None)
+        assert prepared.captions is not None
+        vectors, captions = open_caption_vectors(prepared.captions), [("a low tone, number 0", "eng")]
+        found[pooling] = vectors.vectors(vectors.rows(captions))
+        np.testing.assert_allclose(found[pooling], model.encode([captions[0][0]]), atol=1e-5)
+    assert len({vector.tobytes() for vector in found.values()}) == 3
+
+
+def test_the_rate_is_that_of_the_model_that_is_at_its_place_now(folders, tmp_path):
+    shutil.copytree(folders / "clap", tmp_path / "clap")
+    settings = SentenceTransformersAudio(checkpoint=str(tmp_path / "clap"))
+    assert settings.front_end.sample_rate == 8_000
+    file = tmp_path / "clap" / "preprocessor_config.json"
+    file.write_text(file.read_text().replace('"sampling_rate": 8000', '"sampling_rate": 16000'))
+    assert settings.front_end.sample_rate == 16_000
 
 
 def test_what_is_no_frozen_tower_is_refused(folders):

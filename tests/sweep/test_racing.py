@@ -212,6 +212,21 @@ def test_points_on_other_data_and_references_are_not_raced(run: RunFolder, train
     assert not quietly(run, SweepPlan(FixedPoints(points), scheduler="race")).stopped
 
 
+def test_a_dropped_trial_that_was_begun_says_how_far_it_came(run: RunFolder) -> None:
+    queue = TrialQueue(run, plan_of(0, 1), lambda point: None)
+    racing = Racing(run, plan_of(0, 1), queue, lambda message: None)
+    *first_seeds, _, _, begun = queue.waiting
+    assert begun.describe()["name"] == "lr=0.001 seed=1"
+    begun.add_epoch({"epoch": 1, "seconds/train": 2.5})
+    for trial in first_seeds:
+        for row in rows_of(trial.describe()["overrides"]):
+            trial.add_epoch(row)
+        trial.finish({"epoch": EPOCHS, "best_epoch": 2})
+        racing.trial_finished(trial)
+    described = begun.describe()
+    assert (described["status"], described["epochs"], described["train_seconds"]) == (STOPPED, 1, 2.5)
+
+
 def test_what_others_are_read_against_is_run_whole(run: RunFolder, trained: list[str]) -> None:
     assert not quietly(run, plan_of(0, 1, references=({RATE: 0.001},))).stopped
     assert len(trained) == 6

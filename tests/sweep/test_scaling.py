@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ray_atr.cli.running import without_ray
+from ray_atr.cli.running import forget_decided, without_ray
 from ray_atr.common.override import flatten, override
 from ray_atr.common.progress import silent
 from ray_atr.sweep import SEARCHES, Goal, SweepPlan, sweep
 from ray_atr.sweep.placement import Placed, num_trials_that_fit, processes_of
 from ray_atr.sweep.scaling import OPEN, ScalingChoice, decide, decide_scaling
+from ray_atr.sweep.search import FixedPoints
 from ray_atr.sweep.space import Space
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import Experiment
@@ -185,6 +187,27 @@ def test_the_first_lines_and_the_run_folder_say_what_was_decided_and_it_is_decid
     said.clear()
     sweep(RunFolder.open(run.path), [{}, {"seed": 1}], tmp_path, use_ray=False, echo=said.append)
     assert line in said
+
+
+def test_workers_that_are_typed_with_resume_are_not_decided_again_and_keep_their_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: GPU_NODE)
+    decided = {"scaling.workers": 1, "scaling.ray_data": True, "scaling.gpus_per_worker": 1.0}
+    before = override(tiny(make_data(tmp_path / "tones")), decided)
+    run = RunFolder.create(str(tmp_path / "run"), before, {"name": "train"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{}])), lambda point: None)
+
+    def resumed(typed: Mapping[str, Any]) -> tuple[int | str, float]:
+        run.update_info(scaling={"settings": decided})
+        forget_decided(run, typed)
+        experiment = decide_scaling(run, override(before, typed), queue, None, use_ray=True, echo=lambda line: None)
+        return experiment.scaling.workers, experiment.scaling.gpus_per_worker
+
+    assert resumed({}) == (4, 1.0)
+    # Also if it is what was decided on the machine of before.
+    assert resumed({"scaling.workers": 1}) == (1, 1.0)
+    assert resumed({"scaling.workers": 2}) == (2, 1.0)
 
 
 def test_parts_of_a_base_that_no_worker_is_left_for_are_refused_before_any_work(tmp_path: Path) -> None:

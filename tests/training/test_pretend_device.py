@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +26,9 @@ from ray_atr.training.loop import train_trial
 from tests.support.agreement import computing_in_float64
 from tests.support.pretend_device import pretend_device
 from tests.support.stopped import killed_after
-from tests.support.tiny import any_towers_will_do, make_data, prepared_for, require_weighed, tiny
+from tests.support.tiny import MEASURED, any_towers_will_do, make_data, prepared_for, require_weighed, tiny
 from tests.support.whole_product import IS_WHOLE
+from tests.training.test_validation_beside import LateValidator
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="pretends a GPU, and there is a real one")
@@ -175,6 +176,31 @@ def test_a_checkpoint_of_one_device_is_resumed_on_the_other(first: torch.device,
         train(first)
     train(GPU if first == CPU else CPU)
     assert stopped == near(expected)
+
+
+def test_weights_that_are_validated_beside_training_are_on_the_cpu_also_when_it_is_resumed(
+    tones: Path, tmp_path: Path
+) -> None:
+    devices: list[set[str]] = []
+
+    class Watched(LateValidator):
+        def begin(self, weights: Mapping[str, torch.Tensor]) -> None:
+            devices.append({one.device.type for one in weights.values()})
+            super().begin({name: one.cpu() for name, one in weights.items()})
+
+    experiment = tiny(tones / str(FEW), train__batch_size=FEW // 2, **MEASURED, **ON_GPU)
+    prepared = prepared_for(experiment, tones)
+
+    def train() -> None:
+        group, rows = WorkerGroup(device=GPU), list[Any]()
+        train_trial(experiment, prepared, tmp_path, rows.append, group, use_ray_data=False, make_validator=Watched)
+
+    # In the second of two epochs of two steps each.
+    with pretend_device():
+        with killed_after(3):
+            train()
+        train()
+    assert devices == [{"cpu"}] * 3
 
 
 def test_a_tensor_made_without_its_device_is_refused(

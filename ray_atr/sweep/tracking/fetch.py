@@ -16,6 +16,7 @@ from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.sweep.tracking.names import SUMMARY, from_mlflow
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
+    ERROR_TAG,
     FORMAT_TAG,
     OVERRIDES_TAG,
     STOPPED_TAG,
@@ -127,7 +128,7 @@ def _write_trial(client: MlflowClient, run: Run, folder: storage.Location) -> No
         "overrides": overrides,
         "format": int(run.data.tags.get(FORMAT_TAG, 0)),
         "status": run_folder.STOPPED if STOPPED_TAG in run.data.tags else STATUS[run.info.status],
-        "error": run.data.tags.get("error"),
+        "error": run.data.tags.get(ERROR_TAG),
         "train_seconds": run_folder.train_seconds(epochs),
     }
     storage.write_json(trial / "trial.json", content)

@@ -48,6 +48,7 @@ OVERRIDES_TAG = "ray_atr.overrides"
 FORMAT_TAG = "ray_atr.format"
 EPOCHS_TAG = "ray_atr.epochs_sent"
 """Tag with the last epoch whose metrics are in MLflow; sent together with them."""
+ERROR_TAG = "error"
 STOPPED_TAG = "stopped_early"
 """Tag of a trial that a scheduler stopped: MLflow has the same status for it as for a killed one."""
 

@@ -22,6 +22,7 @@ from ray_atr.sweep.tracking.names import in_mlflow, summary_name, tracked
 from ray_atr.sweep.tracking.store import (
     COMMAND_TAG,
     EPOCHS_TAG,
+    ERROR_TAG,
     FORMAT_TAG,
     OVERRIDES_TAG,
     PORT,
@@ -245,6 +246,10 @@ class _Connection:
     def send_trial(self, trial_id: str, *, is_stopped: bool = False) -> bool:
         trial = self.run.trial(trial_id)
         content = trial.describe()
+        sent = int(self.runs[trial_id].data.tags.get(EPOCHS_TAG, 0)) if trial_id in self.runs else 0
+        if sent and content["status"] == RUNNING and not trial.epochs_after(sent - 1):
+            # It is trained anew, since its folder was removed: what MLflow has is of another training.
+            self.client.delete_run(self.runs.pop(trial_id).info.run_id)
         if trial_id not in self.runs:
             # The name that reports use, whichever parts of the objective were varied.
             overrides, settings = content["overrides"], self.run.settings_of(content["overrides"])
@@ -261,10 +266,10 @@ class _Connection:
         self._send_result(trial)
         status = content["status"]
         if content.get("error"):
-            self._log(trial_id, tags={"error": content["error"]})
-        elif (tags := self.runs[trial_id].data.tags).pop("error", None) is not None:
-            # It failed, and was run again.
-            self.client.delete_tag(self.runs[trial_id].info.run_id, "error")
+            self._log(trial_id, tags={ERROR_TAG: content["error"]})
+        elif self.runs[trial_id].data.tags.pop(ERROR_TAG, None) is not None:
+            # Of an earlier attempt.
+            self.client.delete_tag(self.runs[trial_id].info.run_id, ERROR_TAG)
         if status == STOPPED:
             self._log(trial_id, tags={STOPPED_TAG: f"after epoch {len(trial.epochs())}"})
         self._set_status(trial_id, "KILLED" if is_stopped and status in (PENDING, RUNNING) else STATUS[status])
@@ -322,9 +327,8 @@ class _Connection:
         return run
 
     def _sweep_tags(self) -> dict[str, str]:
-        tags = {f"data.{key}": str(value) for key, value in (self.info.get("data") or {}).items()}
         command = str(self.info.get("command", ""))
-        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **tags, **self._source_tags()}
+        return {COMMAND_TAG: command, "run_folder": str(self.run.path), **self._source_tags()}
 
     def _note(self) -> str:
         """The text of the parent run's page: links to two pages with all trials, the command, and the run folder."""
@@ -399,11 +403,17 @@ class _Connection:
                 self.client.log_artifact(run_id, str(scores), TEST_SCORES.split("/")[0])
 
     def _send_data(self, trial_id: str | None, source: str) -> None:
-        """The data set of a trial, or those of the sweep, as MLflow's Dataset, with name and digest."""
+        """The data set of a trial, or those of the sweep, as MLflow's Dataset, with name and digest; and in tags of the sweep's
+        own run.
+        """
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         # Known once the data is prepared, which is after the sweep's own run is made.
-        sets = hashes_of(self.run.info)
+        info = self.run.info
+        tags = {f"data.{key}": str(value) for key, value in (info.get("data") or {}).items()}
+        if not tags.items() <= self.runs[None].data.tags.items():
+            self._log(None, tags=tags)
+        sets = hashes_of(info)
         # By the names of `record_data`: a folder's own, or its path if another one has that name too.
         path = source.rstrip("/").replace(",", " ")
         own = [name for name in (path, path.rpartition("/")[2]) if name in sets]

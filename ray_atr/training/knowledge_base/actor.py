@@ -113,8 +113,8 @@ class ActorRefresher:
         self.started = started
         """The actor that this process started. Held, because Ray ends an actor when its first handle is deleted."""
         self.copies: Path | None = None
-        self.needed: int | None = None
-        """The oldest version that must not be removed (`BackgroundRefresher.publish`)."""
+        self.needed: int | None = 0
+        """The oldest version that must not be removed (`BackgroundRefresher.publish`). Until one is published, none is."""
 
     @cached_property
     def actors(self) -> list[Any]:
