@@ -122,6 +122,24 @@ def test_a_registered_model_embeds_as_the_trained_one(run, monkeypatch):
     assert json.loads((run / "tracking.json").read_text())["sweep_id"]
 
 
+@pytest.mark.slow
+def test_a_registration_that_fails_is_no_failure_of_the_training(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    def fail(**_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(mlflow.pyfunc, "log_model", fail)
+    with pytest.raises(OSError, match="No space left"):
+        register_model(run)
+    client, trial = store_of(run).connect(), best_trial(RunFolder.open(run))
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (found,) = [one for one in client.search_runs(experiments) if one.info.run_name == "m_ltm"]
+    ended = int(1000 * trial.epochs()[-1]["time"])
+    assert (found.info.status, found.info.end_time) == ("FINISHED", ended)
+
+
 def test_a_model_names_every_package_that_its_code_imports() -> None:
     """In an environment of these packages and MLflow alone it would else end with a ModuleNotFoundError."""
     named = with_requirements([*PACKAGES, "mlflow"])

@@ -23,7 +23,7 @@ BLOCK = 2**19
 AUDIO_SUFFIXES = (
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".w64", ".caf", ".au", ".snd",
 )  # fmt: skip
-"""Of the names of files that libsndfile decodes."""
+"""Endings of the names of files that libsndfile decodes."""
 READABLE = "a WAV, FLAC, OGG, MP3, AIFF, AU, CAF or W64 file"
 CONTAINERS = (
     (4, b"ftyp", "AAC or another sound in MP4 (m4a, mp4)"),

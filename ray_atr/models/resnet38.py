@@ -49,7 +49,7 @@ class ResNet38(AudioSettings):
     )
     trains_batch_norms: bool = setting(
         False,
-        "batch norms use the statistics of the global batch in training, and their running means in evaluation, as in the "
+        "batch norms use the statistics of the global batch in training, and their running averages in evaluation, as in the "
         "released code of ML-ACT and m-LTM; false: they keep the published statistics, so that no clip depends on its batch",
     )
 

@@ -47,8 +47,10 @@ def register_model(run_folder: Location | str, *, name: str | None = None) -> st
     hush_mlflow()
     client = mlflow.MlflowClient()
     ended = client.get_run(run_id).info.end_time
-    with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
-        logged = mlflow.pyfunc.log_model(name="retriever", registered_model_name=name, **model_parts(weights))
-    # MLflow has ended the run again, as if it had trained until now.
-    client.set_terminated(run_id, "FINISHED", end_time=ended)
+    try:
+        with fetched(trial.folder / BEST) as weights, mlflow.start_run(run_id=run_id):
+            logged = mlflow.pyfunc.log_model(name="retriever", registered_model_name=name, **model_parts(weights))
+    finally:
+        # MLflow has ended the run again, as if it had trained until now, and after an error as if the training had failed.
+        client.set_terminated(run_id, "FINISHED", end_time=ended)
     return str(logged.model_uri)
