@@ -66,13 +66,13 @@ class CurrentIndex:
     def _follow(self) -> None:
         pause = self._pause
         while not self._ends.wait(pause):
-            began = time.monotonic()
+            began, pause = time.monotonic(), self._pause
             try:
                 self._renew()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next state may be sound
                 self._tell(str(error))
-            # A large index that stays damaged is not read without a pause.
-            pause = max(self._pause, 10 * (time.monotonic() - began))
+                # A large index that stays damaged is not read without a pause.
+                pause = max(pause, 10 * (time.monotonic() - began))
 
     def _renew(self) -> None:
         manifest = read_index_manifest(self._place)
