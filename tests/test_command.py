@@ -73,6 +73,7 @@ def test_a_run_says_how_it_was_started() -> None:
     assert command_line(["/env/bin/ray-atr", "train"]) == "ray-atr train"
     assert command_line(["pipelines/train.py", "--seed", "1"]) == f"{python} pipelines/train.py --seed 1"
     assert command_line(["/env/ray_atr/__main__.py", "train"]) == f"{python} -m ray_atr train"
+    assert command_line(["mine/__main__.py", "train"]) == f"{python} mine/__main__.py train"
 
 
 def computed(program: str) -> tuple[float, subprocess.CompletedProcess[str]]:

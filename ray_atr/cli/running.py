@@ -326,7 +326,7 @@ def command_line(arguments: Sequence[str]) -> str:
     if program.name == "ray-atr":
         words = [program.name]
     else:
-        script = ["-m", "ray_atr"] if program.name == "__main__.py" else [str(program)]
+        script = ["-m", "ray_atr"] if program.match("ray_atr/__main__.py") else [str(program)]
         words = [Path(sys.executable).name, *script]
     return redact_command([*words, *arguments[1:]])
 

@@ -78,20 +78,21 @@ def list_caches(home: Path) -> list[Cache]:
 
 def prune(home: Path, unused_days: float) -> list[Cache]:
     """Remove caches unused for `unused_days`, except those being written, and leftovers of killed runs; those removed."""
-    removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and _remove(cache)]
+    removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and remove_cache(cache.path)]
     for kind in KINDS:
         remove_leftovers_below(cache_folder(home, kind))
     return removed
 
 
-def _remove(cache: Cache) -> bool:
-    if not cache.path.is_dir():
-        cache.path.unlink(missing_ok=True)
+def remove_cache(cache: Path) -> bool:
+    """Remove a cache, except one that is being written; whether it was removed."""
+    if not cache.is_dir():
+        cache.unlink(missing_ok=True)
         return True
-    lock = lock_of(cache.path)
+    lock = lock_of(cache)
     try:
         with lock.acquire(timeout=0):
-            remove_folder(cache.path)
+            remove_folder(cache)
             # While it is held: a process that waits for it, or has just taken it, would share it with the next one.
             Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ray_atr.common.caches import remove_cache
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import locate
 from ray_atr.deploy.index.layout import read_index_manifest
@@ -66,26 +67,29 @@ class CurrentIndex:
     def _follow(self) -> None:
         pause = self._pause
         while not self._ends.wait(pause):
-            began = time.monotonic()
+            began, pause = time.monotonic(), self._pause
             try:
                 self._renew()
             except Exception as error:  # noqa: BLE001 - whatever it is, the next state may be sound
                 self._tell(str(error))
-            # A large index that stays damaged is not read without a pause.
-            pause = max(self._pause, 10 * (time.monotonic() - began))
+                # A large index that stays damaged is not read without a pause.
+                pause = max(pause, 10 * (time.monotonic() - began))
 
     def _renew(self) -> None:
-        manifest = read_index_manifest(self._place)
-        if manifest == self.index.manifest:
-            return
-        if manifest.model != self.index.manifest.model:
-            raise refuse("index", str(self._place), "an index of the model that the server began with: start it again")
-        self.index = Index.open(self._place, audio=self._audio)
+        manifest, before = read_index_manifest(self._place), self.index
+        if manifest != before.manifest:
+            if manifest.model != before.manifest.model:
+                allowed = "an index of the model that the server began with: start it again"
+                raise refuse("index", str(self._place), allowed)
+            self.index = Index.open(self._place, audio=self._audio)
+            if not isinstance(self._place, Path):
+                # Otherwise each update would leave a copy of the whole index. Questions on their way still read it.
+                remove_cache(before.folder)
         self._told = ""
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
-            logger.warning("an index has changed; answers are from the state before: %s", reason)
+            logger.warning("an index cannot be opened again; answers are from its earlier state: %s", reason)
         self._told = reason
 
 
@@ -96,7 +100,5 @@ def open_current(
     """`open_shards` for a server: answers follow updates of the indexes. ValueError if these are not of one model."""
     first = read_manifests(places)[0]
     with ExitStack() as stack:
-        shards = [CurrentIndex(place, audio, pause=pause) for place in places]
-        for shard in shards:
-            stack.callback(shard.close)
+        shards = [stack.enter_context(closing(CurrentIndex(place, audio, pause=pause))) for place in places]
         yield ShardedIndex(shards, first, checkpoint=checkpoint)

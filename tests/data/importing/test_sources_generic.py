@@ -544,6 +544,11 @@ def test_further_captions_name_a_clip_by_the_column_that_was_chosen(tmp_path: Pa
     assert found == {"1": {"eng": ["rain"], "deu": ["Regen"]}, "2": {"eng": ["wind"], "deu": ["Wind"]}}
 
 
+def test_a_column_row_of_further_captions_is_no_id(tmp_path: Path) -> None:
+    source = HuggingFace(source=str(tmp_path), id_column="row")
+    assert source.id_of({"row": "7", "clip_id": "train-0000001"}) == "train-0000001"
+
+
 def test_a_row_is_named_by_its_number_in_its_file(tmp_path: Path) -> None:
     for number, texts in enumerate((["rain", "wind"], ["rain", None])):
         names = [f"{number}{row}.wav" for row in range(2)]

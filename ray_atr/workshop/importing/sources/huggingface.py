@@ -150,7 +150,8 @@ class HuggingFace(source.Source):
         return source.stem(given) or default
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
-        given = source.cell_of(row, self.id_column) if self.id_column else ""
+        # With ROW_NUMBER no column of the export has the ids, and one of that name in another table means something else.
+        given = source.cell_of(row, self.id_column) if self.id_column not in ("", ROW_NUMBER) else ""
         return source.stem(given) or super().id_of(row)
 
 
