@@ -123,13 +123,14 @@ def train(
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
         check_selection(select_by, "select_by", data.languages)
-    model = _Model(audio, text, objective, _example(audio, data))
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
     ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
     progress, best = Progress(), None
     with torch.random.fork_rng():
+        # Before the model is made: the first value of a learned metric is random.
         torch.manual_seed(seed)
+        model = _Model(audio, text, objective, _example(audio, data))
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
         while progress.epoch < epochs and not progress.is_stuck(patience):
             model.train()
             epoch = progress.epoch

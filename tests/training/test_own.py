@@ -123,6 +123,20 @@ def test_what_the_objective_learns_is_learnt() -> None:
     assert int(learned.num_steps) == 3
 
 
+def test_a_metric_begins_as_its_seed_says() -> None:
+    objective = Objective(pair=PartialLearningToMatch(metric="mahalanobis", epsilon=0.1))
+    metrics = []
+    for of_caller in (1, 2):
+        with torch.random.fork_rng():
+            before = torch.manual_seed(of_caller).get_state()
+            metrics.append(ray_atr.train(*modules(), objective, Numbers(), epochs=1, batch_size=8).learned.metric)
+            assert torch.equal(torch.random.get_rng_state(), before)
+    first, second = metrics
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, second)
+
+
 def test_it_stops_early_and_leaves_the_best_weights() -> None:
     audio, text = modules()
     states: list[torch.Tensor] = []
