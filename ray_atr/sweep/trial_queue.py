@@ -38,8 +38,8 @@ class PointTrials:
     def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Observation:
         if FAILED in statuses:
             return Observation(self.point, FAILED)
-        # A trial that was stopped before its first epoch has no metrics.
-        measured = [trial for trial in self.trials if STOPPED not in statuses or trial.epochs()]
+        # A trial that was stopped before its first validation has no scores.
+        measured = [trial for trial in self.trials if STOPPED not in statuses or _is_validated(trial)]
         if not measured:
             return Observation(self.point, STOPPED)
         scores = [[goal.score(trial) for trial in measured] for goal in goals]
@@ -175,6 +175,10 @@ class TrialQueue:
                 return str(error)
             raise
         return None
+
+
+def _is_validated(trial: TrialFolder) -> bool:
+    return any(row.validation for row in trial.epochs())
 
 
 def status_of(trial: TrialFolder) -> str:
