@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.common.override import override, with_absolute_paths
+from ray_atr.common.override import with_absolute_paths
 from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
@@ -23,7 +23,6 @@ from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import ASHA, RACE, check_scheduler, make_scheduler, stops
 from ray_atr.sweep.search import FixedPoints, SweepPlan
-from ray_atr.sweep.space import Grid, Point
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_base_shards, check_experiment
@@ -242,11 +241,7 @@ def _run_in_process(
 
 def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
-    points: list[Point] = [queue.plan.overrides(base, entry.point) for entry in queue.entries]
-    if (space := queue.plan.space) is not None:
-        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
-        points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
-    return [override(base, point) for point in points] or [base]
+    return [queue.plan.experiment(base, point) for point in queue.known_points(("data.", "model."))] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:

@@ -21,7 +21,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
-from ray_atr.sweep.space import Grid, point_key
+from ray_atr.sweep.space import point_key
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
@@ -199,9 +199,6 @@ def decide_scaling(
 
 def _kinds_of_points(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiment with each combination of what is `LOOKED_AT` in the known points, and of the listed values of a space."""
-    points, space = [entry.point for entry in queue.entries], queue.plan.space
-    if space is not None:
-        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
-        points += space.points_of(path for path in listed if path.startswith(LOOKED_AT))
+    points = queue.known_points(LOOKED_AT)
     kinds = [{path: value for path, value in point.items() if path.startswith(LOOKED_AT)} for point in points]
     return [queue.plan.experiment(base, kind) for kind in {point_key(kind): kind for kind in kinds}.values()]

@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.settings import counted
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
-from ray_atr.sweep.space import Point, Space, point_key
+from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
@@ -80,6 +80,14 @@ class TrialQueue:
     @property
     def trials(self) -> list[TrialFolder]:
         return [trial for entry in self.entries for trial in entry.trials]
+
+    def known_points(self, prefixes: tuple[str, ...]) -> list[Point]:
+        """The points that were proposed, and every combination of a space's listed values of settings with these prefixes."""
+        points = [entry.point for entry in self.entries]
+        if (space := self.plan.space) is not None:
+            listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
+            points += space.points_of(path for path in listed if path.startswith(prefixes))
+        return points
 
     @property
     def num_trials(self) -> int | None:
