@@ -143,7 +143,9 @@ def train(
             values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
                 values |= model.evaluate(validation, batch_size)
-            score = values.get(select_by, float(progress.epoch))
+                if select_by not in values:
+                    raise refuse("select_by", select_by, "a metric of a language that the validation clips have")
+            score = float(progress.epoch) if validation is None else values[select_by]
             if progress.is_best(score, progress.epoch) and validation is not None:
                 best = copy.deepcopy(model.state_dict())
             progress.history.append(values)
@@ -191,7 +193,9 @@ class _Model(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:
-        """Every metric of both directions by language; a caption's own clip is relevant."""
+        """Every metric of both directions by language, without languages in which no clip has a caption; none if no language is
+        left. A caption's own clip is relevant.
+        """
         self.eval()
         audio, text, available = [], [], []
         for rows in evaluation_plan(len(data), batch_size=batch_size).rows:
@@ -200,12 +204,15 @@ class _Model(nn.Module):
             audio.append(nn.functional.normalize(self.audio(clips).float(), dim=-1))
             text.append(nn.functional.normalize(self._texts(captions, available[-1]).float(), dim=-1))
         texts, present = torch.cat(text), torch.cat(available)
+        places = {language: k for k, language in enumerate(data.languages) if bool(present[:, k].any())}
+        if not places:
+            return {}
         metric, kind = self.learned.metric, self.learned.settings.metric
         metrics = evaluate_languages(
             torch.cat(audio),
-            {language: texts[:, k] for k, language in enumerate(data.languages)},
+            {language: texts[:, k] for language, k in places.items()},
             np.arange(len(data)),
-            present={language: present[:, k] for k, language in enumerate(data.languages)},
+            present={language: present[:, k] for language, k in places.items()},
             metric=None if metric is None else Mahalanobis(kind, metric),
         )
         return {str(name): value for name, value in metrics.items()}

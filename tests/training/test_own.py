@@ -276,6 +276,18 @@ def test_validation_clips_without_captions_are_gone_past() -> None:
     assert [one.history[0]["text_to_audio/mean/queries"] for one in trained] == [4, 4]
 
 
+def test_a_language_without_validation_captions_is_left_out() -> None:
+    data = Numbers(missing=tuple(range(8)))
+    given: dict[str, Any] = {"validation": data, "epochs": 2, "batch_size": 8}
+    first = ray_atr.train(*modules(), preset("kcl"), Numbers(), **given).history[0]
+    assert "text_to_audio/eng/recall_at_1" in first
+    assert "text_to_audio/fra/recall_at_1" not in first
+    for validation, language in ((data, "fra"), (Given(lambda word: [None, " "]), "mean")):
+        given |= {"validation": validation, "select_by": f"text_to_audio/{language}/recall_at_1"}
+        with pytest.raises(ValueError, match=f"select_by: got '.*{language}/recall_at_1'; allowed a metric of a lang"):
+            ray_atr.train(*modules(), preset("kcl"), Numbers(), **given)
+
+
 def test_an_epoch_that_compared_nothing_is_the_last() -> None:
     with pytest.raises(
         ValueError, match=r"data: got 'no caption that kcl compares'; allowed captions in \('eng', 'fra'\)"
