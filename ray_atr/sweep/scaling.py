@@ -94,7 +94,9 @@ def decide(
     reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
     reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
     if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, points, gpus, num_trials):
-        per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
+        # Ray fills one GPU before the next: with smaller shares than the trials need, some GPUs would have none.
+        most = MOST_PER_GPU if num_trials is None else min(MOST_PER_GPU, -(-num_trials // gpus))
+        per_gpu = min(most, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
         settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
         streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
         return ScalingChoice(settings | streams, f"{reason}; its towers are frozen and encode once")

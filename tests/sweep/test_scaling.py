@@ -73,6 +73,10 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
         "scaling: a trial is trained by its own process with 0.25 GPU, without Ray Data "
         "(auto: 4 GPUs; its towers are frozen and encode once)"
     )
+    for num_trials, share in ((5, 1 / 2), (9, 1 / 3), (None, 1 / 4)):
+        few = decide(heads, GPU_NODE, num_trials)
+        assert few is not None
+        assert few.settings["scaling.gpus_per_worker"] == share
     one_gpu = decide(heads, [Placed({"CPU": 64, "GPU": 1})], 48)
     assert one_gpu is not None
     assert one_gpu.settings["scaling.gpus_per_worker"] == 1 / 8
@@ -92,7 +96,7 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
 @pytest.mark.parametrize(
     ("entry", "workers", "gpus"),
     [
-        ("train.learning_rate=grid(0.1,0.01)", 0, 1 / 8),
+        ("train.learning_rate=grid(0.1,0.01)", 0, 1 / 4),
         ("model.audio.adapt.is_frozen=grid(true,false)", 1, 1.0),
         ("model.audio.adapt.is_frozen=choice(true,false)", 1, 1.0),
     ],
