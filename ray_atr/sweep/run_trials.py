@@ -241,7 +241,8 @@ def _run_in_process(
 
 def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
-    return [queue.plan.experiment(base, point) for point in queue.known_points(("data.", "model."))] or [base]
+    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
+    return [queue.plan.experiment(base, point) for point in points] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:

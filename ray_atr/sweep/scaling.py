@@ -10,7 +10,7 @@ The losses are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.space import point_key
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.experiment import AUTO, Experiment
+from ray_atr.training.experiment import AUTO, Experiment, ScalingSettings
 from ray_atr.training.run_folder import RunFolder
 
 OPEN = {
@@ -38,6 +38,8 @@ BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder":
 
 LOOKED_AT = ("model.", "data.order", "train.batch_size")
 """Prefixes of settings that `decide` reads of each point of a sweep."""
+OF_A_BASE = ("objective", "objective.knowledge", "objective.knowledge.refresh")
+"""Settings that it reads besides: they say whether a trial has a knowledge base, and what that encodes."""
 MOST_PER_GPU = 8
 """Most trials that share a GPU: each takes about half a gigabyte of it before it computes anything."""
 
@@ -79,7 +81,7 @@ def decide(
 
     num_trials  number of trials that could run at once; None: unknown, taken as many.
     alone       the reason why a trial must train in its own process; empty if it need not.
-    points      the experiments of a sweep, as far as they differ in what is `LOOKED_AT`; empty: the experiment alone.
+    points      the experiments of a sweep, as far as they differ in what is read of each; empty: the experiment alone.
     """
     points = points or [experiment]
     scaling, settings = experiment.scaling, dict[str, Any]()
@@ -103,16 +105,16 @@ def decide(
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
         if reasons and gpus and not scaling.gpus_per_worker:
-            beside = _gpus_beside(experiment)
+            beside = max(map(_gpus_beside, points))
             # A single GPU is shared with processes that have a share of it; with several GPUs, a worker has its own.
             own_gpu = {"scaling.gpus_per_worker": round(1.0 - beside, 4) if gpus == 1 and beside < 1 else 1.0}
-            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else own_gpu
+            settings |= BESIDE_AN_ENCODER if any(map(_is_encoded_beside, points)) else own_gpu
         if alone:
             reason += f"; {alone}"
         elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
-            batches = {_divided_by_workers(point) for point in points}
-            settings["scaling.workers"] = _num_workers(override(experiment, settings), batches, nodes, most, num_trials)
+            decided = override(experiment, settings).scaling
+            settings["scaling.workers"] = _num_workers(points, decided, nodes, most, num_trials)
     if scaling.ray_data == AUTO:
         settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
         if not alone and not reasons and settings["scaling.ray_data"]:
@@ -146,14 +148,16 @@ def _divided_by_workers(experiment: Experiment) -> int:
 
 
 def _num_workers(
-    experiment: Experiment, batches: Collection[int], nodes: Sequence[Placed], most: int, num_trials: int | None
+    points: Sequence[Experiment], scaling: ScalingSettings, nodes: Sequence[Placed], most: int, num_trials: int | None
 ) -> int:
     """The most workers that divide every batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
-        trial = processes_of(replace(experiment, scaling=replace(experiment.scaling, workers=workers)))
-        if all(batch % workers == 0 for batch in batches) and num_trials_that_fit(trial, nodes) >= at_once:
-            return workers
+        if all(_divided_by_workers(point) % workers == 0 for point in points):
+            trials = [processes_of(replace(point, scaling=replace(scaling, workers=workers))) for point in points]
+            distinct = {repr(trial): trial for trial in trials}.values()
+            if all(num_trials_that_fit(trial, nodes) >= at_once for trial in distinct):
+                return workers
     return 1
 
 
@@ -200,7 +204,10 @@ def decide_scaling(
 
 
 def _kinds_of_points(base: Experiment, queue: TrialQueue) -> list[Experiment]:
-    """The experiment with each combination of what is `LOOKED_AT` in the known points, and of the listed values of a space."""
-    points = queue.known_points(LOOKED_AT)
-    kinds = [{path: value for path, value in point.items() if path.startswith(LOOKED_AT)} for point in points]
+    """The experiment with each combination of what `decide` reads in the known points, and of the listed values of a space."""
+
+    def is_read(path: str) -> bool:
+        return path in OF_A_BASE or path.startswith(LOOKED_AT)
+
+    kinds = [{path: value for path, value in point.items() if is_read(path)} for point in queue.known_points(is_read)]
     return [queue.plan.experiment(base, kind) for kind in {point_key(kind): kind for kind in kinds}.values()]

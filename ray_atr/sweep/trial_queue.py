@@ -81,12 +81,12 @@ class TrialQueue:
     def trials(self) -> list[TrialFolder]:
         return [trial for entry in self.entries for trial in entry.trials]
 
-    def known_points(self, prefixes: tuple[str, ...]) -> list[Point]:
-        """The points that were proposed, and every combination of a space's listed values of settings with these prefixes."""
+    def known_points(self, is_read: Callable[[str], bool]) -> list[Point]:
+        """The points that were proposed, and every combination of a space's listed values of the settings that are read."""
         points = [entry.point for entry in self.entries]
         if (space := self.plan.space) is not None:
             listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
-            points += space.points_of(path for path in listed if path.startswith(prefixes))
+            points += space.points_of(path for path in listed if is_read(path))
         return points
 
     @property

@@ -143,6 +143,23 @@ def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
     assert written.settings["scaling.gpus_per_worker"] == 1.0
 
 
+@pytest.mark.parametrize("given", [{}, {"scaling.gpus_per_encoder": 0.3}])
+@pytest.mark.parametrize("path", ["objective", "objective.knowledge"])
+def test_it_leaves_room_for_a_base_that_only_some_points_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, given: dict[str, Any]
+) -> None:
+    nodes = [Placed({"CPU": 16, "GPU": 1})]
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: nodes)
+    base = override(Experiment(), given)
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    points = [{path: "contrastive" if path == "objective" else "none"}, {path: "ask"}]
+    queue = TrialQueue(run, SweepPlan(FixedPoints(points)), lambda experiment: None)
+    decided = decide_scaling(run, base, queue, None, use_ray=True, echo=silent)
+    encoder = given.get("scaling.gpus_per_encoder", 0.4)
+    assert (decided.scaling.gpus_per_worker, decided.scaling.gpus_per_encoder) == (1 - encoder, encoder)
+    assert all(num_trials_that_fit(processes_of(override(decided, point)), nodes) == 1 for point in points)
+
+
 @pytest.mark.parametrize(
     ("changes", "gpus", "worker"),
     [
