@@ -33,7 +33,8 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment) -> None:
         _check_race(plan, experiment)
         return
     if len(plan.goals) != 1:
-        raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
+        goals = "several goals" if plan.goals else "no goal"
+        raise refuse("--scheduler", plan.scheduler, f"none with {goals}: trials are stopped by one metric")
     if experiment.evaluation.every_epochs != 1:
         every = experiment.evaluation.every_epochs
         raise refuse("evaluation.every_epochs", every, f"1 with --scheduler {plan.scheduler}")

@@ -451,7 +451,8 @@ def trial_place(folder: Location, path: str) -> Location:
     trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
     if len(trials) != 1:
         names = ", ".join(f"trials/{trial}" for trial in trials[:4]) + (", ..." if len(trials) > 4 else "")
-        raise refuse(path, str(folder), f"one of its {len(trials)} trials: {names}")
+        allowed = f"one of its {len(trials)} trials: {names}" if trials else "a run with a trial; this one has none yet"
+        raise refuse(path, str(folder), allowed)
     return folder / "trials" / trials[0]
 
 

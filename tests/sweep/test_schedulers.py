@@ -11,7 +11,7 @@ import pytest
 
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.describe import conditions_of
-from ray_atr.sweep.schedulers import compared, make_scheduler
+from ray_atr.sweep.schedulers import check_scheduler, compared, make_scheduler
 from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
@@ -152,3 +152,8 @@ def test_trials_of_other_seeds_leave_each_others_ranking_alone(run: RunFolder) -
     middling = {"epoch": 1, RECALL.metric: 0.5}
     assert decision(scheduler, run, {**NEW, "seed": 0}, **middling) == "CONTINUE"
     assert decision(scheduler, run, {**NEW, "seed": 1}, **middling) == "STOP"
+
+
+def test_a_list_of_points_without_a_goal_cannot_be_ranked() -> None:
+    with pytest.raises(ValueError, match="--scheduler: got 'asha'; allowed none with no goal"):
+        check_scheduler(SweepPlan(FixedPoints([NEW]), scheduler="asha"), Experiment())
