@@ -30,7 +30,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, preparation_key, prepare
 from ray_atr.training.listener import SweepListener
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
-from ray_atr.training.refresh_cost import refresh_warnings
+from ray_atr.training.refresh_cost import refresh_warning
 from ray_atr.training.run_folder import (
     FAILED,
     FINISHED,
@@ -110,10 +110,10 @@ def sweep(
             return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
         # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
-        is_dropped = None if racing is None else racing.dropped.__contains__
+        dropped = () if racing is None else racing.dropped
         # Trials that run one after the other are dropped from a race before they start.
         needs_scheduler = use_ray or plan.scheduler == ASHA
-        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, is_dropped) if needs_scheduler else None
+        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, dropped) if needs_scheduler else None
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
@@ -169,7 +169,7 @@ def _make_ready(
         check_base_shards(experiment)
     slots = concurrent_trials(experiments, concurrency) if use_ray else 1
     record_data(run, prepare_all(experiments, home, echo, use_ray=use_ray))
-    for warning in refresh_warnings(experiments):
+    for warning in dict.fromkeys(filter(None, map(refresh_warning, experiments))):
         echo(warning)
     seconds["data and features"] = time.monotonic() - before
     for listener in listeners:

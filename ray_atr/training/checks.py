@@ -71,7 +71,6 @@ def check_experiment(experiment: Experiment) -> None:
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}{nearest(split, splits)}")
     if experiment.evaluation.relevance == "label" and manifest is not None:
         check_labels(experiment, manifest)
-    check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
@@ -217,8 +216,11 @@ def split_sizes(experiment: Experiment) -> dict[str, int]:
     return {split: manifest.num_rows_of(split) for split in manifest.splits}
 
 
-def check_noise(noise: Noise) -> None:
-    """ValueError if `data.noise.index` is set together with settings that it replaces."""
+def check_index(experiment: Experiment) -> None:
+    """ValueError if `data.noise.index` is set together with settings that it replaces, or if its file is missing or does not fit
+    the captions of the training split.
+    """
+    noise = experiment.data.noise
     if noise.index is None:
         return
     for name in ("ratio", "kind", "unit", "parts"):
@@ -226,15 +228,8 @@ def check_noise(noise: Noise) -> None:
         if value != default:
             allowed = f"{default} with data.noise.index, whose file alone says which captions are wrong"
             raise refuse(f"data.noise.{name}", value, allowed)
-
-
-def check_index(experiment: Experiment) -> None:
-    """ValueError if the file of `data.noise.index` is missing or does not fit the captions of the training split."""
-    data = experiment.data
-    if data.noise.index is None:
-        return
     counts = _training_counts(experiment)
-    read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
+    read_index(noise.index, counts, max(1, int(counts.max(initial=0))))
 
 
 def _training_counts(experiment: Experiment) -> NDArray[np.int64]:
