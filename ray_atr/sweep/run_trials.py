@@ -90,7 +90,7 @@ def sweep(
     queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
-        # Of all, also those that a search has still to propose; how many a search until its time is over has is not known.
+        # A search may have trials to propose still; how many is not known if only its time limit ends it.
         number = len(queue.trials) if queue.num_trials is None else queue.num_trials
         echo(f"{done} of {number} trials are in {run.path} already")
     for listener in listeners:

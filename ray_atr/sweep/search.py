@@ -33,8 +33,9 @@ class Goal:
     is_maximised: bool = True
 
     def score(self, trial: TrialFolder) -> float:
-        """A trial's score: at its best validation epoch if it has finished, else in its last recorded epoch.
-        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
+        """A trial's score. A metric of the validation counts at the best epoch of a finished trial; all others, and those of a
+        trial that has not finished, count at the last epoch that has them. The test split never counts. ValueError if the trial
+        did not measure the metric.
         """
         rows = trial.epochs()
         for row in [*([trial.result()["val"]] if trial.is_finished else []), *reversed(rows)]:

@@ -49,8 +49,8 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads only the manifest (and captions, for a noise index, an audit or `consensus`; a checkpoint's configuration, for training
-    options of its tower), before anything is written or started.
+    It reads manifests, and of other files what the settings need: captions (for a noise index, an audit, `consensus` or labels),
+    heads of shards, configurations and heads of checkpoints. Nothing is written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)

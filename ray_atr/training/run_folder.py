@@ -290,7 +290,7 @@ class RunFolder:
         refuse_secrets(settings)
         try:
             storage.make_folder(folder / "trials")
-            # Of two that start at once, the second would train with the first one's settings, or the first with its.
+            # If two start at once, one would train with the settings of the other.
             with storage.hold(folder, "this run"):
                 _require_no_run(folder)
                 storage.write_json(folder / "experiment.json", settings)
