@@ -11,7 +11,7 @@ The losses are the same either way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ray_atr.common.override import flatten, override
@@ -23,7 +23,7 @@ from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
 from ray_atr.sweep.space import point_key
 from ray_atr.sweep.trial_queue import TrialQueue
-from ray_atr.training.experiment import AUTO, Experiment, ScalingSettings
+from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
 
 OPEN = {
@@ -36,10 +36,13 @@ OPEN = {
 BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
 """One GPU for a worker and the encoder of its base. Two workers cannot share a GPU with NCCL."""
 
-LOOKED_AT = ("model.", "data.order", "train.batch_size")
+PREFIXES = ("model.", "data.order", "data.source", "train.batch_size")
 """Prefixes of settings that `decide` reads of each point of a sweep."""
-OF_A_BASE = ("objective", "objective.knowledge", "objective.knowledge.refresh")
-"""Settings that it reads besides: they say whether a trial has a knowledge base, and what that encodes."""
+SETTINGS = (
+    *("objective", "objective.knowledge", "objective.knowledge.refresh"),
+    *("scaling.validate_beside", "scaling.worker_labels", "scaling.encoder_labels"),
+)
+"""Other settings that it reads of each: whether a knowledge base encodes, and what needs workers."""
 MOST_PER_GPU = 8
 """Most trials that share a GPU: each takes about half a gigabyte of it before it computes anything."""
 
@@ -92,8 +95,9 @@ def decide(
     reasons = [counted(gpus, "GPU")] if gpus else []
     reasons += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
     reasons += ["data in a store"] if is_in_store else []
-    reasons += ["validation beside training"] if scaling.validate_beside else []
-    reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
+    each = [point.scaling for point in points]
+    reasons += ["validation beside training"] if any(one.validate_beside for one in each) else []
+    reasons += ["labels of nodes"] if any(one.worker_labels or one.encoder_labels for one in each) else []
     reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
     if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, points, gpus, num_trials):
         # Ray fills one GPU before the next: with smaller shares than the trials need, some GPUs would have none.
@@ -113,8 +117,8 @@ def decide(
             reason += f"; {alone}"
         elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
-            decided = override(experiment, settings).scaling
-            settings["scaling.workers"] = _num_workers(points, decided, nodes, most, num_trials)
+            decided = [override(point, settings) for point in points]
+            settings["scaling.workers"] = _num_workers(decided, nodes, most, num_trials)
     if scaling.ray_data == AUTO:
         settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
         if not alone and not reasons and settings["scaling.ray_data"]:
@@ -132,8 +136,7 @@ def _may_share_a_gpu(experiment: Experiment, points: Sequence[Experiment], gpus:
 
 def _gpus_beside(experiment: Experiment) -> float:
     """GPUs of the processes beside one worker."""
-    scaling = replace(experiment.scaling, workers=1)
-    return sum(process.resources["GPU"] for process in processes_of(replace(experiment, scaling=scaling))[1:])
+    return sum(process.resources["GPU"] for process in processes_of(override(experiment, {"scaling.workers": 1}))[1:])
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:
@@ -147,14 +150,12 @@ def _divided_by_workers(experiment: Experiment) -> int:
     return data.order_parts if data.order == IN_SHARDS else experiment.train.batch_size
 
 
-def _num_workers(
-    points: Sequence[Experiment], scaling: ScalingSettings, nodes: Sequence[Placed], most: int, num_trials: int | None
-) -> int:
+def _num_workers(points: Sequence[Experiment], nodes: Sequence[Placed], most: int, num_trials: int | None) -> int:
     """The most workers that divide every batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
         if all(_divided_by_workers(point) % workers == 0 for point in points):
-            trials = [processes_of(replace(point, scaling=replace(scaling, workers=workers))) for point in points]
+            trials = [processes_of(override(point, {"scaling.workers": workers})) for point in points]
             distinct = {repr(trial): trial for trial in trials}.values()
             if all(num_trials_that_fit(trial, nodes) >= at_once for trial in distinct):
                 return workers
@@ -182,7 +183,8 @@ def decide_scaling(
         opened = {path: value for path, value in opened.items() if path == "scaling.ray_data"}
     base = override(base, opened)
     alone = "" if use_ray else "Ray is not used"
-    stores = (base.data.source, base.scaling.feature_store)
+    points = _kinds_of_points(base, queue) or [base]
+    stores = {place for point in points for place in (point.data.source, base.scaling.feature_store)}
     num_trials = queue.num_trials if concurrency is None else concurrency
     decision = decide(
         base,
@@ -190,7 +192,7 @@ def decide_scaling(
         num_trials,
         alone=alone,
         is_in_store=any(place and not is_local(locate(place)) for place in stores),
-        points=_kinds_of_points(base, queue),
+        points=points,
     )
     if decision is None:
         return base
@@ -207,7 +209,7 @@ def _kinds_of_points(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiment with each combination of what `decide` reads in the known points, and of the listed values of a space."""
 
     def is_read(path: str) -> bool:
-        return path in OF_A_BASE or path.startswith(LOOKED_AT)
+        return path in SETTINGS or path.startswith(PREFIXES)
 
     kinds = [{path: value for path, value in point.items() if is_read(path)} for point in queue.known_points(is_read)]
     return [queue.plan.experiment(base, kind) for kind in {point_key(kind): kind for kind in kinds}.values()]

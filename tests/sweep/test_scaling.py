@@ -143,6 +143,25 @@ def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
     assert written.settings["scaling.gpus_per_worker"] == 1.0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaling.validate_beside": True},
+        {"scaling.worker_labels": "a=b"},
+        {"scaling.encoder_labels": "a=b"},
+        {"data.source": "memory://tones"},
+    ],
+)
+def test_there_are_workers_if_a_point_of_a_sweep_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: LAPTOP)
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{}, changes])), lambda experiment: None)
+    decided = decide_scaling(run, Experiment(), queue, None, use_ray=True, echo=silent)
+    assert decided.scaling.workers == 1
+
+
 @pytest.mark.parametrize("given", [{}, {"scaling.gpus_per_encoder": 0.3}])
 @pytest.mark.parametrize("path", ["objective", "objective.knowledge"])
 def test_it_leaves_room_for_a_base_that_only_some_points_have(
