@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
-from ray_atr.metrics.epoch_report import GROUPS
+from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.metrics.metric import MEAN, UNSEEN
 from ray_atr.sweep.fixed import overrides_of
 from ray_atr.sweep.space import Point, Space, point_key
@@ -42,7 +42,7 @@ class Goal:
             if self.metric in row:
                 return float(row[self.metric])
         validated = {metric for row in rows for metric in row.validation if metric.language not in (MEAN, UNSEEN)}
-        others = {f"{group}/{name}" for row in rows for group in GROUPS for name in row.group(group)}
+        others = {name for row in rows for name in row if not is_measured(name)}
         measured = [*sorted(validated), *sorted(others)]
         raise refuse("--maximize/--minimize", self.metric, "what a validation measures: " + ", ".join(measured[:40]))
 

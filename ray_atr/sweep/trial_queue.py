@@ -212,13 +212,13 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
     from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
     scores. ValueError if a trial lacks a goal's metric.
     """
+    experiment, finished = run.experiment, set[str]()
     by_point: dict[str, PointTrials] = {}
-    finished = set()
     for trial in run.trials():
         if status_of(trial) == FINISHED:
             overrides = trial.describe()["overrides"]
             finished.add(point_key({path: value for path, value in overrides.items() if path != "seed"}))
-            settings = {**flatten(override(run.experiment, overrides)), **overrides}
+            settings = {**flatten(override(experiment, overrides)), **overrides}
             with contextlib.suppress(KeyError):
                 point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
                 if space.holds(point):

@@ -57,12 +57,11 @@ def check_experiment(experiment: Experiment) -> None:
     manifest = None if data.source == "soundscapes" else read_manifest(data.source)
     where = data.source if manifest is None else manifest.folder
     check_languages(experiment, manifest)
-    if manifest is not None:
-        check_inputs(experiment, manifest)
     check_selection(
         experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
     )
     if manifest is not None:
+        check_inputs(experiment, manifest)
         check_validated(experiment, manifest)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):

@@ -117,8 +117,8 @@ def train(
             raise refuse(name, module, "a module of torch (torch.nn.Module)")
     _check(objective, data, validation, patience)
     # Within the bounds of the settings of the same names.
-    numbers = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
-    override(Experiment(), {"seed": seed, **{f"train.{name}": number for name, number in numbers.items()}})
+    numbers = {"train.epochs": epochs, "train.batch_size": batch_size, "train.patience": patience}
+    override(Experiment(), {"seed": seed, **numbers})
     if not clip_norm >= 0:
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
