@@ -90,7 +90,7 @@ def estimated(name: str, home: Path) -> list[float]:
     experiment = override(RECIPES[recipe](), {**DATA, **changes})
     with tempfile.TemporaryDirectory() as folder:
         cost = measure_trial(experiment, home, Path(folder))
-    return [cost.total(experiment).cpu, cost.disk, cost.memory]
+    return [cost.total(experiment).cpu, cost.disk_of(experiment), cost.memory]
 
 
 def taken(name: str, home: Path) -> list[float]:

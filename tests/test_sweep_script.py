@@ -123,6 +123,7 @@ MISTAKES: dict[str, list[tuple[list[str], str]]] = {
         (["--space", "data.noise.ratio=uniform(0,0.5)", "--search", "random", "--hours", "0"], "--hours: got 0.0"),
         (["--space", "data.noise.ratio=grid(0)", "--search", "optun"], "did you mean optuna?"),
         (["--space", "data.noise.ratio=grid(0)", "--scheduler", "ahsa"], "did you mean asha?"),
+        (["--space", "data.noise.ratio=grid(0)", "--seeds=-1"], "seed: got -1; allowed [0, "),
         (["--space", "data.noise.ratio=grid(0,0.2)", "--trials", "0"], "--trials: got 0; allowed at least 1"),
         (["--space", "train.batch_size=grid(64,5000)"], "train.batch_size: got 5000; allowed at most 1200"),
         (["--space", "train.batch_size=randint(8,5000)", "--search", "random", "--trials", "3"], "got 5000; allowed"),

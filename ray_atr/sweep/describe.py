@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ray_atr.common.override import override
 from ray_atr.data.noise import Noise
 from ray_atr.metrics.measures import pareto_front
 from ray_atr.objectives.correspondence import LeaveOneOut
@@ -55,9 +56,12 @@ def values_by_path(points: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def check_plan(plan: SweepPlan, experiment: Experiment, explicit: Collection[str] = ()) -> None:
-    """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data;
-    or if no point has one of the `explicit` fixed settings. Points that an adaptive search will propose are not known yet.
+    """ValueError if a point of the plan, or an end of a dimension of its space, cannot run with the experiment's data; for a seed
+    that is not allowed; or if no point has one of the `explicit` fixed settings. Points that an adaptive search will propose are
+    not known yet.
     """
+    for seed in plan.seeds:
+        override(experiment, {"seed": seed})
     points, search = points_to_check(plan), plan.search
     check_fixed(experiment, points, plan.fixed, explicit)
     if isinstance(search, SpaceSearch) and not search.is_adaptive and (plan.num_points or search.is_finite):

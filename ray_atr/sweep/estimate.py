@@ -135,11 +135,11 @@ def estimate(base: Experiment, plan: SweepPlan, home: Path, run_folder: Location
     if not costs:
         raise ValueError(failed[0])
     is_linked = is_local(run_folder) and _device(run_folder) == _device(home)
-    of_trials = [_cost_of(experiment, costs) for experiment in experiments]
+    of_trials = [(_cost_of(experiment, costs), experiment) for experiment in experiments]
     return Estimate(
         num_trials=number,
-        trials=[cost.total(experiment) for cost, experiment in zip(of_trials, experiments, strict=True)],
-        disk=[cost.disk - (cost.linked if is_linked else 0) for cost in of_trials],
+        trials=[cost.total(experiment) for cost, experiment in of_trials],
+        disk=[cost.disk_of(experiment) - (cost.linked if is_linked else 0) for cost, experiment in of_trials],
         costs=list(costs.values()),
         num_kinds=len(kinds),
         failed=failed,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ray_atr.common.settings import refuse
+from ray_atr.common.settings import counted, refuse
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.training.experiment import Experiment, parse_labels
 
@@ -173,7 +173,8 @@ def _impossible(experiment: Experiment, processes: Sequence[Placed], nodes: Sequ
         if required > has[name] + TOLERANCE:
             got = getattr(scaling, path.split(".")[1])
             beside = len(processes) - workers
-            others = f" and {beside} processes that encode or validate" if beside else ""
+            words = counted(beside, "process that encodes or validates", "processes that encode or validate")
+            others = f", and {words}," if beside else ""
             return refuse(path, got, f"{workers} x that{others} within the {has[name]:g} {name}s of this cluster")
     each = [f"{node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs" for node in nodes]
     there_are = "; ".join(each + labelled)

@@ -58,7 +58,7 @@ def run_race(
     compared on the same clips: U is the same for all.
 
     `before` are those that were dropped already. They stay so, and take part in the looks up to theirs, so that all looks are as
-    they were. A look waits for no seed of those that are `out`: a trial of them has failed, and they leave the race undropped.
+    they were. A look does not wait for seeds of points that are `out`, which have a failed trial: they leave the race undropped.
     """
     before = before or {}
     racing = list(points)

@@ -126,8 +126,8 @@ class Racing(SweepListener):
             self._look_at(group)
 
     def further_seeds(self) -> tuple[list[int], str]:
-        """The further seeds that the spared trials pay for, of all points that are left, and words for it. None if they do not
-        pay for one of all points, or if no race has two points left.
+        """(further seeds of all points that are left, as many as the spared trials pay for; a line about them). No seeds if the
+        spared trials do not pay for one more seed of all these points, or if no race has two points left.
         """
         granted = self.run.info.get(SEEDS_GRANTED, ())
         overrides = {trial.trial_id: trial.describe()["overrides"] for trial in self.queue.trials}

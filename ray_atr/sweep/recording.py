@@ -123,9 +123,6 @@ class ConsoleProgress(SweepListener):
             self.num_ended_before, self.started = num_ended, time.monotonic()
 
     def trial_started(self, trial: TrialFolder) -> None:
-        if trial.trial_id not in self.numbers:
-            # The epochs that a resumed trial has already, and those by which one is shorter than the others, are not to come.
-            self.epochs_ended += len(trial.epochs()) + self.epochs_per_trial - self.epochs_of(trial)
         self._number(trial)
         self.marks[trial.trial_id] = time.monotonic()
 
@@ -186,7 +183,12 @@ class ConsoleProgress(SweepListener):
         return f"[{self._number(trial):>2}{of_all}] {trial.describe()['name']}"
 
     def _number(self, trial: TrialFolder) -> int:
-        return self.numbers.setdefault(trial.trial_id, self.num_ended_before + len(self.numbers) + 1)
+        """The trial's number in the order in which trials started, or ended without a start."""
+        if trial.trial_id not in self.numbers:
+            self.numbers[trial.trial_id] = self.num_ended_before + len(self.numbers) + 1
+            # The epochs that a resumed trial has already, and those by which one is shorter than the others, are not to come.
+            self.epochs_ended += len(trial.epochs()) + self.epochs_per_trial - self.epochs_of(trial)
+        return self.numbers[trial.trial_id]
 
     def _seconds_left(self) -> float | None:
         """The time of the epochs and start-ups still to come, as many at a time as run now; None until an epoch was timed.

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ray_atr.common.override import override, with_absolute_paths
+from ray_atr.common.override import with_absolute_paths
 from ray_atr.common.progress import Echo
 from ray_atr.common.runtime import start_ray
 from ray_atr.common.settings import counted
@@ -23,7 +23,6 @@ from ray_atr.sweep.recording import CommonFailure, Recording
 from ray_atr.sweep.scaling import decide_scaling
 from ray_atr.sweep.schedulers import ASHA, RACE, check_scheduler, make_scheduler, stops
 from ray_atr.sweep.search import FixedPoints, SweepPlan
-from ray_atr.sweep.space import Grid, Point
 from ray_atr.sweep.trial_queue import TrialQueue, status_of
 from ray_atr.sweep.tune_bridge import run_with_tune
 from ray_atr.training.checks import check_base_shards, check_experiment
@@ -31,7 +30,7 @@ from ray_atr.training.experiment import Experiment
 from ray_atr.training.inputs import Prepared, preparation_key, prepare
 from ray_atr.training.listener import SweepListener
 from ray_atr.training.ray_train import ERROR_FILE, run_trial
-from ray_atr.training.refresh_cost import refresh_warnings
+from ray_atr.training.refresh_cost import refresh_warning
 from ray_atr.training.run_folder import (
     FAILED,
     FINISHED,
@@ -91,7 +90,7 @@ def sweep(
     queue = TrialQueue(run, plan, check_experiment, retry_failed=retry_failed)
     done = len(queue.trials) - len(queue.waiting)
     if done:
-        # Of all, also those that a search has still to propose; how many a search until its time is over has is not known.
+        # A search may have trials to propose still; how many is not known if only its time limit ends it.
         number = len(queue.trials) if queue.num_trials is None else queue.num_trials
         echo(f"{done} of {number} trials are in {run.path} already")
     for listener in listeners:
@@ -111,10 +110,10 @@ def sweep(
             return failure.reason is not None or (deadline is not None and time.monotonic() >= deadline)
 
         # Tune pickles its scheduler, which must hold no more of the race than this: `echo` and listeners may have locks.
-        is_dropped = None if racing is None else racing.dropped.__contains__
+        dropped = () if racing is None else racing.dropped
         # Trials that run one after the other are dropped from a race before they start.
         needs_scheduler = use_ray or plan.scheduler == ASHA
-        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, is_dropped) if needs_scheduler else None
+        scheduler = make_scheduler(plan, base.train.epochs, run, queue.trials, dropped) if needs_scheduler else None
         if use_ray:
             echo(_announcement(queue, slots))
             with frozen_garbage():
@@ -170,7 +169,7 @@ def _make_ready(
         check_base_shards(experiment)
     slots = concurrent_trials(experiments, concurrency) if use_ray else 1
     record_data(run, prepare_all(experiments, home, echo, use_ray=use_ray))
-    for warning in refresh_warnings(experiments):
+    for warning in dict.fromkeys(filter(None, map(refresh_warning, experiments))):
         echo(warning)
     seconds["data and features"] = time.monotonic() - before
     for listener in listeners:
@@ -242,11 +241,8 @@ def _run_in_process(
 
 def _experiments(base: Experiment, queue: TrialQueue) -> list[Experiment]:
     """The experiments known before the first trial starts; for a search at least one of each choice of data and model."""
-    points: list[Point] = [queue.plan.overrides(base, entry.point) for entry in queue.entries]
-    if (space := queue.plan.space) is not None:
-        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
-        points += space.points_of(path for path in listed if path.startswith(("data.", "model.")))
-    return [override(base, point) for point in points] or [base]
+    points = queue.known_points(lambda path: path.startswith(("data.", "model.")))
+    return [queue.plan.experiment(base, point) for point in points] or [base]
 
 
 def prepare_all(experiments: Sequence[Experiment], home: Path, echo: Echo, *, use_ray: bool) -> list[Prepared]:

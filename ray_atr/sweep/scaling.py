@@ -10,8 +10,8 @@ The losses are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ray_atr.common.override import flatten, override
@@ -21,7 +21,7 @@ from ray_atr.common.settings import counted
 from ray_atr.common.storage import is_local, locate
 from ray_atr.objectives import KnowledgeBaseObjective
 from ray_atr.sweep.placement import MOST, Placed, cluster_nodes, num_trials_that_fit, processes_of
-from ray_atr.sweep.space import Grid, point_key
+from ray_atr.sweep.space import point_key
 from ray_atr.sweep.trial_queue import TrialQueue
 from ray_atr.training.experiment import AUTO, Experiment
 from ray_atr.training.run_folder import RunFolder
@@ -36,8 +36,13 @@ OPEN = {
 BESIDE_AN_ENCODER = {"scaling.gpus_per_worker": 0.6, "scaling.gpus_per_encoder": 0.4}
 """One GPU for a worker and the encoder of its base. Two workers cannot share a GPU with NCCL."""
 
-LOOKED_AT = ("model.", "data.order", "train.batch_size")
+PREFIXES = ("model.", "data.order", "data.source", "train.batch_size")
 """Prefixes of settings that `decide` reads of each point of a sweep."""
+SETTINGS = (
+    *("objective", "objective.knowledge", "objective.knowledge.refresh"),
+    *("scaling.validate_beside", "scaling.worker_labels", "scaling.encoder_labels"),
+)
+"""Other settings that it reads of each: whether a knowledge base encodes, and what needs workers."""
 MOST_PER_GPU = 8
 """Most trials that share a GPU: each takes about half a gigabyte of it before it computes anything."""
 
@@ -79,7 +84,7 @@ def decide(
 
     num_trials  number of trials that could run at once; None: unknown, taken as many.
     alone       the reason why a trial must train in its own process; empty if it need not.
-    points      the experiments of a sweep, as far as they differ in what is `LOOKED_AT`; empty: the experiment alone.
+    points      the experiments of a sweep, as far as they differ in what is read of each; empty: the experiment alone.
     """
     points = points or [experiment]
     scaling, settings = experiment.scaling, dict[str, Any]()
@@ -90,27 +95,30 @@ def decide(
     reasons = [counted(gpus, "GPU")] if gpus else []
     reasons += [counted(len(nodes), "node")] if len(nodes) > 1 else ["a cluster that grows"] if is_growing else []
     reasons += ["data in a store"] if is_in_store else []
-    reasons += ["validation beside training"] if scaling.validate_beside else []
-    reasons += ["labels of nodes"] if scaling.worker_labels or scaling.encoder_labels else []
+    each = [point.scaling for point in points]
+    reasons += ["validation beside training"] if any(one.validate_beside for one in each) else []
+    reasons += ["labels of nodes"] if any(one.worker_labels or one.encoder_labels for one in each) else []
     reason = f"auto: {', '.join(reasons) or 'one node without GPUs'}"
     if gpus and len(reasons) == 1 and not alone and _may_share_a_gpu(experiment, points, gpus, num_trials):
-        per_gpu = min(MOST_PER_GPU, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
+        # Ray fills one GPU before the next: with smaller shares than the trials need, some GPUs would have none.
+        most = MOST_PER_GPU if num_trials is None else min(MOST_PER_GPU, -(-num_trials // gpus))
+        per_gpu = min(most, int(nodes[0].resources.get("CPU", 0) / scaling.cpus_per_worker / gpus))
         settings = {"scaling.workers": 0, "scaling.gpus_per_worker": 1 / max(1, per_gpu)}
         streams = {"scaling.ray_data": False} if scaling.ray_data == AUTO else {}
         return ScalingChoice(settings | streams, f"{reason}; its towers are frozen and encode once")
     if scaling.workers == AUTO:
         settings["scaling.workers"] = 0
         if reasons and gpus and not scaling.gpus_per_worker:
-            beside = _gpus_beside(experiment)
+            beside = max(map(_gpus_beside, points))
             # A single GPU is shared with processes that have a share of it; with several GPUs, a worker has its own.
             own_gpu = {"scaling.gpus_per_worker": round(1.0 - beside, 4) if gpus == 1 and beside < 1 else 1.0}
-            settings |= BESIDE_AN_ENCODER if _is_encoded_beside(experiment) else own_gpu
+            settings |= BESIDE_AN_ENCODER if any(map(_is_encoded_beside, points)) else own_gpu
         if alone:
             reason += f"; {alone}"
         elif reasons:
             most = gpus or sum(node.resources.get("CPU", 0) >= scaling.cpus_per_worker for node in nodes)
-            batches = {_divided_by_workers(point) for point in points}
-            settings["scaling.workers"] = _num_workers(override(experiment, settings), batches, nodes, most, num_trials)
+            decided = [override(point, settings) for point in points]
+            settings["scaling.workers"] = _num_workers(decided, nodes, most, num_trials)
     if scaling.ray_data == AUTO:
         settings["scaling.ray_data"] = bool(reasons) or settings.get("scaling.workers", scaling.workers) != 0
         if not alone and not reasons and settings["scaling.ray_data"]:
@@ -128,8 +136,7 @@ def _may_share_a_gpu(experiment: Experiment, points: Sequence[Experiment], gpus:
 
 def _gpus_beside(experiment: Experiment) -> float:
     """GPUs of the processes beside one worker."""
-    scaling = replace(experiment.scaling, workers=1)
-    return sum(process.resources["GPU"] for process in processes_of(replace(experiment, scaling=scaling))[1:])
+    return sum(process.resources["GPU"] for process in processes_of(override(experiment, {"scaling.workers": 1}))[1:])
 
 
 def _is_encoded_beside(experiment: Experiment) -> bool:
@@ -143,15 +150,15 @@ def _divided_by_workers(experiment: Experiment) -> int:
     return data.order_parts if data.order == IN_SHARDS else experiment.train.batch_size
 
 
-def _num_workers(
-    experiment: Experiment, batches: Collection[int], nodes: Sequence[Placed], most: int, num_trials: int | None
-) -> int:
+def _num_workers(points: Sequence[Experiment], nodes: Sequence[Placed], most: int, num_trials: int | None) -> int:
     """The most workers that divide every batch and leave room for the other trials; 1 at least."""
     at_once = min(MOST, max(1, most if num_trials is None else min(num_trials, most)))
     for workers in range(max(1, most // at_once), 1, -1):
-        trial = processes_of(replace(experiment, scaling=replace(experiment.scaling, workers=workers)))
-        if all(batch % workers == 0 for batch in batches) and num_trials_that_fit(trial, nodes) >= at_once:
-            return workers
+        if all(_divided_by_workers(point) % workers == 0 for point in points):
+            trials = [processes_of(override(point, {"scaling.workers": workers})) for point in points]
+            distinct = {repr(trial): trial for trial in trials}.values()
+            if all(num_trials_that_fit(trial, nodes) >= at_once for trial in distinct):
+                return workers
     return 1
 
 
@@ -176,7 +183,8 @@ def decide_scaling(
         opened = {path: value for path, value in opened.items() if path == "scaling.ray_data"}
     base = override(base, opened)
     alone = "" if use_ray else "Ray is not used"
-    stores = (base.data.source, base.scaling.feature_store)
+    points = _kinds_of_points(base, queue) or [base]
+    stores = {place for point in points for place in (point.data.source, base.scaling.feature_store)}
     num_trials = queue.num_trials if concurrency is None else concurrency
     decision = decide(
         base,
@@ -184,7 +192,7 @@ def decide_scaling(
         num_trials,
         alone=alone,
         is_in_store=any(place and not is_local(locate(place)) for place in stores),
-        points=_kinds_of_points(base, queue),
+        points=points,
     )
     if decision is None:
         return base
@@ -198,10 +206,10 @@ def decide_scaling(
 
 
 def _kinds_of_points(base: Experiment, queue: TrialQueue) -> list[Experiment]:
-    """The experiment with each combination of what is `LOOKED_AT` in the known points, and of the listed values of a space."""
-    points, space = [entry.point for entry in queue.entries], queue.plan.space
-    if space is not None:
-        listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
-        points += space.points_of(path for path in listed if path.startswith(LOOKED_AT))
-    kinds = [{path: value for path, value in point.items() if path.startswith(LOOKED_AT)} for point in points]
+    """The experiment with each combination of what `decide` reads in the known points, and of the listed values of a space."""
+
+    def is_read(path: str) -> bool:
+        return path in SETTINGS or path.startswith(PREFIXES)
+
+    kinds = [{path: value for path, value in point.items() if is_read(path)} for point in queue.known_points(is_read)]
     return [queue.plan.experiment(base, kind) for kind in {point_key(kind): kind for kind in kinds}.values()]

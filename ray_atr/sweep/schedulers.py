@@ -6,7 +6,7 @@ Trials are ranked against their rivals alone: those that differ in nothing but w
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,8 @@ def check_scheduler(plan: SweepPlan, experiment: Experiment) -> None:
         _check_race(plan, experiment)
         return
     if len(plan.goals) != 1:
-        raise refuse("--scheduler", plan.scheduler, "none with several goals: trials are stopped by one metric")
+        goals = "several goals" if plan.goals else "no goal"
+        raise refuse("--scheduler", plan.scheduler, f"none with {goals}: trials are stopped by one metric")
     if experiment.evaluation.every_epochs != 1:
         every = experiment.evaluation.every_epochs
         raise refuse("evaluation.every_epochs", every, f"1 with --scheduler {plan.scheduler}")
@@ -79,12 +80,12 @@ def make_scheduler(
     epochs: int,
     run: RunFolder,
     recorded: Sequence[TrialFolder],
-    has_dropped: Callable[[str], bool] | None = None,
+    dropped: Container[str] = (),
 ) -> Any:
     """Tune's scheduler of the plan, with what the recorded trials have reported already; None for none. It ranks trials
     only among those of the same seed, data and grid values (`rivals_key`). It stops no trial after its last epoch (`epochs`, if
-    the sweep does not vary `train.epochs`), and none at an epoch after which an earlier session went on. In a race `has_dropped`
-    says of a trial whether its point was dropped.
+    the sweep does not vary `train.epochs`), and none at an epoch after which an earlier session went on. In a race it stops
+    the trials whose ids are in `dropped`, which may grow.
     """
     if plan.scheduler == NONE:
         return None
@@ -101,8 +102,8 @@ def make_scheduler(
 
             def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
                 trial_id = trial.config["trial_id"]
-                is_dropped = has_dropped is not None and has_dropped(trial_id)
-                return str(self.STOP if is_dropped and not is_at_its_end(trial_id, result) else self.CONTINUE)
+                is_stopped = trial_id in dropped and not is_at_its_end(trial_id, result)
+                return str(self.STOP if is_stopped else self.CONTINUE)
 
         return StopsDropped()
     goal = plan.goals[0]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
-from ray_atr.metrics.epoch_report import GROUPS
+from ray_atr.metrics.epoch_report import is_measured
 from ray_atr.metrics.metric import MEAN, UNSEEN
 from ray_atr.sweep.fixed import overrides_of
 from ray_atr.sweep.space import Point, Space, point_key
@@ -33,15 +33,16 @@ class Goal:
     is_maximised: bool = True
 
     def score(self, trial: TrialFolder) -> float:
-        """A trial's score: at its best validation epoch if it has finished, else in its last recorded epoch.
-        Validation decides, never the test split. Raises ValueError if the trial did not measure the metric.
+        """A trial's score. A metric of the validation counts at the best epoch of a finished trial; all others, and those of a
+        trial that has not finished, count at the last epoch that has them. The test split never counts. ValueError if the trial
+        did not measure the metric.
         """
         rows = trial.epochs()
         for row in [*([trial.result()["val"]] if trial.is_finished else []), *reversed(rows)]:
             if self.metric in row:
                 return float(row[self.metric])
         validated = {metric for row in rows for metric in row.validation if metric.language not in (MEAN, UNSEEN)}
-        others = {f"{group}/{name}" for row in rows for group in GROUPS for name in row.group(group)}
+        others = {name for row in rows for name in row if not is_measured(name)}
         measured = [*sorted(validated), *sorted(others)]
         raise refuse("--maximize/--minimize", self.metric, "what a validation measures: " + ", ".join(measured[:40]))
 

@@ -12,7 +12,7 @@ from typing import Any
 from ray_atr.common.override import as_typed, flatten, override
 from ray_atr.common.settings import counted
 from ray_atr.sweep.search import Goal, History, Observation, SweepPlan
-from ray_atr.sweep.space import Point, Space, point_key
+from ray_atr.sweep.space import Grid, Point, Space, point_key
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import FAILED, FINISHED, PENDING, RUNNING, STOPPED, RunFolder, TrialFolder
 
@@ -38,8 +38,8 @@ class PointTrials:
     def _ended(self, statuses: list[str], goals: Sequence[Goal]) -> Observation:
         if FAILED in statuses:
             return Observation(self.point, FAILED)
-        # A trial that was stopped before its first epoch has no metrics.
-        measured = [trial for trial in self.trials if STOPPED not in statuses or trial.epochs()]
+        # A trial that was stopped before its first validation has no scores.
+        measured = [trial for trial in self.trials if STOPPED not in statuses or _is_validated(trial)]
         if not measured:
             return Observation(self.point, STOPPED)
         scores = [[goal.score(trial) for trial in measured] for goal in goals]
@@ -80,6 +80,14 @@ class TrialQueue:
     @property
     def trials(self) -> list[TrialFolder]:
         return [trial for entry in self.entries for trial in entry.trials]
+
+    def known_points(self, is_read: Callable[[str], bool]) -> list[Point]:
+        """The points that were proposed, and every combination of a space's listed values of the settings that are read."""
+        points = [entry.point for entry in self.entries]
+        if (space := self.plan.space) is not None:
+            listed = (path for path, dimension in space.dimensions.items() if isinstance(dimension, Grid))
+            points += space.points_of(path for path in listed if is_read(path))
+        return points
 
     @property
     def num_trials(self) -> int | None:
@@ -177,6 +185,10 @@ class TrialQueue:
         return None
 
 
+def _is_validated(trial: TrialFolder) -> bool:
+    return any(row.validation for row in trial.epochs())
+
+
 def status_of(trial: TrialFolder) -> str:
     """A trial's status; the description of a finished trial is not read."""
     return FINISHED if trial.is_finished else str(trial.describe()["status"])
@@ -200,13 +212,13 @@ def read_earlier(run: RunFolder, space: Space, goals: Sequence[Goal]) -> tuple[l
     from. A setting that the earlier sweep did not vary has the value it had there. A point has the mean of its trials'
     scores. ValueError if a trial lacks a goal's metric.
     """
+    experiment, finished = run.experiment, set[str]()
     by_point: dict[str, PointTrials] = {}
-    finished = set()
     for trial in run.trials():
         if status_of(trial) == FINISHED:
             overrides = trial.describe()["overrides"]
             finished.add(point_key({path: value for path, value in overrides.items() if path != "seed"}))
-            settings = {**flatten(override(run.experiment, overrides)), **overrides}
+            settings = {**flatten(override(experiment, overrides)), **overrides}
             with contextlib.suppress(KeyError):
                 point = space.build(lambda path, settings=settings: as_typed(settings[path]))  # type: ignore[misc]
                 if space.holds(point):

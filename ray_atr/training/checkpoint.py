@@ -199,9 +199,9 @@ def resume(
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
     if (shards is not None) != (SHARDS in saved):
-        wrote = "true" if SHARDS in saved else "false"
-        saved_with = f"a checkpoint in {folder / LAST}, written with {wrote}"
-        raise refuse("scaling.shard_towers", "false" if SHARDS in saved else "true", f"{wrote} with {saved_with}")
+        now, then = ("false", "true") if SHARDS in saved else ("true", "false")
+        allowed = f"{then} with a checkpoint in {folder / LAST}, written with {then}"
+        raise refuse("scaling.shard_towers", now, allowed)
     if shards is not None:
         _put_tensors(saved, state, shards)
     state.load_state_dict(saved, group)

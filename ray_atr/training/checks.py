@@ -49,20 +49,19 @@ from ray_atr.training.trajectory import check_other_run
 def check_experiment(experiment: Experiment) -> None:
     """ValueError, naming the setting, if what it names is missing, a batch cannot be filled, or settings exclude each other.
 
-    Reads only the manifest (and captions, for a noise index, an audit or `consensus`; a checkpoint's configuration, for training
-    options of its tower), before anything is written or started.
+    It reads manifests, and of other files what the settings need: captions (for a noise index, an audit, `consensus` or labels),
+    heads of shards, configurations and heads of checkpoints. Nothing is written or started.
     """
     experiment = with_languages(experiment)
     data, splits = experiment.data, split_sizes(experiment)
     manifest = None if data.source == "soundscapes" else read_manifest(data.source)
     where = data.source if manifest is None else manifest.folder
     check_languages(experiment, manifest)
-    if manifest is not None:
-        check_inputs(experiment, manifest)
     check_selection(
         experiment.evaluation.select_by, "evaluation.select_by", data.languages, experiment.trained_languages
     )
     if manifest is not None:
+        check_inputs(experiment, manifest)
         check_validated(experiment, manifest)
     for setting, split in (("train_split", data.train_split), ("validation_split", data.validation_split)):
         if not splits.get(split):
@@ -71,7 +70,6 @@ def check_experiment(experiment: Experiment) -> None:
             raise ValueError(f"data.{setting}: got {split!r}; {where} has {has}{nearest(split, splits)}")
     if experiment.evaluation.relevance == "label" and manifest is not None:
         check_labels(experiment, manifest)
-    check_noise(data.noise)
     check_index(experiment)
     check_chunks(experiment.objective, experiment.train.language_chunk)
     if experiment.train.distance_to is not None:
@@ -217,8 +215,11 @@ def split_sizes(experiment: Experiment) -> dict[str, int]:
     return {split: manifest.num_rows_of(split) for split in manifest.splits}
 
 
-def check_noise(noise: Noise) -> None:
-    """ValueError if `data.noise.index` is set together with settings that it replaces."""
+def check_index(experiment: Experiment) -> None:
+    """ValueError if `data.noise.index` is set together with settings that it replaces, or if its file is missing or does not fit
+    the captions of the training split.
+    """
+    noise = experiment.data.noise
     if noise.index is None:
         return
     for name in ("ratio", "kind", "unit", "parts"):
@@ -226,15 +227,8 @@ def check_noise(noise: Noise) -> None:
         if value != default:
             allowed = f"{default} with data.noise.index, whose file alone says which captions are wrong"
             raise refuse(f"data.noise.{name}", value, allowed)
-
-
-def check_index(experiment: Experiment) -> None:
-    """ValueError if the file of `data.noise.index` is missing or does not fit the captions of the training split."""
-    data = experiment.data
-    if data.noise.index is None:
-        return
     counts = _training_counts(experiment)
-    read_index(data.noise.index, counts, max(1, int(counts.max(initial=0))))
+    read_index(noise.index, counts, max(1, int(counts.max(initial=0))))
 
 
 def _training_counts(experiment: Experiment) -> NDArray[np.int64]:

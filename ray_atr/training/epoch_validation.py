@@ -202,8 +202,8 @@ class SplitValidator:
 
 
 class ActorValidator:
-    """A `Validator` that sends the weights to an actor. Ray restarts an actor that dies, and it measures again: at most RETRIES
-    times for one epoch, as it may die each time, where memory is full.
+    """A `Validator` that sends the weights to an actor. Ray restarts an actor that dies, and it measures again, at most RETRIES
+    times for one epoch: if memory is full, it may die each time.
     """
 
     def __init__(self, actor: Any) -> None:

@@ -79,7 +79,8 @@ class DataSettings(Settings):
     )
     order_parts: int = setting(
         8,
-        "with order=shards: parts of a batch, each from row groups of its own; the batch is divided by it, and it by the workers",
+        "with order=shards: number of parts of a batch, each from row groups of its own; it must divide the batch, and the "
+        "number of workers must divide it",
         at_least=1,
     )
     order_groups: int = setting(
@@ -88,7 +89,7 @@ class DataSettings(Settings):
     weights: tuple[str, ...] = setting(
         (),
         "of a joined data set, PART=WEIGHT,...: how often an epoch has each clip of a part, on average (0: never, .1: a tenth of "
-        "its clips, others each time; 2: each clip twice); parts that are not listed: 1",
+        "its clips, different ones in each epoch; 2: each clip twice); parts that are not listed: 1",
     )
     train_split: str = setting("train", "split to train on")
     validation_split: str = setting("val", "split that chooses the best epoch")
@@ -126,7 +127,7 @@ class TrainSettings(Settings):
     batches_per_step: int = setting(
         1,
         "global batches whose gradients are averaged for one step of the optimiser (B of m-LTM Eq. 8); each has a loss of its "
-        "own, so this is no larger batch; an epoch's last step averages those that are left",
+        "own, so this differs from a larger batch; an epoch's last step averages those that are left",
         at_least=1,
     )
     optimizer: str = setting("adamw", "optimiser", choices=OPTIMIZERS)
@@ -166,7 +167,7 @@ class TrainSettings(Settings):
     )
     distance_to: str | None = setting(
         None,
-        "folder of another trial, or of a run of one trial, that had keep_trajectory (for example kcl with the "
+        "folder of another trial, or of a run of one trial, trained with keep_trajectory (for example kcl with the "
         "same seed): each epoch logs the distance between the weights of both runs at the same step, and ATRI's bound "
         "on it; none: not measured",
         path="always",
@@ -197,9 +198,9 @@ class ScalingSettings(Settings):
 
     workers: int | str = setting(
         AUTO,
-        "training workers of one trial; auto: its own process on one node without GPUs, else Ray Train's workers, one a GPU "
-        "(a node without GPUs) as far as the trials leave them; FEWEST:MOST (2:8): as many of them as the cluster has room "
-        "for, which may change while the trial trains, with the same result; 0: train in the trial's own process",
+        "training workers of one trial; auto: its own process on one node without GPUs, else Ray Train's workers, one for each "
+        "GPU (without GPUs: for each node) that other trials leave free; FEWEST:MOST (2:8): as many of them as the cluster has "
+        "room for, which may change while the trial trains, with the same result; 0: train in the trial's own process",
         at_least=0,
         words=(AUTO, "FEWEST:MOST"),
     )
@@ -244,9 +245,9 @@ class ScalingSettings(Settings):
     )
     base_shards: int | Literal["auto"] = setting(
         AUTO,
-        "parts of a knowledge base, at most one a worker. Each is encoded and searched by its own workers, and their results "
-        "are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part a node, from "
-        "1 GiB of embeddings on",
+        "parts of a knowledge base, at most one for each worker. Each is encoded and searched by its own workers, and their "
+        "results are merged: the same neighbours in a part of the memory; 1: each node has the whole base; auto: one part for "
+        "each node if the embeddings take 1 GiB or more",
         at_least=1,
     )
     worker_labels: str = setting(

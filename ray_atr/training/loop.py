@@ -86,7 +86,7 @@ def train_trial(
 
         def end_epochs(rows: Sequence[EpochReport]) -> None:
             """Write a checkpoint with the complete rows, then report them; with sharded towers a thread still writes it."""
-            # Plain dicts: a checkpoint is read without our classes. Its time counts in the next epoch: this one's row is in it.
+            # Plain dicts: a checkpoint is read without our classes. It holds these rows, so its time counts in the next epoch.
             state.progress.history.extend(map(dict, rows))
             checkpoint()
             for row in rows:

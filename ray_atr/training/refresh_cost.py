@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ray_atr.common.settings import counted
 from ray_atr.data.shards import read_manifest
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
@@ -61,8 +59,3 @@ def refresh_warning(experiment: Experiment) -> str:
         f"the knowledge base encodes {counted(num_source, 'clip')} on a {where} {every}: an estimated {epochs:.1f} times an "
         f"epoch's training, for which training waits; {remedy}"
     )
-
-
-def refresh_warnings(experiments: Iterable[Experiment]) -> list[str]:
-    """The distinct warnings of some experiments."""
-    return [warning for warning in dict.fromkeys(map(refresh_warning, experiments)) if warning]

@@ -290,7 +290,7 @@ class RunFolder:
         refuse_secrets(settings)
         try:
             storage.make_folder(folder / "trials")
-            # Of two that start at once, the second would train with the first one's settings, or the first with its.
+            # If two start at once, one would train with the settings of the other.
             with storage.hold(folder, "this run"):
                 _require_no_run(folder)
                 storage.write_json(folder / "experiment.json", settings)
@@ -451,7 +451,8 @@ def trial_place(folder: Location, path: str) -> Location:
     trials = [trial.trial_id for trial in RunFolder.open(folder).trials()]
     if len(trials) != 1:
         names = ", ".join(f"trials/{trial}" for trial in trials[:4]) + (", ..." if len(trials) > 4 else "")
-        raise refuse(path, str(folder), f"one of its {len(trials)} trials: {names}")
+        allowed = f"one of its {len(trials)} trials: {names}" if trials else "a run with a trial; this one has none yet"
+        raise refuse(path, str(folder), allowed)
     return folder / "trials" / trials[0]
 
 

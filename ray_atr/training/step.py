@@ -70,7 +70,7 @@ def training_step(
     needed_here, needed = scheme.needed(batch.mask, batch.draw), scheme.needed(global_batch.mask, global_batch.draw)
     weigh_pairs = None if estimator is None else estimator.for_batch(global_batch.rows, global_batch.slots)
     if not bool(needed.any()):
-        # No zeros as gradients: of these an optimiser would let weights decay that no loss uses.
+        # No gradients in place of zeros: with zeros, an optimiser would let weights decay that no loss uses.
         return StepResult({"loss": 0.0}, None)
     ring, pending = None, PendingGradients()
     if goes_around(retriever, objective, len(needed), group):

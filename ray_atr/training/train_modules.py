@@ -117,19 +117,20 @@ def train(
             raise refuse(name, module, "a module of torch (torch.nn.Module)")
     _check(objective, data, validation, patience)
     # Within the bounds of the settings of the same names.
-    numbers = {"epochs": epochs, "batch_size": batch_size, "patience": patience}
-    override(Experiment(), {"seed": seed, **{f"train.{name}": number for name, number in numbers.items()}})
+    numbers = {"train.epochs": epochs, "train.batch_size": batch_size, "train.patience": patience}
+    override(Experiment(), {"seed": seed, **numbers})
     if not clip_norm >= 0:
         raise refuse("clip_norm", clip_norm, "0 (no limit) or more")
     if validation is not None:
         check_selection(select_by, "select_by", data.languages)
-    model = _Model(audio, text, objective, _example(audio, data))
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
     ids, steps = [str(row) for row in range(len(data))], steps_per_epoch(len(data), batch_size)
     progress, best = Progress(), None
     with torch.random.fork_rng():
+        # Before the model is made: the first value of a learned metric is random.
         torch.manual_seed(seed)
+        model = _Model(audio, text, objective, _example(audio, data))
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimiser = AdamW(parameters, learning_rate) if optimizer is None else optimizer(parameters)
         while progress.epoch < epochs and not progress.is_stuck(patience):
             model.train()
             epoch = progress.epoch
@@ -142,7 +143,9 @@ def train(
             values = {f"train/{name}": value for name, value in progress.end_epoch(steps).items()}
             if validation is not None:
                 values |= model.evaluate(validation, batch_size)
-            score = values.get(select_by, float(progress.epoch))
+                if select_by not in values:
+                    raise refuse("select_by", select_by, "a metric of a language that the validation clips have")
+            score = float(progress.epoch) if validation is None else values[select_by]
             if progress.is_best(score, progress.epoch) and validation is not None:
                 best = copy.deepcopy(model.state_dict())
             progress.history.append(values)
@@ -190,7 +193,9 @@ class _Model(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, data: ClipSet, batch_size: int) -> dict[str, float]:
-        """Every metric of both directions by language; a caption's own clip is relevant."""
+        """Every metric of both directions by language, without languages in which no clip has a caption; none if no language is
+        left. A caption's own clip is relevant.
+        """
         self.eval()
         audio, text, available = [], [], []
         for rows in evaluation_plan(len(data), batch_size=batch_size).rows:
@@ -199,12 +204,15 @@ class _Model(nn.Module):
             audio.append(nn.functional.normalize(self.audio(clips).float(), dim=-1))
             text.append(nn.functional.normalize(self._texts(captions, available[-1]).float(), dim=-1))
         texts, present = torch.cat(text), torch.cat(available)
+        places = {language: k for k, language in enumerate(data.languages) if bool(present[:, k].any())}
+        if not places:
+            return {}
         metric, kind = self.learned.metric, self.learned.settings.metric
         metrics = evaluate_languages(
             torch.cat(audio),
-            {language: texts[:, k] for k, language in enumerate(data.languages)},
+            {language: texts[:, k] for language, k in places.items()},
             np.arange(len(data)),
-            present={language: present[:, k] for k, language in enumerate(data.languages)},
+            present={language: present[:, k] for language, k in places.items()},
             metric=None if metric is None else Mahalanobis(kind, metric),
         )
         return {str(name): value for name, value in metrics.items()}

@@ -63,7 +63,11 @@ class TrialCost:
     parts: dict[str, Spent] = field(default_factory=dict)
     """`start`, `step`, `first refresh`, `epoch's begin`, `epoch's end`, `validation`, `checkpoint`, `end`."""
     disk: int = 0
-    """Bytes of a trial's folder at its end."""
+    """Bytes of a trial's folder after its first epoch."""
+    weights: int = 0
+    """Bytes that each further epoch adds: its weights, with `train.keep_trajectory`."""
+    version: int = 0
+    """Bytes that each further version of a knowledge base adds."""
     linked: int = 0
     """Bytes of them that on the disk of the home are links to its caches: the weights of frozen towers whose vectors are read."""
     memory: int = 0
@@ -89,6 +93,11 @@ class TrialCost:
         for part, spent in self.parts.items():
             total += spent.times(times[part])
         return total
+
+    def disk_of(self, experiment: Experiment) -> int:
+        """Bytes of the trial's folder at its end, if it trains all epochs."""
+        versions = min(KEEP, num_versions(experiment))
+        return self.disk + (experiment.train.epochs - 1) * self.weights + (versions - 1) * self.version
 
 
 def num_versions(experiment: Experiment) -> int:
@@ -172,9 +181,8 @@ def measure_trial(experiment: Experiment, home: Path, folder: Path) -> TrialCost
     finally:
         validation.close()
         state.memory.close()
-    # The folder has one version of a base.
-    cost.disk = _bytes(folder) + (min(KEEP, num_versions(experiment)) - 1) * _bytes(folder / "knowledge")
-    cost.disk += (experiment.train.epochs - 1) * _bytes(folder / TRAJECTORY)
+    # One epoch's weights and one version of a base.
+    cost.disk, cost.weights, cost.version = map(_bytes, (folder, folder / TRAJECTORY, folder / "knowledge"))
     cost.linked = sum(file.stat().st_size for file in prepared.frozen_weights.values())
     cost.memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cost.gpu_memory = torch.cuda.max_memory_allocated(group.device) if is_on_gpu else 0

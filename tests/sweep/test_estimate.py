@@ -136,9 +136,20 @@ def test_as_many_versions_of_a_base_are_on_the_disk_as_a_trial_leaves(
     for every in (0, 1, 4):
         refreshed = {"objective": "ask", "objective__knowledge__refresh_every_epochs": every}
         folder = tmp_path / str(every)
-        disk[every] = measure_trial(tiny(home / "tones", train__epochs=5, **refreshed), home, folder).disk
+        experiment = tiny(home / "tones", train__epochs=5, **refreshed)
+        disk[every] = measure_trial(experiment, home, folder).disk_of(experiment)
     version = sum(file.stat().st_size for file in (folder / "knowledge").rglob("*") if file.is_file())
     assert [round((disk[every] - disk[0]) / version) for every in (1, 4)] == [KEEP - 1, 1]
+
+
+def test_each_epoch_of_each_trial_keeps_its_weights(home: Path, tmp_path: Path) -> None:
+    """Trials that differ in their epochs are of one kind, which is measured once."""
+    base = tiny(home / "tones", train__keep_trajectory=True)
+    plan = SweepPlan(FixedPoints([{"train.epochs": epochs} for epochs in (1, 2, 12)]))
+    found = estimate(base, plan, home, tmp_path / "run", echo=silent)
+    first, second, last = found.disk
+    assert len(found.costs) == 1
+    assert last - first == 11 * (second - first) > 0
 
 
 def test_what_costs_the_same() -> None:

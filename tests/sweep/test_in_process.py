@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from ray_atr.common.override import override
 from ray_atr.common.storage import write_text
 from ray_atr.sweep import SEARCHES, SweepListener, SweepPlan, sweep
 from ray_atr.sweep.search import FixedPoints, Goal, RandomSearch
@@ -46,6 +47,23 @@ def test_what_a_search_has_still_to_propose_is_left_to_do(home: Path, monkeypatc
     said: list[str] = []
     sweep(run, plan, home, use_ray=False, echo=said.append)
     assert f"1 of 6 trials are in {run.path} already" in said
+
+
+def test_a_search_prepares_each_choice_of_a_tower_with_the_settings_that_are_fixed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data would be prepared for the tower's published checkpoint, which may be on no disk."""
+    experiment, fixed = tiny(home / "tones"), {"model.text.checkpoint": "/my/bert"}
+    space = Space.parse(["model.text=choice(small_transformer,bert)"], experiment)
+    run = RunFolder.create(home / "towers", experiment, {"name": "test"})
+    search = SEARCHES["optuna"](space, (Goal(experiment.evaluation.select_by),))
+    prepare_all = Mock(return_value=[])
+    replace_work(monkeypatch, {"sweep.run_trials.prepare_all": prepare_all})
+    plan = SweepPlan(search, (0,), num_points=2, hours=1e-9, fixed=fixed)
+    sweep(run, plan, home, use_ray=False, echo=lambda message: None)
+    assert [override(experiment, {"model.text": "bert", **fixed}).model] == [
+        prepared.model for prepared in prepare_all.call_args.args[0] if prepared.model.text.name == "bert"
+    ]
 
 
 @pytest.mark.slow

@@ -155,6 +155,16 @@ def test_the_epochs_of_a_trial_that_failed_are_not_to_come(now: list[float]) -> 
 
 
 @pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
+def test_no_epoch_of_a_trial_that_ends_without_a_start_is_to_come(kind: type[ConsoleProgress]) -> None:
+    """A race drops trials that wait, also those of which an earlier session trained some epochs, or of fewer epochs."""
+    progress = kind(10)
+    progress.sweep_started(3, 0)
+    for number, overrides in enumerate(({}, {"train.epochs": 4})):
+        progress.trial_stopped(trial(f"dropped {number}", overrides, epochs=lambda: [{"epoch": 1}, {"epoch": 2}]))
+    assert progress.epochs_ended == 2 * 10
+
+
+@pytest.mark.parametrize("kind", [ConsoleProgress, LiveTable])
 def test_the_further_seeds_of_a_race_are_counted_on(now: list[float], kind: type[ConsoleProgress]) -> None:
     """`sweep` calls itself for them, and starts its listeners again."""
     said: list[str] = []

@@ -239,7 +239,7 @@ def test_a_running_trial_of_a_dropped_point_ends_with_its_epoch(run: RunFolder) 
     racing = Racing(run, plan, queue, lambda message: None)
     handed_out = [queue.next() for _ in range(6)]
     trials = [trial for trial in handed_out if trial is not None]
-    scheduler = make_scheduler(plan, EPOCHS, run, [], racing.dropped.__contains__)
+    scheduler = make_scheduler(plan, EPOCHS, run, [], racing.dropped)
     running = trials[5]
     assert running.describe()["name"] == "lr=0.001 seed=1"
 

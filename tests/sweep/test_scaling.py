@@ -73,6 +73,10 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
         "scaling: a trial is trained by its own process with 0.25 GPU, without Ray Data "
         "(auto: 4 GPUs; its towers are frozen and encode once)"
     )
+    for num_trials, share in ((5, 1 / 2), (9, 1 / 3), (None, 1 / 4)):
+        few = decide(heads, GPU_NODE, num_trials)
+        assert few is not None
+        assert few.settings["scaling.gpus_per_worker"] == share
     one_gpu = decide(heads, [Placed({"CPU": 64, "GPU": 1})], 48)
     assert one_gpu is not None
     assert one_gpu.settings["scaling.gpus_per_worker"] == 1 / 8
@@ -92,7 +96,7 @@ def test_many_trials_of_heads_on_frozen_towers_share_the_gpus_of_a_node() -> Non
 @pytest.mark.parametrize(
     ("entry", "workers", "gpus"),
     [
-        ("train.learning_rate=grid(0.1,0.01)", 0, 1 / 8),
+        ("train.learning_rate=grid(0.1,0.01)", 0, 1 / 4),
         ("model.audio.adapt.is_frozen=grid(true,false)", 1, 1.0),
         ("model.audio.adapt.is_frozen=choice(true,false)", 1, 1.0),
     ],
@@ -137,6 +141,42 @@ def test_the_encoder_of_a_base_gets_a_share_of_a_workers_gpu() -> None:
     written = decide(override(ask, {"objective.knowledge.refresh": "write_through"}), GPU_NODE, 1)
     assert written is not None
     assert written.settings["scaling.gpus_per_worker"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaling.validate_beside": True},
+        {"scaling.worker_labels": "a=b"},
+        {"scaling.encoder_labels": "a=b"},
+        {"data.source": "memory://tones"},
+    ],
+)
+def test_there_are_workers_if_a_point_of_a_sweep_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: LAPTOP)
+    run = RunFolder.create(tmp_path / "run", Experiment(), {"name": "sweep"})
+    queue = TrialQueue(run, SweepPlan(FixedPoints([{}, changes])), lambda experiment: None)
+    decided = decide_scaling(run, Experiment(), queue, None, use_ray=True, echo=silent)
+    assert decided.scaling.workers == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"scaling.gpus_per_encoder": 0.3}])
+@pytest.mark.parametrize("path", ["objective", "objective.knowledge"])
+def test_it_leaves_room_for_a_base_that_only_some_points_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, given: dict[str, Any]
+) -> None:
+    nodes = [Placed({"CPU": 16, "GPU": 1})]
+    monkeypatch.setattr("ray_atr.sweep.scaling.cluster_nodes", lambda: nodes)
+    base = override(Experiment(), given)
+    run = RunFolder.create(tmp_path / "run", base, {"name": "sweep"})
+    points = [{path: "contrastive" if path == "objective" else "none"}, {path: "ask"}]
+    queue = TrialQueue(run, SweepPlan(FixedPoints(points)), lambda experiment: None)
+    decided = decide_scaling(run, base, queue, None, use_ray=True, echo=silent)
+    encoder = given.get("scaling.gpus_per_encoder", 0.4)
+    assert (decided.scaling.gpus_per_worker, decided.scaling.gpus_per_encoder) == (1 - encoder, encoder)
+    assert all(num_trials_that_fit(processes_of(override(decided, point)), nodes) == 1 for point in points)
 
 
 @pytest.mark.parametrize(

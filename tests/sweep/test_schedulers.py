@@ -11,7 +11,7 @@ import pytest
 
 from ray_atr.sweep import FixedPoints, Goal, GridSearch, RandomSearch, SweepPlan
 from ray_atr.sweep.describe import conditions_of
-from ray_atr.sweep.schedulers import compared, make_scheduler
+from ray_atr.sweep.schedulers import check_scheduler, compared, make_scheduler
 from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.run_folder import RunFolder, TrialFolder
@@ -79,9 +79,11 @@ def test_a_result_is_never_stopped(run: RunFolder) -> None:
 def test_a_race_stops_what_was_dropped_but_no_result(run: RunFolder) -> None:
     plan = SweepPlan(FixedPoints([], (RECALL,)), (0, 1), scheduler="race")
     results = {"epoch": 4}, {"epoch": 9}, {"epoch": 4, "is_final": True}
-    for dropped, said in ((True, ["STOP", "CONTINUE", "CONTINUE"]), (False, ["CONTINUE"] * 3)):
-        scheduler = make_scheduler(plan, 9, run, [], lambda trial_id, dropped=dropped: dropped)  # type: ignore[misc]
+    dropped: set[str] = set()
+    scheduler = make_scheduler(plan, 9, run, [], dropped)
+    for said in (["CONTINUE"] * 3, ["STOP", "CONTINUE", "CONTINUE"]):
         assert [decision(scheduler, run, **result) for result in results] == said
+        dropped.add(run.add_trial(NEW).trial_id)
 
 
 @pytest.mark.parametrize("name", ["asha", "race"])
@@ -97,8 +99,9 @@ def test_the_end_of_a_trial_is_its_own(run: RunFolder, name: str) -> None:
         (20, 20, "CONTINUE"),
     ):
         recorded = record(run, RECALL.metric, epoch, 0.9, 0.9, 0.9, **{"train.epochs": own})
-        scheduler = make_scheduler(plan, 9, run, recorded, lambda trial_id: True)
-        assert decision(scheduler, run, {**NEW, "train.epochs": own}, epoch=epoch, **bad) == said
+        overrides = {**NEW, "train.epochs": own}
+        scheduler = make_scheduler(plan, 9, run, recorded, {run.add_trial(overrides).trial_id})
+        assert decision(scheduler, run, overrides, epoch=epoch, **bad) == said
 
 
 def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
@@ -152,3 +155,8 @@ def test_trials_of_other_seeds_leave_each_others_ranking_alone(run: RunFolder) -
     middling = {"epoch": 1, RECALL.metric: 0.5}
     assert decision(scheduler, run, {**NEW, "seed": 0}, **middling) == "CONTINUE"
     assert decision(scheduler, run, {**NEW, "seed": 1}, **middling) == "STOP"
+
+
+def test_a_list_of_points_without_a_goal_cannot_be_ranked() -> None:
+    with pytest.raises(ValueError, match="--scheduler: got 'asha'; allowed none with no goal"):
+        check_scheduler(SweepPlan(FixedPoints([NEW]), scheduler="asha"), Experiment())

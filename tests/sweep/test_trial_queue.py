@@ -173,6 +173,17 @@ def test_a_stopped_point_counts_as_pruned_where_it_stood(run: RunFolder) -> None
     assert queue.next() is not None
 
 
+def test_a_point_that_a_race_stopped_before_its_first_validation_has_no_scores(run: RunFolder) -> None:
+    """With `evaluation.every_epochs` 2, a running trial of a dropped point can end after its first epoch."""
+    plan = SweepPlan(RandomSearch(SPACE, (RECALL,)), seeds=(0, 1), num_points=1, scheduler="race")
+    queue = TrialQueue(run, plan, accept)
+    for trial in queue.trials:
+        trial.add_epoch({"epoch": 1, "train/loss": 1.0})
+        trial.stop()
+    known = queue.entries[0].observation(plan.goals)
+    assert (known.status, known.scores) == (STOPPED, ())
+
+
 def test_a_search_that_learns_needs_a_goal() -> None:
     with pytest.raises(ValueError, match=r"goals: got \(\); allowed one or more"):
         OptunaSearch(SPACE)

@@ -132,6 +132,10 @@ def test_an_epoch_may_end_with_a_batch_without_captions(tmp_path: Path) -> None:
 
 def test_a_run_of_one_trial_stands_for_its_trial(data: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", tiny(data), {"name": "train"})
+    with pytest.raises(
+        ValueError, match=r"train\.distance_to: got .*run'; allowed a run with a trial; this one has none"
+    ):
+        check_experiment(tiny(data, train__distance_to=str(run.path)))
     epochs_of(data, run.add_trial({"seed": 0}).folder, objective="kcl", train__keep_trajectory=True)
     again = epochs_of(data, tmp_path / "again", objective="kcl", train__distance_to=str(run.path))
     assert [epoch["train/weight_distance"] for epoch in again] == [0, 0]

@@ -123,6 +123,20 @@ def test_what_the_objective_learns_is_learnt() -> None:
     assert int(learned.num_steps) == 3
 
 
+def test_a_metric_begins_as_its_seed_says() -> None:
+    objective = Objective(pair=PartialLearningToMatch(metric="mahalanobis", epsilon=0.1))
+    metrics = []
+    for of_caller in (1, 2):
+        with torch.random.fork_rng():
+            before = torch.manual_seed(of_caller).get_state()
+            metrics.append(ray_atr.train(*modules(), objective, Numbers(), epochs=1, batch_size=8).learned.metric)
+            assert torch.equal(torch.random.get_rng_state(), before)
+    first, second = metrics
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first, second)
+
+
 def test_it_stops_early_and_leaves_the_best_weights() -> None:
     audio, text = modules()
     states: list[torch.Tensor] = []
@@ -260,6 +274,18 @@ def test_validation_clips_without_captions_are_gone_past() -> None:
     given: dict[str, Any] = {"validation": HalfCaptioned(), "epochs": 1}
     trained = [ray_atr.train(*modules(), preset("kcl"), Numbers(), batch_size=size, **given) for size in (4, 8)]
     assert [one.history[0]["text_to_audio/mean/queries"] for one in trained] == [4, 4]
+
+
+def test_a_language_without_validation_captions_is_left_out() -> None:
+    data = Numbers(missing=tuple(range(8)))
+    given: dict[str, Any] = {"validation": data, "epochs": 2, "batch_size": 8}
+    first = ray_atr.train(*modules(), preset("kcl"), Numbers(), **given).history[0]
+    assert "text_to_audio/eng/recall_at_1" in first
+    assert "text_to_audio/fra/recall_at_1" not in first
+    for validation, language in ((data, "fra"), (Given(lambda word: [None, " "]), "mean")):
+        given |= {"validation": validation, "select_by": f"text_to_audio/{language}/recall_at_1"}
+        with pytest.raises(ValueError, match=f"select_by: got '.*{language}/recall_at_1'; allowed a metric of a lang"):
+            ray_atr.train(*modules(), preset("kcl"), Numbers(), **given)
 
 
 def test_an_epoch_that_compared_nothing_is_the_last() -> None:

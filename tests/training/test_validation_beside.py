@@ -157,7 +157,9 @@ def test_it_needs_a_worker_and_counts_as_a_process(home: Path) -> None:
     check_experiment(experiment)
     assert num_trials_that_fit(processes_of(experiment), [Placed({"CPU": 6.0})]) == 2
     assert num_trials_that_fit(processes_of(tiny(home / "tones")), [Placed({"CPU": 6.0})]) == 6
-    with pytest.raises(ValueError, match=r"allowed 1 x that and 1 processes that encode or validate within the 2 CPUs"):
+    with pytest.raises(
+        ValueError, match=r"allowed 1 x that, and 1 process that encodes or validates, within the 2 CPUs"
+    ):
         concurrent_trials([experiment], nodes=[Placed({"CPU": 2.0})])
 
 
