@@ -264,7 +264,9 @@ def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Int
 
 def write_index(folder: Path, assigned: CaptionAssignment) -> None:
     """Write a run's noise to `folder`; one table for all languages if they agree."""
-    numbers = assigned.owner * assigned.owner.shape[1] + assigned.slot
+    J = assigned.owner.shape[1]
+    # A file of a paper leaves slots empty, which `read_index` sets to J.
+    numbers = np.where(assigned.slot < J, assigned.owner * J + assigned.slot, -1)
     folder.mkdir(parents=True, exist_ok=True)
     is_shared = (numbers == numbers[:, :, :1]).all()
     write_bytes(folder / INDEX_FILE, array_bytes(numbers[:, :, 0] if is_shared else numbers))

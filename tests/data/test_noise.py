@@ -217,6 +217,17 @@ def test_a_runs_own_index_gives_the_same_noise_again(unit: str, tmp_path: Path) 
     np.testing.assert_array_equal(again.slot, assigned.slot)
 
 
+def test_a_papers_index_gives_a_runs_own_where_clips_have_fewer_captions_than_others(tmp_path: Path) -> None:
+    """Written as a number, a slot without a caption would be the next clip's first one."""
+    ids, counts, file = ["a", "b", "c"], np.array([[2], [2], [1]]), tmp_path / "paper.npy"
+    np.save(file, [1, 0, 0, 1, 2])
+    assigned = assign_captions(ids, counts, ("eng",), Noise(index=str(file)), 0)
+    write_index(tmp_path, assigned)
+    assert np.load(tmp_path / INDEX_FILE).tolist() == [[2, 1], [0, 3], [4, -1]]
+    again = assign_captions(ids, counts, ("eng",), Noise(index=str(tmp_path / INDEX_FILE)), 0)
+    np.testing.assert_array_equal(again, assigned)
+
+
 def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:
     """As NCR's data.py makes it: text to image, a share of the entries shuffled among themselves; here 50 clips with 5 each."""
     generator = np.random.default_rng(0)
