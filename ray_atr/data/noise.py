@@ -139,7 +139,8 @@ def _by_caption(
     assigned = CaptionAssignment(*(part.copy() for part in _unchanged(N, J, K)))
     clip, slot = np.nonzero(np.arange(J) < most[:, None])
     names = [f"{clip_ids[i]} {j:04d}" for i, j in zip(clip.tolist(), slot.tolist(), strict=True)]
-    by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])
+    # `texts` reads all of the clips' captions each time.
+    by_caption = None if texts is None else (lambda: np.array(texts(), object)[clip].tolist())
     of_caption = caption_owners(names, languages, noise, seed, num_captions[clip] > slot[:, None], by_caption)
     owner = clip[of_caption]
     if noise.kind not in BLOCKS:

@@ -160,6 +160,17 @@ def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> N
         caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1)
 
 
+def test_near_captions_read_the_clips_captions_once() -> None:
+    read: list[int] = []
+
+    def texts() -> list[str]:
+        read.append(1)
+        return words_of(IDS[:50])
+
+    assign_captions(IDS[:50], np.full((50, 1), 3), ("all",), Noise(ratio=0.5, kind="near", unit="caption"), 1, texts)
+    assert len(read) == 1
+
+
 def test_the_nearest_texts_are_those_of_a_sort_and_a_long_one_takes_no_memory_for_the_others() -> None:
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["rain", "wind", "dog", "car", "bell"], 3)) for _ in range(300)]
