@@ -49,8 +49,8 @@ class TransformersAudio(AudioSettings):
     )
     clip_seconds: float | None = setting(
         None,
-        "length of a window (s); model.windows says how longer clips are encoded; none: the length that the checkpoint was made "
-        "for, or 10",
+        "length of a window (s), at most the length that the checkpoint was made for; model.windows says how longer clips are "
+        "encoded; none: that length, or 10 for a checkpoint that takes any",
         at_least=SHORTEST_WINDOW,
     )
     dropout: float | None = setting(
