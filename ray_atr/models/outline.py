@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists
 from ray_atr.models.adaptation import Adaptation, check_adaptation, without_updates
@@ -104,7 +103,7 @@ def check_start(model: ModelSettings, folder: Location, path: str, given: str) -
     else:
         assert isinstance(folder, Path), "a published retriever is on this machine"
         try:
-            stored = _shapes(override(ModelSettings(), published_settings(folder))) or {}
+            stored = _shapes(published_settings(folder)) or {}
         except ValueError as error:
             # It names settings of its towers, which nobody gave.
             raise ValueError(f"{path}: {error}") from None
