@@ -118,8 +118,8 @@ def decode(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) 
 
 
 def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
-    """The samples [S] of the first seconds of a clip, or of all of it if it is shorter, and its sample rate in Hz."""
-    sound = open_sound(data)
+    """The samples [S] of the first seconds of a data set's clip, or of all of it if it is shorter, and its sample rate in Hz."""
+    sound = open_sound(data, bounds=IMPORTED)
     return first_samples(sound.blocks(), round(seconds * sound.sample_rate)), sound.sample_rate
 
 
