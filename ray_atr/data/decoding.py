@@ -153,8 +153,8 @@ def is_cut_off(data: bytes) -> bool:
         while position + 8 <= len(data):
             size = int.from_bytes(data[position + 4 : position + 8], "little")
             if data[position : position + 4] == b"data":
-                # Writers to a pipe do not know the size and write the largest number.
-                return size < 0xFFFFFF00 and position + 8 + size > len(data)
+                # Writers to a pipe do not know the size and write nearly the largest number, unsigned (FFmpeg) or signed (SoX).
+                return size >> 16 not in (0xFFFF, 0x7FFF) and position + 8 + size > len(data)
             position += 8 + size + size % 2
         return True
     if data[:4] == b"OggS":
