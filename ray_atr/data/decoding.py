@@ -92,7 +92,7 @@ class Sound:
 
 
 def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) -> Sound:
-    """An encoded clip whose header is within bounds: WAV, FLAC, OGG, MP3 or AIFF. ValueError naming the clip if not."""
+    """An encoded clip that libsndfile reads, and whose header is within bounds. ValueError names the clip if it is not."""
     data, bounds = bytes(data), bounds or AudioBounds()
     if is_vector(data):
         raise refuse(name, "a vector", f"{READABLE}; for data sets of vectors choose model.audio=vectors")
