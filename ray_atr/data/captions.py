@@ -19,6 +19,9 @@ from ray_atr.common.settings import refuse, shortened
 from ray_atr.data.features import FeatureSet
 from ray_atr.data.noise import Noise, assign_captions
 
+TEXTS = pa.schema([("clip_id", pa.string()), ("caption", pa.string())])
+"""The columns of a file of captions."""
+
 
 @dataclass(frozen=True)
 class CaptionBatch:
@@ -122,8 +125,12 @@ def read_caption_file(path: Path) -> dict[str, str]:
     """Caption by clip id, from a Parquet or JSON-lines file with the columns clip_id and caption. ValueError for other files."""
     if not path.is_file():
         raise ValueError(f"objective.knowledge.captions: {path}: no such file")
+    # Without the types, Arrow reads texts that look like times as times.
+    options = pyarrow.json.ParseOptions(explicit_schema=TEXTS, unexpected_field_behavior="ignore")
     try:
-        table = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path)
+        table = (
+            pq.read_table(path) if path.suffix == ".parquet" else pyarrow.json.read_json(path, parse_options=options)
+        )
     except pa.ArrowInvalid as error:
         allowed = f"a Parquet file (.parquet) or JSON lines with clip_id and caption ({shortened(str(error))})"
         raise refuse("objective.knowledge.captions", str(path), allowed) from None

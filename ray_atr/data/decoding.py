@@ -92,7 +92,7 @@ class Sound:
 
 
 def open_sound(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) -> Sound:
-    """An encoded clip whose header is within bounds: WAV, FLAC, OGG, MP3 or AIFF. ValueError naming the clip if not."""
+    """An encoded clip that libsndfile reads, and whose header is within bounds. ValueError names the clip if it is not."""
     data, bounds = bytes(data), bounds or AudioBounds()
     if is_vector(data):
         raise refuse(name, "a vector", f"{READABLE}; for data sets of vectors choose model.audio=vectors")
@@ -118,8 +118,8 @@ def decode(data: Buffer, name: str = "clip", bounds: AudioBounds | None = None) 
 
 
 def first_seconds(data: Buffer, seconds: float) -> tuple[Waveform, int]:
-    """The samples [S] of the first seconds of a clip, or of all of it if it is shorter, and its sample rate in Hz."""
-    sound = open_sound(data)
+    """The samples [S] of the first seconds of a data set's clip, or of all of it if it is shorter, and its sample rate in Hz."""
+    sound = open_sound(data, bounds=IMPORTED)
     return first_samples(sound.blocks(), round(seconds * sound.sample_rate)), sound.sample_rate
 
 
@@ -153,8 +153,8 @@ def is_cut_off(data: bytes) -> bool:
         while position + 8 <= len(data):
             size = int.from_bytes(data[position + 4 : position + 8], "little")
             if data[position : position + 4] == b"data":
-                # Writers to a pipe do not know the size and write the largest number.
-                return size < 0xFFFFFF00 and position + 8 + size > len(data)
+                # Writers to a pipe do not know the size and write nearly the largest number, unsigned (FFmpeg) or signed (SoX).
+                return size >> 16 not in (0xFFFF, 0x7FFF) and position + 8 + size > len(data)
             position += 8 + size + size % 2
         return True
     if data[:4] == b"OggS":

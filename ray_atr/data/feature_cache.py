@@ -105,7 +105,7 @@ class LongAudio:
 
 
 def has_long_clips(manifest: Manifest, clip_seconds: float) -> bool:
-    """Whether a clip of the data set is longer than one window. ValueError names a shard that cannot be read."""
+    """Whether a clip of the data set is longer than one window, by the manifest."""
     longest = clip_seconds * (1 + SLACK)
     return max((shard.longest_seconds for shard in manifest.shards), default=0.0) > longest
 

@@ -175,16 +175,10 @@ class FeatureSet:
         pairs = zip(self.shard_files, self.group_sizes, strict=True)
         return [(file, number) for file, sizes in pairs for number in range(len(sizes))]
 
-    @cached_property
-    def _first_rows(self) -> np.ndarray:
-        """The first row of each row group."""
-        sizes = np.array([size for of_shard in self.group_sizes for size in of_shard], np.int64)
-        return np.cumsum(sizes) - sizes
-
     def locations_of(self, rows: np.ndarray) -> list[tuple[str, int, int]]:
         """Where the audio of clips is: shard's file, number of the row group in it, row within the group."""
         groups = self.groups[rows]
-        within = (rows - self._first_rows[groups]).tolist()
+        within = (rows - np.searchsorted(self.groups, groups)).tolist()
         return [(*self._locations_of_groups[group], row) for group, row in zip(groups.tolist(), within, strict=True)]
 
     def _from_audio(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -139,7 +139,8 @@ def _by_caption(
     assigned = CaptionAssignment(*(part.copy() for part in _unchanged(N, J, K)))
     clip, slot = np.nonzero(np.arange(J) < most[:, None])
     names = [f"{clip_ids[i]} {j:04d}" for i, j in zip(clip.tolist(), slot.tolist(), strict=True)]
-    by_caption = None if texts is None else (lambda: [texts()[i] for i in clip.tolist()])
+    # `texts` reads all of the clips' captions each time.
+    by_caption = None if texts is None else (lambda: np.array(texts(), object)[clip].tolist())
     of_caption = caption_owners(names, languages, noise, seed, num_captions[clip] > slot[:, None], by_caption)
     owner = clip[of_caption]
     if noise.kind not in BLOCKS:
@@ -264,7 +265,9 @@ def _another(clip_ids: Sequence[str], candidates: Integers, seed: int, rows: Int
 
 def write_index(folder: Path, assigned: CaptionAssignment) -> None:
     """Write a run's noise to `folder`; one table for all languages if they agree."""
-    numbers = assigned.owner * assigned.owner.shape[1] + assigned.slot
+    J = assigned.owner.shape[1]
+    # A file of a paper leaves slots empty, which `read_index` sets to J.
+    numbers = np.where(assigned.slot < J, assigned.owner * J + assigned.slot, -1)
     folder.mkdir(parents=True, exist_ok=True)
     is_shared = (numbers == numbers[:, :, :1]).all()
     write_bytes(folder / INDEX_FILE, array_bytes(numbers[:, :, 0] if is_shared else numbers))

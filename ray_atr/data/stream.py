@@ -100,9 +100,9 @@ def check_parts(batch_size: int, parts: int, num_workers: int) -> None:
 def steps_in_shards(groups: np.ndarray, batch_size: int, parts: int) -> int:
     """Global batches in an epoch in the order of the shards, the same in each epoch. `groups` [N] is each sample's row group.
 
-    Each row group is assigned to the part with the fewest samples, so that parts differ by at most the largest group. Samples
-    that fill no batch, at most that number for each part, differ between epochs. ValueError if not even one batch is sure to
-    be filled.
+    Each row group is assigned to the part with the fewest samples, so that parts differ by at most the largest group. The samples
+    that fill no batch are fewer than the largest group for each part and one batch; they differ between epochs. ValueError if not
+    even one batch is sure to be filled.
     """
     _, counts = np.unique(groups, return_counts=True)
     fewest = (len(groups) - (parts - 1) * int(counts.max(initial=0))) / parts

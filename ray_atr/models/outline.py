@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import Location, file_exists
 from ray_atr.models.adaptation import Adaptation, check_adaptation, without_updates
@@ -18,6 +17,7 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.published import published_settings
 from ray_atr.models.retriever import Retriever, require_same_names
 from ray_atr.models.tower import AudioSettings, AudioTower, TextSettings, TextTower, checkpoint_of
+from ray_atr.models.transformers import TransformersAudio
 from ray_atr.models.vectors import AudioVectors, TextVectors
 from ray_atr.models.weights import SETTINGS_FILE, WEIGHT_FILES, identity_of_checkpoint, local_of, shapes_of_weights
 
@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 def check_towers(model: ModelSettings) -> None:
     """ValueError, naming the setting, for training options that a tower cannot do or that have no effect, for vectors that do
-    not fit without a projection, and for a pooler that an encoder lacks. A tower is built only if it has such a setting, and on
-    torch's meta device: in milliseconds, without weights.
+    not fit without a projection, for a pooler that an encoder lacks, and for windows that are longer than its model takes.
+
+    A tower is built only for a setting that needs its layers, and on torch's meta device: in milliseconds, without weights.
     """
     towers: tuple[tuple[str, AudioSettings | TextSettings], ...] = (("audio", model.audio), ("text", model.text))
     for kind, settings in towers:
@@ -37,6 +38,11 @@ def check_towers(model: ModelSettings) -> None:
             raise refuse(f"model.{kind}.adapt.lora_targets", ",".join(adapt.lora_targets), allowed)
         if adapt.is_frozen and isinstance(settings, AudioVectors | TextVectors):
             raise refuse(f"model.{kind}.adapt.is_frozen", True, f"false for {settings.name}, which has no weights")
+        if isinstance(settings, TransformersAudio) and (seconds := settings.clip_seconds) is not None:
+            usual = replace(settings, clip_seconds=None).front_end
+            # AST cuts the rest of a window without an error; wav2vec 2.0 takes any length.
+            if usual.kind != "waveform" and seconds > usual.clip_seconds:
+                raise refuse("model.audio.clip_seconds", seconds, f"at most {usual.clip_seconds:g}, or none")
         asks_layers = adapt.lora_rank or adapt.frozen_layers or adapt.activation_checkpointing or adapt.compile
         asks_width = kind == "audio" and model.audio_projection == "none"
         asks_pooler = getattr(settings, "pooling", None) == "pooler"
@@ -97,7 +103,7 @@ def check_start(model: ModelSettings, folder: Location, path: str, given: str) -
     else:
         assert isinstance(folder, Path), "a published retriever is on this machine"
         try:
-            stored = _shapes(override(ModelSettings(), published_settings(folder))) or {}
+            stored = _shapes(published_settings(folder)) or {}
         except ValueError as error:
             # It names settings of its towers, which nobody gave.
             raise ValueError(f"{path}: {error}") from None

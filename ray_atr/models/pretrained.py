@@ -34,8 +34,8 @@ TOKENIZER_FILES = (
 def read_model_config(checkpoint: str | os.PathLike[str], path: str, dropout: float | None = None) -> PreTrainedConfig:
     """The configuration of a checkpoint (folder or hub id, or a folder with LAION-CLAP's or ML-CLAP's `.pt`).
 
-    `dropout` replaces every dropout; None: they stay. Layer dropping is always switched off: if one worker skipped a layer, the
-    others would wait for its gradient.
+    `dropout` replaces every dropout; None: they stay. Layer dropping is always switched off: with sharded weights
+    (`scaling.shard_towers`), all workers must compute the same layers.
     Raises ValueError if there is no readable configuration of a known architecture.
     """
     from transformers import AutoConfig, PreTrainedConfig

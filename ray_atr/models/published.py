@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ray_atr.common.override import override
 from ray_atr.common.settings import refuse
-from ray_atr.models.ced import Ced
 from ray_atr.models.ml_clap import ml_clap_file, ml_clap_projections, ml_clap_settings
+from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.pretrained import load_model, load_tokenizer, read_feature_extractor, read_model_config
 from ray_atr.models.tower import AudioTower, TextTower
-from ray_atr.models.transformers import Htsat, Sonar, TransformersAudioTower, TransformersText, TransformersTextTower
+from ray_atr.models.transformers import Htsat, TransformersAudioTower, TransformersText, TransformersTextTower
 from ray_atr.models.weights import is_clap, lone_file
 
 MAX_TOKENS = 77
@@ -22,9 +23,9 @@ MAX_TOKENS = 77
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """The parts of a retriever: settings of the model by their paths, towers, and the projections' weights."""
+    """The parts of a retriever: settings of the model, towers, and the projections' weights."""
 
-    settings: dict[str, Any]
+    settings: ModelSettings
     audio_tower: AudioTower
     text_tower: TextTower
     projections: dict[str, Tensor]
@@ -43,32 +44,23 @@ def read_published(folder: Path) -> Published:
     return _read_clap(folder) if file is None else _read_ml_clap(file)
 
 
-def published_settings(folder: Path) -> dict[str, Any]:
-    """The settings of the retriever in a folder by their paths, without the weights. ValueError as in `read_published`."""
+def published_settings(folder: Path) -> ModelSettings:
+    """The settings of the retriever in a folder, without the weights. ValueError as in `read_published`."""
     path = "model folder"
     if (file := ml_clap_file(folder)) is not None:
-        return ml_clap_settings(file, path)
+        return override(ModelSettings(), ml_clap_settings(file, path))
     config: Any = read_model_config(folder, path)
-    return {
-        "audio": "htsat",
-        "audio.checkpoint": str(folder),
-        "text": "transformers",
-        "text.checkpoint": str(folder),
-        "text.pooling": "pooler",
-        "text.max_tokens": MAX_TOKENS,
-        "embedding_width": int(config.projection_dim),
-        "projection": "mlp",
-    }
+    return ModelSettings(
+        audio=Htsat(checkpoint=str(folder)),
+        text=TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS),
+        embedding_width=int(config.projection_dim),
+        projection="mlp",
+    )
 
 
 def _read_ml_clap(file: Path) -> Published:
-    path = "model folder"
-    settings = ml_clap_settings(file, path)
-    of_audio, of_text = (
-        {name.removeprefix(before): value for name, value in settings.items() if name.startswith(before)}
-        for before in ("audio.", "text.")
-    )
-    return Published(settings, Ced(**of_audio).build(), Sonar(**of_text).build(), ml_clap_projections(file, path))
+    settings = published_settings(file.parent)
+    return Published(settings, settings.audio.build(), settings.text.build(), ml_clap_projections(file, "model folder"))
 
 
 def _read_clap(folder: Path) -> Published:
@@ -84,8 +76,6 @@ def _read_clap(folder: Path) -> Published:
     if config.projection_hidden_act != "relu":
         raise refuse(path, config.projection_hidden_act, "a CLAP whose projections have a relu")
     model = load_model(ClapModel, str(folder), config, path=path, skip=(), allowed=None)
-    audio = Htsat(checkpoint=str(folder))
-    text = TransformersText(checkpoint=str(folder), pooling="pooler", max_tokens=MAX_TOKENS)
     extractor, tokenizer = read_feature_extractor(folder, path), load_tokenizer(folder, config.text_config, path)
     projections = {
         f"{kind}_projection.{place}.{what}": getattr(getattr(getattr(model, f"{kind}_projection"), layer), what)
@@ -94,7 +84,10 @@ def _read_clap(folder: Path) -> Published:
         for what in ("weight", "bias")
     }
     temperature = float((-model.logit_scale_t).exp().item())
-    settings = {**published_settings(folder), "initial_temperature": temperature}
+    settings = replace(published_settings(folder), initial_temperature=temperature)
+    audio, text = settings.audio, settings.text
+    assert isinstance(audio, Htsat)
+    assert isinstance(text, TransformersText)
     towers = (
         TransformersAudioTower(audio, model.audio_model, extractor),
         TransformersTextTower(text, model.text_model, tokenizer),

@@ -562,9 +562,8 @@ class Retriever(nn.Module):
 
     @classmethod
     def _published(cls, parts: Published) -> Self:
-        settings = override(ModelSettings(), parts.settings)
         with torch.random.fork_rng():
-            retriever = cls(parts.audio_tower, parts.text_tower, settings)
+            retriever = cls(parts.audio_tower, parts.text_tower, parts.settings)
         retriever.load_state_dict({**retriever.state_dict(), **parts.projections})
         return retriever.eval()
 

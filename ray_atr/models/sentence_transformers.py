@@ -6,7 +6,7 @@ It encodes a data set once, as every frozen tower. Only that library's own modul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,10 +28,8 @@ MODEL_FOLDER = "model"
 
 def _frozen() -> Any:
     """The field of training options; the tower is frozen by default."""
-    return field(
-        default_factory=lambda: Adaptation(is_frozen=True),
-        metadata={"help": "a tower of sentence-transformers is frozen (is_frozen true)"},
-    )
+    about = "a tower of sentence-transformers is frozen (is_frozen true)"
+    return setting(default_factory=lambda: Adaptation(is_frozen=True), help=about)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 A sharded tower gathers each layer's weights in every call, forward and backward, so all workers must call it equally often and in
 the same order. But their shares differ: texts are encoded in groups of similar length, a worker may have no text in a language,
 and the number of windows differs. So before each call the workers agree on the next tower. A worker with nothing to embed makes
-an empty call, of one frame or token, whose gradient is zero. Each call costs a reduction of one number. Within a call, all
-workers encode as many groups of one length (`tower.encode_groups`).
+an empty call, of one silent window or one token, whose gradient is zero. Each call costs a reduction of one number. Within a
+call, all workers encode as many groups of one length (`tower.encode_groups`).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Joined(torch.autograd.Function):
 
 
 def _pooled(tower: nn.Module, *inputs: Tensor) -> Tensor:
-    """A tower's output through a product and a norm, as in a call that embeds something.
+    """A tower's output through a function with an activation of its own, like the projection of a call that embeds something.
 
     With `again`, the backward pass recomputes a call when it first needs one of its activations. If that one were within the
     tower, this worker would gather the weights of the tower's last layer first, while others, whose first activation is in the
@@ -174,7 +174,7 @@ def _pooled(tower: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def _least_input(tower: nn.Module, device: torch.device) -> tuple[Tensor, ...]:
-    """A small input of a tower: a text of one token, or a short clip of silence, as long as every tower needs."""
+    """An input that every tower takes: a text of one token, or one window of silence."""
     if isinstance(tower, TextTower):
         return torch.full((1, 1), tower.pad_token_id, device=device), torch.ones(1, 1, dtype=torch.bool, device=device)
     assert isinstance(tower, AudioTower)

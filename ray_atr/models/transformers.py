@@ -49,8 +49,8 @@ class TransformersAudio(AudioSettings):
     )
     clip_seconds: float | None = setting(
         None,
-        "length of a window (s); model.windows says how longer clips are encoded; none: the length that the checkpoint was made "
-        "for, or 10",
+        "length of a window (s), at most the length that the checkpoint was made for; model.windows says how longer clips are "
+        "encoded; none: that length, or 10 for a checkpoint that takes any",
         at_least=SHORTEST_WINDOW,
     )
     dropout: float | None = setting(
@@ -118,7 +118,7 @@ class TransformersAudioTower(AudioTower):
         self.pooling = settings.pooling
         self.model_type = model.config.model_type
         for name, parameter in model.named_parameters():
-            # Only for masked-prediction training; without a gradient it would stop distributed training.
+            # Only masked-prediction training uses it.
             if name.endswith("masked_spec_embed"):
                 parameter.requires_grad_(False)
         if self.model_type == "clap_audio_model":
@@ -420,7 +420,7 @@ def _steps(normalizer: Any) -> list[Any]:
 def text_encoder(config: PreTrainedConfig, pooling: str) -> tuple[Any, dict[str, Any]]:
     """(the class that encodes this configuration's texts, its arguments).
 
-    Without a pooler if it is not used: weights without a gradient stop distributed training.
+    Without a pooler if it is not used: it would be saved, but never trained.
     """
     from transformers import ClapTextModel
     from transformers.models.m2m_100.modeling_m2m_100 import M2M100Encoder

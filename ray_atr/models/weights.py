@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -147,16 +148,24 @@ def require_checkpoint(checkpoint: str, path: str, holds: Sequence[str] = ()) ->
         shipped = sorted(f"shipped:{folder.name}" for folder in SHIPPED.iterdir() if folder.is_dir())
         raise refuse(path, checkpoint, " or ".join(shipped), nearest(checkpoint, shipped))
     is_path = checkpoint.startswith((".", "/", "~")) or local.suffix in FILE_ENDINGS
-    is_hub_id = checkpoint.count("/") == 1 and not is_path
-    if not is_hub_id and not local.exists():
+    if (is_path or not is_hub_id(checkpoint)) and not local.exists():
         raise refuse(path, checkpoint, "a file or folder that exists, or a hub id owner/name")
+
+
+def is_hub_id(checkpoint: str) -> bool:
+    """Whether a checkpoint has the form of a hub id, owner/name."""
+    try:
+        validate_repo_id(checkpoint)
+    except HFValidationError:
+        return False
+    return "/" in checkpoint
 
 
 def identity_of_checkpoint(checkpoint: str) -> list[tuple[str, int, int]] | None:
     """Path, size and time of a checkpoint's files on this machine, without reading them; None if there are none."""
     local = local_of(checkpoint)
     if not local.exists():
-        cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if checkpoint.count("/") == 1]
+        cached = [try_to_load_from_cache(checkpoint, name) for name in WEIGHT_FILES if is_hub_id(checkpoint)]
         local = next((Path(file).parent for file in cached if isinstance(file, str)), local)
     # A model of sentence-transformers has a folder for each of its modules.
     files = sorted([*local.iterdir(), *local.glob("[!.]*/*")]) if local.is_dir() else [local] if local.is_file() else []

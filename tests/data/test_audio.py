@@ -45,6 +45,14 @@ def test_a_truncated_file_is_refused_by_name(format: str, subtype: str | None, s
         decode(data[: int(len(data) * share)], "rain_17")
 
 
+@pytest.mark.parametrize("stated", [0xFFFFFFFF, 0x7FFFF000], ids=["FFmpeg", "SoX"])
+def test_a_wav_that_was_written_to_a_pipe_is_read_to_its_end(stated: int) -> None:
+    data = bytearray(encoded(noise(16_000)))
+    size = data.index(b"data") + 4
+    data[size : size + 4] = stated.to_bytes(4, "little")
+    assert len(decode(bytes(data))[0]) == 16_000
+
+
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"this is a text file, not audio", b"\0" * 5000])
 def test_what_is_no_audio_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"rain_17: got .* not audio"):

@@ -21,6 +21,11 @@ def test_both_formats_are_read(tmp_path: Path) -> None:
         assert read_caption_file(tmp_path / file) == {"1": "rain", "2": ""}
 
 
+def test_ids_and_captions_like_times_stay_texts(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"clip_id": "2021-05-01", "caption": "2021-05-01 06:00:00"}\n')
+    assert read_caption_file(tmp_path / "rows.jsonl") == {"2021-05-01": "2021-05-01 06:00:00"}
+
+
 @pytest.mark.parametrize("wrong", [{"clip_id": "2", "caption": None}, {"clip_id": None, "caption": "rain"}])
 def test_a_row_without_a_text_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     file = tmp_path / "rows.jsonl"

@@ -160,6 +160,17 @@ def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> N
         caption_owners(ids, ("all",), Noise(ratio=0.5, kind="near"), 1)
 
 
+def test_near_captions_read_the_clips_captions_once() -> None:
+    read: list[int] = []
+
+    def texts() -> list[str]:
+        read.append(1)
+        return words_of(IDS[:50])
+
+    assign_captions(IDS[:50], np.full((50, 1), 3), ("all",), Noise(ratio=0.5, kind="near", unit="caption"), 1, texts)
+    assert len(read) == 1
+
+
 def test_the_nearest_texts_are_those_of_a_sort_and_a_long_one_takes_no_memory_for_the_others() -> None:
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["rain", "wind", "dog", "car", "bell"], 3)) for _ in range(300)]
@@ -215,6 +226,17 @@ def test_a_runs_own_index_gives_the_same_noise_again(unit: str, tmp_path: Path) 
     again = assign_captions(ids, COUNTS, ("eng", "fra"), Noise(index=str(tmp_path / INDEX_FILE)), 99)
     np.testing.assert_array_equal(again.owner, assigned.owner)
     np.testing.assert_array_equal(again.slot, assigned.slot)
+
+
+def test_a_papers_index_gives_a_runs_own_where_clips_have_fewer_captions_than_others(tmp_path: Path) -> None:
+    """Written as a number, a slot without a caption would be the next clip's first one."""
+    ids, counts, file = ["a", "b", "c"], np.array([[2], [2], [1]]), tmp_path / "paper.npy"
+    np.save(file, [1, 0, 0, 1, 2])
+    assigned = assign_captions(ids, counts, ("eng",), Noise(index=str(file)), 0)
+    write_index(tmp_path, assigned)
+    assert np.load(tmp_path / INDEX_FILE).tolist() == [[2, 1], [0, 3], [4, -1]]
+    again = assign_captions(ids, counts, ("eng",), Noise(index=str(tmp_path / INDEX_FILE)), 0)
+    np.testing.assert_array_equal(again, assigned)
 
 
 def test_the_papers_index_is_read_as_ncr_writes_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 import ray_atr.evaluation.run as evaluation_run
@@ -567,6 +569,10 @@ def test_long_and_unplayable_audio_becomes_a_small_ogg() -> None:
     assert len(playable(wave)) < len(wave) / 4
     short = tone(1, 0)
     assert playable(short) == short
+    # An import takes it with --most-channels.
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.full((2**12, 65), 0.1), 16_000, format="WAV")
+    assert playable(buffer.getvalue()).startswith(b"OggS")
 
 
 @pytest.mark.slow

@@ -16,7 +16,13 @@ from safetensors.torch import load, save_file
 from ray_atr.models.audio import Ast, Ced, Htsat, ResNet38, TransformersAudio
 from ray_atr.models.text import Bert, Labse, Sonar, TransformersText, XlmRoberta
 from ray_atr.models.tower import tower_fingerprint
-from ray_atr.models.weights import find_weights, identity_of_checkpoint, load_weights, read_checkpoint
+from ray_atr.models.weights import (
+    find_weights,
+    identity_of_checkpoint,
+    load_weights,
+    read_checkpoint,
+    require_checkpoint,
+)
 from tests.support import tiny_checkpoints as tiny
 
 TINY_CED = {"size": "tiny", "num_blocks": 1, "chunk_frames": 64}
@@ -227,6 +233,15 @@ def test_hub_ids_are_read_from_the_cache_without_a_network(tmp_path: Path, monke
 
 
 TEXT = {"sonar": (Sonar, tiny.sonar), "bert": (Bert, tiny.bert), "xlm_roberta": (XlmRoberta, tiny.xlm_roberta)}
+
+
+def test_a_missing_folder_that_no_hub_id_may_be_is_refused_as_a_path() -> None:
+    for missing in ("my folder/weights", "owner/..name"):
+        with pytest.raises(
+            ValueError, match=r"^model.audio.checkpoint: got '.*'; allowed a file or folder that exists, or"
+        ):
+            require_checkpoint(missing, "model.audio.checkpoint")
+        assert identity_of_checkpoint(missing) is None
 
 
 @pytest.mark.parametrize("name", list(TEXT))

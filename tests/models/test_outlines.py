@@ -96,6 +96,15 @@ def test_a_pooler_that_an_encoder_lacks_is_refused_by_its_outline(tmp_path: Path
         check_towers(override(ModelSettings(), changes))
 
 
+@pytest.mark.parametrize("name", ["ast", "htsat"])
+def test_a_window_that_a_model_would_cut_is_refused(name: str, tmp_path: Path) -> None:
+    changes = {"audio": name, "audio.checkpoint": str(tiny.OF_AUDIO[name](tmp_path))}
+    longest = override(ModelSettings(), changes).audio.front_end.clip_seconds
+    check_towers(override(ModelSettings(), {**changes, "audio.clip_seconds": longest}))
+    with pytest.raises(ValueError, match=rf"model\.audio\.clip_seconds: got .*; allowed at most {longest:g}, or none"):
+        check_towers(override(ModelSettings(), {**changes, "audio.clip_seconds": longest + 0.5}))
+
+
 @pytest.mark.parametrize("name", ["small_cnn", "ced", "resnet38"])
 @pytest.mark.parametrize("file", ["weights.safetensors", "weights.pt"])
 def test_a_file_of_weights_is_compared_with_its_tower_without_its_values(name: str, file: str, tmp_path: Path) -> None:
