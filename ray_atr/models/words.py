@@ -26,11 +26,16 @@ LEAST = 2
 """Least number of texts that contain a word of the vocabulary."""
 MOST_WORDS, WORD_DIRECTIONS = 2048, 128
 """Most words, the most frequent ones, of the vectors of words; and their main directions."""
-_WORD = re.compile(r"(?=\w)[\u2e80-\U0010ffff]|[^\W\d_\u2e80-\U0010ffff]+|\d+")
+_MARKS = "".join(mark for mark in map(chr, range(0x300, 0x2E80)) if unicodedata.category(mark).startswith("M"))
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff"
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, and those of East Asia."""
+_LETTER = rf"[^\W\d_{_UNSPACED}]"
+# The vowel signs of Indian scripts are marks, which are not in \w.
+_WORD = re.compile(rf"\d+|(?=\w)[{_UNSPACED}][{_MARKS}]*|{_LETTER}(?:{_LETTER}|[{_MARKS}])*")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case: runs of letters or of digits, and each character of the scripts of East Asia.
+    """The words of a text, in lower case: runs of letters or of digits, and each letter of the scripts without spaces.
 
     >>> words_of("A dog barks 3 times. 犬が")
     ['a', 'dog', 'barks', '3', 'times', '犬', 'が']

@@ -40,6 +40,9 @@ def test_words_are_of_letters_or_digits_and_characters_of_east_asia() -> None:
     assert words_of("L'ÉTÉ, 12dB_high—ﬁne!") == ["l", "été", "12", "db", "high", "fine"]
     assert words_of("犬が2回、吠える。") == ["犬", "が", "2", "回", "吠", "え", "る"]
     assert words_of("лает СОБАКА") == ["лает", "собака"]
+    assert words_of("कुत्ता 3 बार भौंकता है") == ["कुत्ता", "3", "बार", "भौंकता", "है"]  # vowel signs are no letters
+    assert words_of("கண்ணாடி") == ["கண்ணாடி"]
+    assert words_of("ครั้ง ๓") == ["ค", "รั้", "ง", "๓"]  # no spaces between words
     for empty in ("", " \n", "?!…", "🐕🐕"):
         assert words_of(empty) == []
 
