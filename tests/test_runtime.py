@@ -45,6 +45,13 @@ def test_the_address_of_a_dashboard_is_not_taken_for_a_clusters() -> None:
         require_answer("http://127.0.0.1:8265")
 
 
+def test_a_cluster_at_an_ipv6_address_is_found() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        require_answer(f"[::1]:{server.getsockname()[1]}")
+
+
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)

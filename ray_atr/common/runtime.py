@@ -234,7 +234,8 @@ def require_answer(address: str) -> None:
     if not host or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        # An IPv6 address stands in brackets.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
         raise RayStartError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
