@@ -306,8 +306,8 @@ def chrf(translation: str, wanted: str) -> float:
 
 def embedding_similarity(encoder: str) -> Similarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
-    tokenizer = translation_tokenizer(encoder)
-    model = _pretrained(AutoModel, encoder, "embedder", "a text encoder by folder or hub id").eval()
+    what = "embedder", "a text encoder by folder or hub id"
+    tokenizer, model = _pretrained(AutoTokenizer, encoder, *what), _pretrained(AutoModel, encoder, *what).eval()
 
     def embed(texts: Sequence[str]) -> np.ndarray:
         parts = []
