@@ -937,6 +937,13 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
         assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
 
 
+@pytest.mark.parametrize("names", [("caption", "french"), ("en", "french", "Chinese (Simplified)")])
+def test_caption_columns_of_which_some_are_named_by_languages_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"--caption-column: got 'french'; allowed LANGUAGE=COLUMN for each column"):
+        TableSource(source="x", caption_column=names)
+    assert TableSource(source="x", caption_column=("caption", "en")).caption_column == ("caption", "en")
+
+
 def test_a_link_that_leads_back_is_followed_once(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "set")
     (root / "loop").symlink_to(root)
