@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.common.locations import require_writable
-from ray_atr.common.settings import shortened
+from ray_atr.common.settings import local_path, refuse, shortened
 
 NAMESPACE = "ray_atr"
 # A worker reserves fewer CPUs than it computes on: if workers held every logical CPU, Ray Data's readers and the actors of a
@@ -318,10 +318,12 @@ def await_room(
 
 def home() -> Path:
     """The folder of `data/` and `runs/`: RAY_ATR_HOME, else the current folder. A submitted job runs in a
-    copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
+    copy of the working directory that Ray deletes, so there it is `~/ray_atr`. ValueError for a URL.
     """
     if configured := os.environ.get("RAY_ATR_HOME"):
-        return Path(configured).expanduser().resolve()
+        if (folder := local_path(configured)) is None:
+            raise refuse("RAY_ATR_HOME", configured, "a folder of this machine; --out and --data.source may be URLs")
+        return folder.resolve()
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
 
