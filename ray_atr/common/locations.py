@@ -206,9 +206,8 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def files_below(folder: Location) -> list[str]:
-    """The names of all files below a folder, relative to it, hidden ones too. ValueError if it is no folder.
-
-    Links are followed, but not one back to a folder that it is in.
+    """The names of all files below a folder, relative to it, hidden ones too. Links are followed, but not one back to a folder
+    that it is in. ValueError if a local folder is none; a folder that a store lacks has no files.
     """
     if isinstance(folder, Path):
         if not folder.is_dir():

@@ -157,8 +157,8 @@ def _start_local(*, tries: int = STARTS, **options: Any) -> None:
 
 @contextlib.contextmanager
 def own_handlers() -> Iterator[None]:
-    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the one, and Tune does not restore the other. A
-    SIGTERM that Ray's own handler has answered meanwhile, by an exit, is like any other.
+    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the first, and Tune does not restore the second. If
+    Ray's own handler turns a SIGTERM into an exit meanwhile, it is raised as an interrupt, as everywhere else.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -202,8 +202,8 @@ STARTS_AGAIN = "the same command starts again: what it makes appears once it is 
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one; a
-    failing disk or network gets it as a note. After a RayStartError, whose message says what to do, there is nothing to continue.
+    """Gives this advice to a KeyboardInterrupt of the block, also to one that comes while an earlier one is handled, and adds it
+    as a note to an error of a disk or the network. A RayStartError gets none: nothing has run, and its message says what to do.
     """
     try:
         yield

@@ -78,7 +78,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Whether the set is fit for use, and for what."""
+        """Whether the set is fit for training, for evaluation only, or not at all."""
         if not self.is_fit:
             return "NOT fit for use"
         if TRAIN not in self.manifest.splits:
@@ -112,7 +112,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: CountPro
 
 
 def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
-    """Add remarks on blocks that look moved by one row; returns the last rows, which are checked again with the next ones."""
+    """Add remarks on blocks that look moved by one row. Returns the last rows, which are checked again with the next ones."""
     for language, clips in order.shifted():
         report.remarks[f"captions look moved by one row ({language})"].add(f"{clips} ({split})")
     return RowOrder(order.names[-WINDOW:], order.words[-WINDOW:], order.captions[-WINDOW:])
@@ -377,7 +377,7 @@ def _languages(report: Report) -> list[str]:
 
 
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
-    """A line for each reason why clips were left out, with the first clips; beyond the `most` frequent reasons, their number."""
+    """A line for each of the `most` frequent reasons why clips were left out, with the first clips, and one for all others."""
     lines, reasons = [], _left_out(manifest)
     for reason, clips in reasons[:most]:
         named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")
