@@ -35,6 +35,8 @@ def test_processes_that_fit_nowhere_are_refused_and_not_waited_for() -> None:
     assert num_processes(Resources(cpus=1.5), machine) == 2
     assert num_processes(Resources(gpus=0.5), machine) == 2
     assert num_processes(Resources(processes=3), machine) == 3
+    assert num_processes(Resources(processes=25, cpus=0.28), {"CPU": 7.0}) == 25
+    assert num_processes(Resources(cpus=0.28), {"CPU": 7.0}) == 25
     too_many = r"encoders: got '1 of 1 CPUs and 2 GPUs each'; allowed what fits into 4 CPUs"
     with pytest.raises(ValueError, match=too_many):
         num_processes(Resources(gpus=2, setting="encoders"), machine)

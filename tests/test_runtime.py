@@ -20,6 +20,7 @@ from ray_atr.common.runtime import (
     code_name,
     code_version,
     differences_of_code,
+    home,
     is_a_clone,
     require_answer,
     train_words,
@@ -45,9 +46,24 @@ def test_the_address_of_a_dashboard_is_not_taken_for_a_clusters() -> None:
         require_answer("http://127.0.0.1:8265")
 
 
+def test_a_cluster_at_an_ipv6_address_is_found() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        require_answer(f"[::1]:{server.getsockname()[1]}")
+
+
 @pytest.mark.parametrize("address", ["", "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address: str) -> None:
     require_answer(address)
+
+
+def test_a_home_in_a_store_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ATR_HOME", "s3://bucket/home")
+    with pytest.raises(ValueError, match="RAY_ATR_HOME: got 's3://bucket/home'; allowed a folder of this machine"):
+        home()
+    monkeypatch.setenv("RAY_ATR_HOME", f"file://{tmp_path}")
+    assert home() == tmp_path.resolve()
 
 
 def test_a_user_without_a_home_has_a_ray_with_a_token_of_its_own(

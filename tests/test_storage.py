@@ -85,6 +85,12 @@ def test_an_unknown_kind_of_url_is_refused() -> None:
         locate("s4://b/x")
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "gs:///runs/x"])
+def test_a_url_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{url}: no bucket; allowed {url[:2]}://BUCKET/FOLDER$"):
+        locate(url)
+
+
 def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(protocol: str) -> Any:
         raise ImportError("Please install gcsfs")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 PRIVATE = 0o600
-"""The mode of files that hold what a library said of an error, where a key may have a form that nobody knows."""
+"""The mode of files with a library's error messages, which may hold a key that `redact` does not recognise."""
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Error numbers with which a disk refuses a write."""
 

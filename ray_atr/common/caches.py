@@ -77,7 +77,7 @@ def list_caches(home: Path) -> list[Cache]:
 
 
 def prune(home: Path, unused_days: float) -> list[Cache]:
-    """Remove caches unused for `unused_days`, except those being written, and leftovers of killed runs; those removed."""
+    """Remove caches unused for `unused_days`, except those being written, and leftovers of killed runs. Returns these caches."""
     removed = [cache for cache in list_caches(home) if cache.days_unused >= unused_days and remove_cache(cache.path)]
     for kind in KINDS:
         remove_leftovers_below(cache_folder(home, kind))

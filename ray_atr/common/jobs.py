@@ -105,12 +105,12 @@ class _Process:
 
 def num_processes(resources: Resources, has: Mapping[str, float], *, grows: bool = False) -> int:
     """The processes asked for, or as many as fit into `has`. ValueError if they never fit: Ray would wait for ever."""
-    fit = has.get("CPU", 0.0) / resources.cpus if resources.cpus else math.inf
-    if resources.gpus:
-        fit = min(fit, has.get("GPU", 0.0) / resources.gpus)
+    each = {"CPU": resources.cpus, "GPU": resources.gpus}
+    # 7 CPUs have room for 25 times .28, but 7 / .28 is less than 25 in floating point.
+    fit = min((has.get(kind, 0.0) / takes + 1e-9 for kind, takes in each.items() if takes), default=math.inf)
     wanted = max(1, resources.processes)
     if not grows and fit < wanted:
-        each = f"{resources.cpus:g} CPUs and {resources.gpus:g} GPUs each"
+        asked = f"{wanted} of {resources.cpus:g} CPUs and {resources.gpus:g} GPUs each"
         room = f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
-        raise refuse(resources.setting, f"{wanted} of {each}", f"what fits into {room}")
+        raise refuse(resources.setting, asked, f"what fits into {room}")
     return resources.processes or max(1, math.floor(min(fit, 1_000_000)))

@@ -57,9 +57,8 @@ def require_language(code: str, path: str = "language") -> Language:
     if language := _by_code(primary):
         return language
     allowed = ", ".join(LANGUAGES) + " or another code of ISO 639, such as swe or kor"
-    if meant := language_by_name(str(code).strip()):
-        raise refuse(path, code, allowed, f" (did you mean {meant}?)")
-    raise refuse(path, code, allowed, nearest(str(code), LANGUAGES))
+    meant = language_by_name(str(code).strip())
+    raise refuse(path, code, allowed, f" (did you mean {meant}?)" if meant else nearest(str(code), LANGUAGES))
 
 
 def language_codes(codes: Sequence[str], path: str = "languages") -> tuple[str, ...]:

@@ -61,10 +61,13 @@ def locate(place: str | Location, *, keeps_links: bool = False) -> Location:
         return place
     if redact(text) != text:
         raise ValueError(f"{redact(text)}: allowed {WITHOUT_SECRETS}")
-    protocol = text.partition("://")[0]
+    protocol, _, name = text.partition("://")
     if protocol not in fsspec.available_protocols():
         schemes = "a local path, file://, s3://, gs://"
         raise ValueError(f"{text}: unknown kind of path {protocol}://; allowed {schemes}")
+    if protocol in EXTRAS and not name.partition("/")[0]:
+        # Without a name after the scheme, as of an unset variable, the URL would be taken for a folder of this machine.
+        raise ValueError(f"{text}: no bucket; allowed {protocol}://BUCKET/FOLDER")
     # Other nodes write too, so that a cached listing may be outdated.
     options = {"use_listings_cache": False} if protocol in EXTRAS else {}
     try:
@@ -203,9 +206,8 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def files_below(folder: Location) -> list[str]:
-    """The names of all files below a folder, relative to it, hidden ones too. ValueError if it is no folder.
-
-    Links are followed, but not one back to a folder that it is in.
+    """The names of all files below a folder, relative to it, hidden ones too. Links are followed, but not one back to a folder
+    that it is in. ValueError if a local folder is none; a folder that a store lacks has no files.
     """
     if isinstance(folder, Path):
         if not folder.is_dir():

@@ -18,7 +18,7 @@ SPACE = 5.0
 
 
 def spaced(echo: Echo) -> Callable[[str, int, int], None]:
-    """What takes a line, the number done and the total, and hands on the first line, the last, and one each `SPACE` seconds."""
+    """A function of a line, the number done and the total. It prints the first line, the last, and one every `SPACE` seconds."""
     last = -math.inf
 
     def say(line: str, done: int, total: int) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_atr.common.locations import require_writable
-from ray_atr.common.settings import shortened
+from ray_atr.common.settings import local_path, refuse, shortened
 
 NAMESPACE = "ray_atr"
 # A worker reserves fewer CPUs than it computes on: if workers held every logical CPU, Ray Data's readers and the actors of a
@@ -157,8 +157,8 @@ def _start_local(*, tries: int = STARTS, **options: Any) -> None:
 
 @contextlib.contextmanager
 def own_handlers() -> Iterator[None]:
-    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the one, and Tune does not restore the other. A
-    SIGTERM that Ray's own handler has answered meanwhile, by an exit, is like any other.
+    """Restores the handlers of SIGTERM and SIGINT at the end: Ray replaces the first, and Tune does not restore the second. If
+    Ray's own handler turns a SIGTERM into an exit meanwhile, it is raised as an interrupt, as everywhere else.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -202,8 +202,8 @@ STARTS_AGAIN = "the same command starts again: what it makes appears once it is 
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """An interrupt of the block becomes a KeyboardInterrupt with this advice, also one during the handling of an earlier one; a
-    failing disk or network gets it as a note. After a RayStartError, whose message says what to do, there is nothing to continue.
+    """Gives this advice to a KeyboardInterrupt of the block, also to one that comes while an earlier one is handled, and adds it
+    as a note to an error of a disk or the network. A RayStartError gets none: nothing has run, and its message says what to do.
     """
     try:
         yield
@@ -234,7 +234,8 @@ def require_answer(address: str) -> None:
     if not host or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        # An IPv6 address stands in brackets.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
         raise RayStartError(f"RAY_ADDRESS: no Ray answers at {address} ({reason}); start one, or unset it") from None
@@ -317,10 +318,12 @@ def await_room(
 
 def home() -> Path:
     """The folder of `data/` and `runs/`: RAY_ATR_HOME, else the current folder. A submitted job runs in a
-    copy of the working directory that Ray deletes, so there it is `~/ray_atr`.
+    copy of the working directory that Ray deletes, so there it is `~/ray_atr`. ValueError for a URL.
     """
     if configured := os.environ.get("RAY_ATR_HOME"):
-        return Path(configured).expanduser().resolve()
+        if (folder := local_path(configured)) is None:
+            raise refuse("RAY_ATR_HOME", configured, "a folder of this machine; --out and --data.source may be URLs")
+        return folder.resolve()
     return Path.home() / "ray_atr" if is_submitted_job() else Path.cwd()
 
 

@@ -75,10 +75,8 @@ def draw(strata: Integers, count: int, seed: int) -> Integers:
 def interval(sizes: Integers, num_heard: Integers, num_wrong: Integers) -> NoiseInterval:
     """The share of wrong pairs in strata of these sizes [H]: of `num_heard` [H] that were heard `num_wrong` [H] were wrong.
 
-    The strata are in order of suspicion. One without a heard pair may have any share. Raises ValueError if no pair was heard.
+    The strata are in order of suspicion. One without a heard pair may have any share. At least one pair was heard.
     """
-    if not num_heard.sum():
-        raise refuse("answers", 0, "at least one pair that was heard")
     is_heard = num_heard >= sizes
     rest, n, x = (values[~is_heard].astype(np.float64) for values in (sizes, num_heard, num_wrong))
     certain, pairs = float(num_wrong[is_heard].sum()), float(sizes.sum())

@@ -65,12 +65,7 @@ class PairPosteriors:
         return np.lexsort((-self.p_value, -self.wrong))
 
     def flagged(self, rate: float) -> NDArray[np.bool_]:
-        """The pairs [M] called wrong: the longest list, most suspicious first, with an estimated share of right ones up to rate.
-
-        Raises ValueError unless 0 < rate < 1.
-        """
-        if not 0 < rate < 1:
-            raise refuse("rate", rate, "(0, 1)")
+        """The pairs [M] called wrong: the longest list, most suspicious first, of which at most `rate` are right, by estimate."""
         order = self.worst_first
         false_alarms = np.cumsum(1 - self.wrong[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(false_alarms <= rate)

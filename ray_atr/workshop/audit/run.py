@@ -118,8 +118,7 @@ def audit_data_set(
         "made": time.strftime("%Y-%m-%d %H:%M"),
     }
     player = partial(listen, manifest, options.split)
-    with disk_errors(folder), atomic_folder(folder, last=FACTS_FILE) as aside:
-        place = Path(str(aside))
+    with disk_errors(folder), atomic_folder(folder) as place:
         _write_table(place / TABLE_FILE, captions, result, flagged)
         _write_page(place / "audit.html", facts, _suspects(captions, result, flagged, options.worst), player)
         listed = [captions[m] for m in sample.pairs]

@@ -78,7 +78,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Whether the set is fit for use, and for what."""
+        """Whether the set is fit for training, for evaluation only, or not at all."""
         if not self.is_fit:
             return "NOT fit for use"
         if TRAIN not in self.manifest.splits:
@@ -112,7 +112,7 @@ def check_data_set(folder: str, options: Check | None = None, progress: CountPro
 
 
 def _remark_shifts(order: RowOrder, split: str, report: Report) -> RowOrder:
-    """Add remarks on blocks that look moved by one row; returns the last rows, which are checked again with the next ones."""
+    """Add remarks on blocks that look moved by one row. Returns the last rows, which are checked again with the next ones."""
     for language, clips in order.shifted():
         report.remarks[f"captions look moved by one row ({language})"].add(f"{clips} ({split})")
     return RowOrder(order.names[-WINDOW:], order.words[-WINDOW:], order.captions[-WINDOW:])
@@ -287,8 +287,9 @@ def _compare_splits(report: Report, memory: _Memory) -> None:
             of_all = f"{missing:,} of {report.clips[split]:,} {split} clips"
             report.remarks["language is missing"].add(f"{language} in {of_all}")
     for (split, language), (hashes, clips) in memory.texts.items():
-        report.shared_text[split, language] = num_clips_sharing(np.asarray(hashes), np.asarray(clips))
-        for clip, number in widespread(np.asarray(hashes), np.asarray(clips)):
+        pairs = texts_of_clips(np.asarray(hashes), np.asarray(clips))
+        report.shared_text[split, language] = num_clips_sharing(pairs)
+        for clip, number in widespread(pairs):
             report.remarks[f"one {language} caption is on many clips"].add(f"{number:,} as {memory.clips[clip][0]}")
     for (split, other), language in product(combinations(report.clips, 2), languages):
         if (split, language) in memory.texts and (other, language) in memory.texts:
@@ -297,18 +298,22 @@ def _compare_splits(report: Report, memory: _Memory) -> None:
                 report.leaked_text[split, other, language] = len(common)
 
 
-def num_clips_sharing(hashes: np.ndarray, clips: np.ndarray) -> int:
-    """Number of clips that have a text which another clip has too; `hashes` and `clips` are [N], one entry a text."""
-    pairs = np.unique(np.stack([hashes, clips.astype(hashes.dtype)], axis=1), axis=0)
+def texts_of_clips(hashes: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """(text, clip), each pair once, in order; `hashes` and `clips` are [N], one entry a caption."""
+    return np.unique(np.stack([hashes, clips.astype(hashes.dtype)], axis=1), axis=0)
+
+
+def num_clips_sharing(pairs: np.ndarray) -> int:
+    """Number of clips that have a text which another clip has too, of the pairs of `texts_of_clips`."""
     _, inverse, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
     return len(np.unique(pairs[counts[inverse.reshape(-1)] > 1, 1]))
 
 
-def widespread(hashes: np.ndarray, clips: np.ndarray) -> list[tuple[int, int]]:
-    """(a clip, number of clips) of each text that is on many clips, and on more than a hundredth of all; both are [N]."""
-    values, first, counts = np.unique(hashes, return_index=True, return_counts=True)
-    many = np.flatnonzero(counts >= max(MANY_CLIPS, 0.01 * len(values)))
-    return [(int(clips[first[place]]), int(counts[place])) for place in many]
+def widespread(pairs: np.ndarray) -> list[tuple[int, int]]:
+    """(first clip, number of clips) of each text on `MANY_CLIPS` clips or more, and on a hundredth of the number of texts."""
+    _, first, counts = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    many = np.flatnonzero(counts >= max(MANY_CLIPS, 0.01 * len(counts)))
+    return [(int(pairs[first[place], 1]), int(counts[place])) for place in many]
 
 
 def hours_of(manifest: Manifest) -> str:
@@ -372,7 +377,7 @@ def _languages(report: Report) -> list[str]:
 
 
 def lines_left_out(manifest: Manifest, most: int | None = None) -> list[str]:
-    """A line for each reason why clips were left out, with the first clips; beyond the `most` frequent reasons, their number."""
+    """A line for each of the `most` frequent reasons why clips were left out, with the first clips, and one for all others."""
     lines, reasons = [], _left_out(manifest)
     for reason, clips in reasons[:most]:
         named = ", ".join(shortened(clip, 40) for clip in clips[:EXAMPLES]) + (", ..." if len(clips) > EXAMPLES else "")

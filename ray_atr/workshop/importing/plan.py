@@ -54,7 +54,7 @@ LEAST_FOR_RAY = 5_000
 
 
 def uses_ray(ray: str, num_clips: int) -> bool:
-    """Whether so many clips are read by Ray's tasks, where `ray` is always, never or auto."""
+    """Whether Ray's tasks read this many clips; `ray` is the setting: always, never or auto."""
     return ray == "always" or (ray == "auto" and (is_inside_a_cluster() or num_clips >= LEAST_FOR_RAY))
 
 

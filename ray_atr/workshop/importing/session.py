@@ -41,9 +41,11 @@ class Unfinished:
         `keep`.
         """
         self.is_begun = True
-        if storage.file_exists(self.work / HASH_FILE) and storage.read_bytes(self.work / HASH_FILE).decode() != origin:
+        hash_file = self.work / HASH_FILE
+        if not storage.file_exists(hash_file) or storage.read_bytes(hash_file).decode() != origin:
+            # Without the hash too: a kill while work was being discarded may have left notes of it.
             self.discard(*keep)
-        storage.write_bytes(self.work / HASH_FILE, origin.encode())
+        storage.write_bytes(hash_file, origin.encode())
         if storage.file_exists(self.destination / shards.MANIFEST_FILE):
             held = shards.read_manifest(self.destination)
             if held.origin == origin:

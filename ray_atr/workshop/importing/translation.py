@@ -188,8 +188,8 @@ def fill_languages(
     progress: CountProgress = silent,
 ) -> Manifest:
     """A copy of a data set with every language filled; a stopped run continues with the shards that are missing.
-    `translate` replaces the model (then in this process). ValueError if the model or a language is not there, or a clip
-    has nothing to translate from.
+    `translate` replaces the model, and is called in this process. ValueError if the model or a language is not there, or if
+    no clip has captions to translate from.
     """
     manifest = read_manifest(data)
     if has_vectors(manifest.folder):
@@ -256,8 +256,8 @@ def back_translate(
 ) -> list[BackTranslation]:
     """Translate a sample of captions back and compare with the originals, language by language. The check of Yin et al.
     2025 (ACL), Appendix A, with any measure of similarity: chrF of the texts by default, or the cosine of sentence
-    embeddings. The same captions are drawn for every language that has them. ValueError if a language has no captions
-    besides the source language's.
+    embeddings. The same captions are drawn for every language that has them. ValueError if no clip of the split has as many
+    captions in a language as in the source language.
     """
     results = []
     pairs = _sample(manifest, split, [code for code in languages if code != source_language], samples, source_language)
@@ -306,8 +306,8 @@ def chrf(translation: str, wanted: str) -> float:
 
 def embedding_similarity(encoder: str) -> Similarity:
     """Cosine of mean-pooled sentence embeddings by a transformers encoder (folder or hub id)."""
-    tokenizer = translation_tokenizer(encoder)
-    model = _pretrained(AutoModel, encoder, "embedder", "a text encoder by folder or hub id").eval()
+    what = "embedder", "a text encoder by folder or hub id"
+    tokenizer, model = _pretrained(AutoTokenizer, encoder, *what), _pretrained(AutoModel, encoder, *what).eval()
 
     def embed(texts: Sequence[str]) -> np.ndarray:
         parts = []

@@ -24,6 +24,7 @@ from ray_atr.workshop.importing.check import (
     lines_left_out,
     num_clips_sharing,
     page,
+    texts_of_clips,
 )
 from tests.support.clips_on_disk import tone
 from tests.support.tiny import tone_clip
@@ -158,7 +159,7 @@ def test_sharing_is_counted_once_a_clip() -> None:
     # Texts a, a of clip 0 alone; b of clips 1 and 2; c of clips 2 and 3.
     hashes = np.array([1, 1, 2, 2, 3, 3], np.uint64)
     clips = np.array([0, 0, 1, 2, 2, 3], np.uint64)
-    assert num_clips_sharing(hashes, clips) == 3
+    assert num_clips_sharing(texts_of_clips(hashes, clips)) == 3
 
 
 def test_sharing_in_the_audiocaps_test_split_equals_plain_loops(shared_data: Path) -> None:
@@ -172,7 +173,7 @@ def test_sharing_in_the_audiocaps_test_split_equals_plain_loops(shared_data: Pat
     sharing = {index for clips in wearers.values() if len(clips) > 1 for index in clips}
     hashes = np.array([hash(text) % 2**63 for row in rows for text in row], np.uint64)
     clips = np.array([index for index, row in enumerate(rows) for _ in row], np.uint64)
-    assert num_clips_sharing(hashes, clips) == len(sharing) == 138
+    assert num_clips_sharing(texts_of_clips(hashes, clips)) == len(sharing) == 138
 
 
 def test_remarks_on_audio_and_languages(tmp_path: Path) -> None:
@@ -277,6 +278,8 @@ def test_one_caption_on_many_clips_is_remarked(tmp_path: Path) -> None:
         clip(index, captions={"eng": ["Some sound" if index < 12 else f"sound number {index}"]}) for index in range(20)
     ]
     assert "one eng caption is on many clips: 12 as " in words_of(check(tmp_path, same))
+    often = [clip(0, captions={"eng": 12 * ["Some sound"]}), clip(1, captions={"eng": ["Another"]})]
+    assert "many clips" not in words_of(check(tmp_path / "often", often))
 
 
 def test_a_block_that_was_moved_by_one_row_is_found(tmp_path: Path) -> None:

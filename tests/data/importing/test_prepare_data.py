@@ -18,7 +18,7 @@ from ray_atr.common.storage import StorageError, locate, names_in, write_bytes
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import iterate_rows, read_manifest, read_shard, write_clips
 from ray_atr.workshop.importing.plan import Import, import_data_set
-from ray_atr.workshop.importing.session import unfinished
+from ray_atr.workshop.importing.session import HASH_FILE, unfinished
 from ray_atr.workshop.importing.sources.table import TableSource
 from tests.support.clips_on_disk import tone, write_tone
 from tests.support.scripts import run_pipeline
@@ -156,6 +156,16 @@ def test_work_of_another_import_is_not_taken_up(tmp_path: Path) -> None:
         import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2), progress=stop_after(2))
     (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
     manifest = import_data_set(source, tmp_path / "out", options=Import(clips_per_shard=2))
+    assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
+
+
+def test_a_note_that_a_kill_left_without_the_works_hash_is_not_taken_up(tmp_path: Path) -> None:
+    source, options = make_folder(tmp_path / "in"), Import(clips_per_shard=2)
+    with pytest.raises(KeyboardInterrupt):
+        import_data_set(source, tmp_path / "out", options=options, progress=stop_after(2))
+    (tmp_path / ".out.import" / HASH_FILE).unlink()
+    (tmp_path / "in" / "captions.csv").write_text("path,caption\n000.flac,another caption")
+    manifest = import_data_set(source, tmp_path / "out", options=options)
     assert [row["captions"] for row in iterate_rows(manifest, "train")] == [{"eng": ["another caption"]}]
 
 

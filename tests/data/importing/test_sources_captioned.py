@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -100,7 +101,15 @@ def test_audiocaps_ids_may_begin_with_y_or_hold_underscores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "name"), [("clip_id", ID), ("youtube_id", ID), ("file_name", f"Y{ID}.wav"), ("path", f"{ID}.flac")]
+    ("column", "name"),
+    [
+        ("clip_id", ID),
+        ("youtube_id", ID),
+        ("youtube_id", f" {ID} "),
+        ("file_name", f"Y{ID}.wav"),
+        ("file_name", f" Y{ID}.wav"),
+        ("path", f"{ID}.flac"),
+    ],
 )
 def test_captions_of_another_language_join_audiocaps_by_any_name_of_a_clip(
     tmp_path: Path, column: str, name: str
@@ -110,6 +119,11 @@ def test_captions_of_another_language_join_audiocaps_by_any_name_of_a_clip(
     french = write_csv(tmp_path / "fra.csv", [column, "caption"], [name, "Une femme parle"])
     manifest = import_data_set(AudioCaps(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
     assert manifest.num_captions("fra") == 1
+
+
+def test_a_blank_video_id_leaves_the_name_to_the_file_name() -> None:
+    # As pandas reads a blank cell.
+    assert AudioCaps(source="x").id_of({"youtube_id": math.nan, "file_name": f"Y{ID}.wav"}) == ID
 
 
 def test_a_clip_of_another_split_with_the_same_number_is_not_taken(tmp_path: Path) -> None:

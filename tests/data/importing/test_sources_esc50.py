@@ -9,37 +9,34 @@ import pytest
 
 from ray_atr.workshop.importing.sources import Absent, Entry
 from ray_atr.workshop.importing.sources.esc50 import Esc50, Esc50Clotho
+from ray_atr.workshop.languages.templates import caption
 from tests.support.clips_on_disk import make_esc50
-
-
-def template(class_name: str, language: str) -> str:
-    return f"{language}: {class_name}"
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".ogg", ".flac"])
 def test_folds_become_splits_and_classes_labels(tmp_path: Path, suffix: str) -> None:
     source = Esc50(source=str(make_esc50(tmp_path / "set", suffix=suffix)), languages=("eng", "jpn"))
-    entries = list(source.entries_with(template))
+    entries = list(source.entries())
     assert all(isinstance(entry, Entry) for entry in entries)
     assert Counter(entry.split for entry in entries) == {"train": 12, "val": 4}
     first = entries[1]
     assert isinstance(first, Entry)
     assert first.clip_id == "1-1001-A-1"
     assert first.place.file.endswith(f"audio/1-1001-A-1{suffix}")
-    assert first.captions == {"eng": ("eng: crying_baby",), "jpn": ("jpn: crying_baby",)}
+    assert first.captions == {code: (caption("crying_baby", code),) for code in ("eng", "jpn")}
     assert first.labels == ("crying_baby",)
 
 
 def test_the_fifth_fold_is_the_test_split_and_options_override(tmp_path: Path) -> None:
     root = str(make_esc50(tmp_path / "set", folds=(1, 2, 3, 4, 5)))
-    assert Counter(entry.split for entry in Esc50(source=root).entries_with(template)) == {
+    assert Counter(entry.split for entry in Esc50(source=root).entries()) == {
         "train": 12,
         "val": 4,
         "test": 4,
     }
     for folds in (("train=1,5", "held_out=2"), ("train=1", "held_out=2", "train=5")):
         chosen = Esc50(source=root, folds=folds)
-        assert Counter(entry.split for entry in chosen.entries_with(template)) == {"train": 8, "held_out": 4}
+        assert Counter(entry.split for entry in chosen.entries()) == {"train": 8, "held_out": 4}
 
 
 @pytest.mark.parametrize(
@@ -53,30 +50,30 @@ def test_the_fifth_fold_is_the_test_split_and_options_override(tmp_path: Path) -
 )
 def test_folds_that_cannot_be_are_refused(tmp_path: Path, folds: tuple[str, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        list(Esc50(source=str(make_esc50(tmp_path / "set")), folds=folds).entries_with(template))
+        list(Esc50(source=str(make_esc50(tmp_path / "set")), folds=folds).entries())
 
 
 def test_other_layouts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such folder"):
-        list(Esc50(source=str(tmp_path / "absent")).entries_with(template))
+        list(Esc50(source=str(tmp_path / "absent")).entries())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty"):
-        list(Esc50(source=str(tmp_path / "empty")).entries_with(template))
+        list(Esc50(source=str(tmp_path / "empty")).entries())
     root = make_esc50(tmp_path / "set")
     (root / "meta" / "esc50.csv").unlink()
     with pytest.raises(ValueError, match=r"esc50\.csv: no such file"):
-        list(Esc50(source=str(root)).entries_with(template))
+        list(Esc50(source=str(root)).entries())
 
 
 def test_a_named_clip_without_audio_is_reported(tmp_path: Path) -> None:
     root = make_esc50(tmp_path / "set")
     (root / "audio" / "2-1001-A-1.wav").unlink()
-    absent = [entry for entry in Esc50(source=str(root)).entries_with(template) if isinstance(entry, Absent)]
+    absent = [entry for entry in Esc50(source=str(root)).entries() if isinstance(entry, Absent)]
     assert [(entry.clip_id, entry.is_normal) for entry in absent] == [("2-1001-A-1", False)]
 
 
 def test_the_real_tables(shared_data: Path) -> None:
-    entries = list(Esc50(source=str(shared_data / "esc50")).entries_with(template))
+    entries = list(Esc50(source=str(shared_data / "esc50")).entries())
     assert Counter(entry.split for entry in entries) == {"train": 1200, "val": 400}
     assert Counter(entry.labels[0] for entry in entries if isinstance(entry, Entry)).most_common(1)[0][1] == 32
     clotho = list(Esc50Clotho(source=str(shared_data / "esc50")).entries())

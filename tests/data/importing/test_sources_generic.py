@@ -24,7 +24,7 @@ from ray_atr.data.shards import Skipped, iterate_rows
 from ray_atr.workshop.importing.plan import Import, import_data_set
 from ray_atr.workshop.importing.sources import Absent, Entry, Source
 from ray_atr.workshop.importing.sources.huggingface import HuggingFace
-from ray_atr.workshop.importing.sources.read_table import read_table
+from ray_atr.workshop.importing.sources.read_table import file_at, read_table
 from ray_atr.workshop.importing.sources.source import Remark, list_files, read_location
 from ray_atr.workshop.importing.sources.table import TableSource
 from ray_atr.workshop.importing.sources.webdataset import WebDataset
@@ -937,6 +937,13 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
         assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
 
 
+@pytest.mark.parametrize("names", [("caption", "french"), ("en", "french", "Chinese (Simplified)")])
+def test_caption_columns_of_which_some_are_named_by_languages_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"--caption-column: got 'french'; allowed LANGUAGE=COLUMN for each column"):
+        TableSource(source="x", caption_column=names)
+    assert TableSource(source="x", caption_column=("caption", "en")).caption_column == ("caption", "en")
+
+
 def test_a_link_that_leads_back_is_followed_once(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "set")
     (root / "loop").symlink_to(root)
@@ -985,3 +992,8 @@ def test_tars_whose_names_tell_no_split_are_of_the_split_that_is_set(tmp_path: P
     write_tar(tmp_path / "val.tar", [("b.txt", b"rain"), ("b.wav", tone())])
     entries = entries_of(WebDataset(source=str(tmp_path), split="test"))
     assert {entry.clip_id: entry.split for entry in entries} == {"a": "test", "b": "val"}
+
+
+def test_a_table_in_the_root_folder_is_not_one_of_the_current_folder() -> None:
+    # As a container mounts it.
+    assert file_at("/captions.csv") == Path("/captions.csv")

@@ -19,6 +19,7 @@ from ray_atr.workshop.importing.translation import (
     back_translate,
     back_translation_table,
     chrf,
+    embedding_similarity,
     fill_languages,
 )
 from ray_atr.workshop.importing.vector_import import import_vectors
@@ -103,6 +104,11 @@ def test_a_stopped_translation_goes_on(tmp_path: Path) -> None:
     assert filled.num_captions("fra") == 2 * manifest.num_rows
     whole = fill_languages(tmp_path / "set", tmp_path / "whole", options, translate=shout)
     assert whole.hash == filled.hash
+
+
+def test_an_encoder_that_is_not_there_is_not_called_the_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"embedder: got .*nowhere'; allowed a text encoder by folder or hub id"):
+        embedding_similarity(str(tmp_path / "nowhere"))
 
 
 def test_what_cannot_be_translated_is_refused(tmp_path: Path) -> None:

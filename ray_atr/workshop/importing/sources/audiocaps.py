@@ -44,9 +44,8 @@ class AudioCaps(source.Source):
                 yield source.entry_of(clip.youtube_id, place, {"eng": tuple(clip.captions)}, split)
 
     def id_of(self, row: Mapping[str, Any]) -> str | None:
-        if row.get("youtube_id"):
-            return str(row["youtube_id"])
-        return youtube_id(str(row["file_name"])) if row.get("file_name") else super().id_of(row)
+        file_name = source.cell_of(row, "file_name")
+        return source.cell_of(row, "youtube_id") or (youtube_id(file_name) if file_name else super().id_of(row))
 
 
 @dataclass

@@ -6,7 +6,7 @@ K. J. Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from ray_atr.common.storage import locate
 from ray_atr.data.schema import check_captions, check_split
 from ray_atr.workshop.importing.sources import source
 from ray_atr.workshop.importing.sources.read_table import Row, read_table
-from ray_atr.workshop.languages.templates import ESC50_CLASSES, caption, label_sentence
+from ray_atr.workshop.languages.grammar import grammar_of
+from ray_atr.workshop.languages.templates import caption, label_sentence
 
 DEFAULT_FOLDS = ("train=1,2,3", "val=4", "test=5")
 
@@ -34,7 +35,6 @@ class Esc50(source.Source):
     languages: tuple[str, ...] = setting(
         DEFAULT_LANGUAGES, "ISO 639 codes of the captions, of languages with words for the classes"
     )
-
     wording: str = setting(
         "sentences",
         "captions: sentences, which name a class in the usual words of each language; labels, with the words of the English "
@@ -50,15 +50,12 @@ class Esc50(source.Source):
                 "wording", "labels", f"sentences with languages {','.join(self.languages)}: labels are English"
             )
         for language in self.languages:
-            caption(ESC50_CLASSES[0], language)
+            grammar_of(language)
         for split in source.require_folds(self.folds):
             check_split(split, "folds")
 
     def entries(self) -> Iterator[source.Entry | source.Absent]:
-        return self.entries_with(caption if self.wording == "sentences" else lambda name, _: label_sentence(name))
-
-    def entries_with(self, template: Callable[[str, str], str]) -> Iterator[source.Entry | source.Absent]:
-        """The clips, captioned by `template(class_name, language)`."""
+        say = caption if self.wording == "sentences" else lambda name, _: label_sentence(name)
         folder = locate(self.source, keeps_links=True)
         audio = source.audio_below(folder, "audio/")
         table = f"{folder}/meta/esc50.csv"
@@ -66,7 +63,7 @@ class Esc50(source.Source):
         split_of = _splits(self.folds, {row["fold"] for _, row in rows})
         for _, row in rows:
             if (split := split_of.get(row["fold"])) is not None:
-                captions = {code: (template(row["category"], code),) for code in self.languages}
+                captions = {code: (say(row["category"], code),) for code in self.languages}
                 yield _entry(row, audio.get(source.stem(row["filename"])), captions, split)
 
 

@@ -165,6 +165,4 @@ def tag_of(column: str) -> str:
 
 def _named(row: Mapping[str, Any]) -> str:
     """The id of a row's clip: AudioCaps' video, Clotho's file."""
-    return source.stem(
-        next((source.cell_of(row, name) for name in (*NAMED, "file_name") if source.cell_of(row, name)), "")
-    )
+    return source.stem(next(filter(None, (source.cell_of(row, name) for name in (*NAMED, "file_name"))), ""))

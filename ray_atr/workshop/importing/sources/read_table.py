@@ -131,8 +131,8 @@ def numbered_lines(file: str, reading: Reading | None = None) -> Iterator[tuple[
 
 def file_at(place: str) -> Location:
     """A file here or in a store, by its path or URL."""
-    parent, _, name = place.rpartition("/")
-    return locate(parent or ".", keeps_links=True) / name
+    parent, slash, name = place.rpartition("/")
+    return locate(parent or slash or ".", keeps_links=True) / name
 
 
 def existing(file: str) -> Location:

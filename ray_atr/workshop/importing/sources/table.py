@@ -214,10 +214,15 @@ class TableSource(source.Source):
         """(language, column) of each caption column that was asked for; the language is empty if none was named.
 
         If all columns are named by languages that have a code of two letters, or by their codes, they are in those languages.
-        Rarer codes do not count: `txt` and `cap` are codes too.
+        Rarer codes do not count: `txt` and `cap` are codes too. ValueError if only some are, and not by `language`: their texts
+        would be taken for captions in `language`.
         """
         called = {entry: _language_called(entry) or "" for entry in self.caption_column if "=" not in entry}
         are_languages = all(called.values())
+        others = [entry for entry, code in called.items() if code and check_language(code, entry) != self.language]
+        if others and not are_languages:
+            allowed = "LANGUAGE=COLUMN for each column, as not all of them are named by a language"
+            raise refuse("--caption-column", others[0], allowed)
         columns = []
         for entry in self.caption_column:
             language, _, column = entry.partition("=")

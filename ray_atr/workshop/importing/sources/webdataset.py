@@ -78,7 +78,7 @@ class WebDataset(source.Source):
             yield source.Remark(f"{clips} called TAR/KEY, as an earlier tar has the key too: {renamed[0]}")
 
     def _split_of(self, path: str) -> str:
-        match = next((IN_NAME.match(part) for part in reversed(path.lower().split("/")) if IN_NAME.match(part)), None)
+        match = next(filter(None, map(IN_NAME.match, reversed(path.lower().split("/")))), None)
         return source.SPLIT_OF[match[1]] if match else self.split
 
     def _words(self, texts: Mapping[str, bytes], at: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
