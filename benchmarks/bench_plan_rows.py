@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import compared, one_of_a_group, peak_resident_bytes, relative_error
+from side_by_side import compared, forget_peak, one_of_a_group, peak_resident_bytes, relative_error
 from torch import Tensor, multiprocessing
 from torch.nn import functional
 
@@ -68,6 +68,7 @@ def work(rank: int, size: int, folder: Path, options: argparse.Namespace, memory
 
 def measure(options: argparse.Namespace, memory: float) -> dict[str, Any]:
     """What this process finds and what that took."""
+    forget_peak()
     before = peak_resident_bytes()
     began, cpu = time.perf_counter(), time.process_time()
     found = loss_and_gradients(options, memory)
