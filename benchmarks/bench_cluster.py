@@ -117,7 +117,7 @@ def sweep_on(options: argparse.Namespace) -> None:
         nodes = {row["node"] for trial in run.trials() for row in trial.epochs()}
     assert failure.reason is None, failure.reason
     assert states == [FINISHED] * options.trials, f"{states.count(FINISHED)} of {options.trials} trials finished"
-    size = options.trials // 5
+    size = max(1, options.trials // 5)
     fifths = [
         (1e3 * (cpu_after - cpu) / size, (wall_after - wall) / size)
         for (cpu, wall), (cpu_after, wall_after) in itertools.pairwise(

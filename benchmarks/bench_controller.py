@@ -60,7 +60,7 @@ def search_of(name: str, points: int) -> SpaceSearch:
 
 def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, opened: list[int]) -> list[float]:
     """CPU milliseconds a trial of each part of one sweep; `opened[0]` counts the files opened."""
-    drawn = random.Random(0)
+    drawn, size = random.Random(0), max(1, trials // parts)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", Experiment(), {"name": "simulated"})
         plan = SweepPlan(search_of(name, trials), (), trials)
@@ -89,10 +89,10 @@ def simulated(name: str, trials: int, epochs: int, at_once: int, parts: int, ope
                 recording.reported(trial, {"is_final": True, "best_epoch": epoch, "epoch": epoch})
                 recording.ended(trial)
                 ended += 1
-                if ended % max(1, trials // parts) == 0:
+                if ended % size == 0:
                     marks.append(time.process_time())
         files = opened[0] / ended
-        shares = [1e3 * (after - before) / (trials // parts) for before, after in itertools.pairwise(marks)]
+        shares = [1e3 * (after - before) / size for before, after in itertools.pairwise(marks)]
         opened[0], began = 0, time.process_time()
         again = TrialQueue(RunFolder.open(run.path), plan, lambda point: None)
         assert again.is_done

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from side_by_side import compared, peak_resident_bytes
+from side_by_side import compared, forget_peak, peak_resident_bytes
 
 from ray_atr.metrics import retrieval_metrics
 
@@ -150,6 +150,7 @@ def memory(options: argparse.Namespace) -> None:
         audio = torch.randn(clips, options.width, generator=generator)
         text = torch.randn(captions, options.width, generator=generator)
         clip = torch.randint(0, clips, (captions,), generator=generator)
+        forget_peak()
         before = peak_resident_bytes()
         seconds, _ = timed(ours, (audio, text, clip))
         beyond = peak_resident_bytes() - before
@@ -172,6 +173,7 @@ def full_size(options: argparse.Namespace) -> None:
     text.normal_(generator=generator)
     clip = torch.arange(captions) % clips
     retrieval_metrics(torch.eye(2), torch.eye(2), [0, 1])
+    forget_peak()
     before = peak_resident_bytes()
 
     def stop(signum: int, frame: object) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import compared, one_of_a_group, peak_resident_bytes, relative_error
+from side_by_side import compared, forget_peak, one_of_a_group, peak_resident_bytes, relative_error
 from torch import Tensor, multiprocessing
 from torch.nn import functional
 
@@ -68,6 +68,7 @@ def work(rank: int, size: int, folder: Path, options: argparse.Namespace, memory
 
 def measure(options: argparse.Namespace, memory: float) -> dict[str, Any]:
     """What this process finds and what that took."""
+    forget_peak()
     before = peak_resident_bytes()
     began, cpu = time.perf_counter(), time.process_time()
     found = loss_and_gradients(options, memory)
@@ -101,13 +102,13 @@ def main() -> None:
     parser.add_argument("--sweeps", type=int, default=2000, help="the most that are made")
     options = parser.parse_args()
     print(f"B = {options.size}, epsilon = {options.epsilon}, mass = {options.mass}, {options.precision}")
-    found = {}
+    found = []
     for number, size in enumerate(options.processes):
         memory = options.memory[min(number, len(options.memory) - 1)]
         with tempfile.TemporaryDirectory() as folder:
-            found[size] = by_processes(size, options, Path(folder), memory)
-    first = found[options.processes[0]]
-    for size, other in list(found.items())[1:]:
+            found.append((size, by_processes(size, options, Path(folder), memory)))
+    (_, first), *others = found
+    for size, other in others:
         errors = {name: relative_error(other[name], first[name]) for name in ("loss", "u", "v")}
         print(
             f"{size} against {options.processes[0]}:",

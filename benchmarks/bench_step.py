@@ -23,6 +23,7 @@ from side_by_side import compared, cpu_milliseconds, gradient_of, relative_error
 from torch import Tensor
 
 from ray_atr.common.override import override
+from ray_atr.metrics.epoch_report import TIMED_PARTS
 from ray_atr.models.tower import pad_tokens
 from ray_atr.objectives.pairs import Contrastive
 from ray_atr.training.batch import Batch, TrainingData
@@ -39,7 +40,6 @@ TOWERS: dict[str, dict[str, Any]] = {
     "small towers": {},
     "a text tower of 6 layers": {"model.text.num_layers": 6, "model.text.width": 256},
 }
-PARTS = ("data", "forward", "gather", "loss", "backward", "optimiser", "validation", "checkpoint")
 OF_TOWERS = ("forward", "backward", "validation")
 
 
@@ -140,13 +140,13 @@ def shares(home: Path, steps: int, batch: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         train_trial(experiment, prepared, Path(folder), rows.append, use_ray_data=False)
     epochs = [row for row in rows if "seconds/forward" in row][1:]
-    seconds = {part: sum(row.get(f"seconds/{part}", 0.0) for row in epochs) for part in PARTS}
+    seconds = {part: sum(row.get(f"seconds/{part}", 0.0) for row in epochs) for part in TIMED_PARTS}
     total = sum(seconds.values())
     print(
         f"{name}, batch {batch}, {steps} steps an epoch: "
         + ", ".join(f"{p} {s / total:.1%}" for p, s in seconds.items())
     )
-    for part in PARTS:
+    for part in TIMED_PARTS:
         if part not in OF_TOWERS:
             compared(f"share of {part}", seconds[part], total, "an epoch", unit="s", at_most=0.05)
 

@@ -125,10 +125,9 @@ def report(title: str, contenders: dict[str, Gradient], reference: Tensor) -> No
             f"{warm[name]:10.2f} {warm[name] / warm['ours']:10.1f} {cold[name]:10.2f} {cold[name] / cold['ours']:10.1f}"
         )
         print(f"{name:34} {ratios} {errors[name]:9.0e}", flush=True)
-    peers = {name: cost for name, cost in warm.items() if name != "ours"}
-    fastest = min(peers, key=lambda name: peers[name])
-    compared(title, warm["ours"], warm[fastest], fastest, at_most=1.0)
-    compared(f"{title}, cold", cold["ours"], cold[fastest], fastest, at_most=1.0)
+    for what, times in ((title, warm), (f"{title}, cold", cold)):
+        fastest = min(times.keys() - {"ours"}, key=times.__getitem__)
+        compared(what, times["ours"], times[fastest], fastest, at_most=1.0)
     assert errors["ours"] < 1e-3, errors
 
 

@@ -52,10 +52,10 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "controller": (["--trials 200"], ["--trials 20"]),
     "estimate": ([""], ["--cases contrastive"]),
     "cluster": (["--nodes 16 --trials 200 --at-once 8"], ["--nodes 2 --trials 5 --at-once 2 --epochs 2"]),
+    # Shows that its gradients agree; gpu.py measures the published sizes.
     "towers_gpu": (["--size tiny"], ["--size tiny"]),
 }
 """The command lines of each benchmark, in the order in which they run; then those at a size of seconds."""
-GPU = {"towers_gpu": "without a GPU: --size tiny checks the gradients alone"}
 
 
 def rows_of(name: str, arguments: str, place: Path = HERE) -> tuple[list[dict[str, Any]], int]:
@@ -132,8 +132,6 @@ def main(
     if facts["load"] > 0.5:
         print(f"warning: the machine's load is {facts['load']:.1f}; times will be noisy", file=sys.stderr)
     for name in options.names or commands:
-        if name in GPU and facts["gpu"] is None:
-            print(f"{name}: {GPU[name]}", flush=True)
         for arguments in commands[name][options.quick]:
             print(f"\n== {name} {arguments}", flush=True)
             recorded, code = rows_of(name, arguments, place)

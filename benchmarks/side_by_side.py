@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -68,8 +67,17 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process has held so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory that this process has held since its start, or since `forget_peak`.
+
+    Of its own program alone: `getrusage` would begin with the peak of the process that started this one.
+    """
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def forget_peak() -> None:
+    """Begin the peak of `peak_resident_bytes` anew, with the memory that is held now."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 @contextlib.contextmanager

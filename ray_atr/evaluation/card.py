@@ -7,7 +7,7 @@ from ray_atr.common.storage import Location
 from ray_atr.evaluation.report.evaluation_content import ranked_how
 from ray_atr.evaluation.report.evaluation_tables import metric_tables
 from ray_atr.evaluation.run import Evaluated
-from ray_atr.metrics.metric import DIRECTIONS, Metric
+from ray_atr.metrics.metric import DIRECTIONS
 from ray_atr.models.card import CARD_FILE
 from ray_atr.models.retriever import Retriever
 
@@ -54,8 +54,7 @@ def evaluated_card(evaluated: Evaluated, retriever: Retriever) -> str:
 def score_table(evaluated: Evaluated) -> str:
     """R@1, R@5, R@10 and mAP10 of both directions by language in percent, with their intervals, as Markdown."""
     page = evaluated.page
-    metrics = {metric: page.metrics[metric] for metric in map(Metric.parse, page.metrics)}
-    shown = {name: value for name, value in metrics.items() if name.task in DIRECTIONS and name.name in MEASURES}
+    shown = {name: value for name, value in page.metrics.items() if name.task in DIRECTIONS and name.name in MEASURES}
     tables = [table.to_markdown() for table in metric_tables(shown, page.intervals, page.spreads, trained=page.trained)]
     note = f"Percent, ranked {ranked_how(evaluated.embedded)}"
     note += f"; in brackets {page.brackets}." if page.brackets else "."

@@ -106,16 +106,15 @@ def share_of_the_way(first: MethodTrials, second: MethodTrials, ceiling: MethodT
     """(share, low, high) at 95%: how far the second comes to the ceiling, over the seeds that all have (one or more).
 
     The interval is Fieller's: the shares r for which 0 is in the interval of (second - first) - r (ceiling - first). It is
-    infinite if the ceiling does not differ from the first.
+    infinite if over these seeds the ceiling is not clearly above the first.
     """
     shared = shared_seeds(first, second, ceiling)
     floor = of_seeds(first, shared)
     gained, ceiling_gain = of_seeds(second, shared) - floor, of_seeds(ceiling, shared) - floor
     share = float(gained.mean() / ceiling_gain.mean()) if ceiling_gain.mean() else np.nan
-    low = difference(first, ceiling)[1]
-    if not low > 0:
-        return share, -np.inf, np.inf
     drawn, drawn_ceiling = drawn_clips(gained, first.clip), drawn_clips(ceiling_gain, first.clip)
+    if not over_clips_and_seeds(ceiling_gain.mean(axis=1), drawn_ceiling).low > 0:
+        return share, -np.inf, np.inf
 
     def leaves_out(r: float) -> bool:
         bounds = over_clips_and_seeds((gained - r * ceiling_gain).mean(axis=1), drawn - r * drawn_ceiling)

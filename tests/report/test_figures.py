@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -133,6 +134,15 @@ def test_a_noise_ratio_has_all_of_its_digits(tmp_path: Path, drawn: list[Figure]
     assert {"0.5%", "12.5%"} <= set(words(drawn[1]))
     page = write_report(tmp_path / "run", figures=False).page.read_text()
     assert "<h3>Noise 12.5%: " in page
+
+
+def test_a_point_that_lacks_the_first_language_has_its_deviations(tmp_path: Path, drawn: list[Figure]) -> None:
+    space: dict[str, list[Any]] = {"objective": ["kcl"], "seed": [0, 1]}
+    runs = [write_run(tmp_path / codes[0], space, languages=codes) for codes in (["eng", "fra"], ["deu", "nld"])]
+    assert draw_languages(read_runs(runs), tmp_path / "languages.png")
+    (figure,) = drawn
+    deviations = [each.lines[2][0] for each in figure.axes[0].containers if isinstance(each, ErrorbarContainer)]
+    assert [sum(len(ends) > 0 for ends in lines.get_segments()) for lines in deviations] == [2, 2]
 
 
 def test_languages_without_captions_in_training_are_marked_and_the_mark_is_explained(

@@ -175,6 +175,14 @@ def test_the_captions_of_a_clip_are_drawn_together() -> None:
     assert together[2] - together[1] > 1.5 * (alone[2] - alone[1])
 
 
+def test_the_share_of_the_way_has_no_ends_if_the_ceiling_is_no_higher_in_the_shared_seeds() -> None:
+    luck = np.random.default_rng(0).random((8, 400))
+    floor, half, ceiling = ((luck < chance).astype(float) for chance in (0.4, 0.5, 0.6))
+    ceiling[0] = luck[0] < 0.38
+    assert difference(cell(floor), cell(ceiling))[1] > 0
+    assert share_of_the_way(cell(floor), cell(half[:1]), cell(ceiling))[1:] == (-np.inf, np.inf)
+
+
 def test_the_share_of_the_way_has_an_interval_of_its_own() -> None:
     generator = np.random.default_rng(0)
     luck = generator.random((3, 400))

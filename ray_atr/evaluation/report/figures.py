@@ -71,8 +71,7 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
                 errors = [100 * row[f"{direction}/{code}/recall_at_1 (sd)"] for code in languages]
                 axes.bar(
                     positions, heights, width * 0.92, color=look[name]["color"], label=name, hatch=hatches[index],
-                    edgecolor="white", linewidth=0,
-                    yerr=errors if errors[0] == errors[0] else None,
+                    edgecolor="white", linewidth=0, yerr=errors,
                     error_kw={"elinewidth": 0.9, "capsize": 1.5, "ecolor": "#333333"},
                 )  # fmt: skip
             axes.set_xticks(
@@ -117,7 +116,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         figure.subplots_adjust(left=0.13 / len(costs) + 0.01, right=0.86 if len(costs) > 1 else 0.8,
                                top=0.9, bottom=0.15, wspace=0.3)  # fmt: skip
         for axes, (metric, label, scale) in zip(grid, costs, strict=True):
-            shown = points.dropna(subset=[metric, RECALL])
+            shown = points.dropna(subset=[metric])
             axes.set_xlabel(label)
             axes.set_title(", ".join(filter(None, [noise, _left_out(named, points, "named: ")])))
             on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]

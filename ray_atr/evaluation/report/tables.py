@@ -175,8 +175,8 @@ def _block(frame: pd.DataFrame, lead: Sequence[str], columns: Sequence[Column]) 
 
 def is_at_chance(row: Mapping[Any, Any], metric: str) -> bool:
     """Whether a metric is a point's R@1 and `is_chance`, over the queries of all its seeds."""
-    task, language, name = (named := Metric.parse(metric)).task, named.language, named.name
-    return name == "recall_at_1" and is_recall_at_chance(row, task, language, row[NUM_SEEDS])
+    named = Metric.parse(metric)
+    return named.name == "recall_at_1" and is_recall_at_chance(row, named.task, named.language, row[NUM_SEEDS])
 
 
 def learnt_nothing(runs: Runs) -> list[str]:

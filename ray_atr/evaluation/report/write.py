@@ -74,7 +74,7 @@ def write_report(
             pictures += _figures(runs, folder)
         write_csv(_named_by_split(aggregate(runs), runs), folder / "table.csv")
         # A trial without a best epoch would make the others' a 5.0.
-        integer_columns = {name: "Int64" for name in ("best_epoch",) if name in runs.trials}
+        integer_columns = {"best_epoch": "Int64"} if "best_epoch" in runs.trials else {}
         write_csv(runs.trials.astype(integer_columns), folder / "trials.csv")
         (folder / "table.md").write_text(
             "\n".join(table.to_markdown() for table in (*tables, *layouts)), encoding="utf-8"
