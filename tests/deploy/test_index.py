@@ -28,7 +28,7 @@ from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.transfer import put_folder
 from ray_atr.deploy.index import layout, opened
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
-from ray_atr.deploy.index.build import build_index, update_index
+from ray_atr.deploy.index.build import Changes, build_index, update_index
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
@@ -277,6 +277,11 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
+    # Another size is a change, whatever the time says.
+    times = (moved / "new.wav").stat()
+    (moved / "new.wav").write_bytes(tone(2, 78, 0.7))
+    os.utime(moved / "new.wav", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert update_index(str(tmp_path / "index")).encoded == 1
 
 
 def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) -> None:
@@ -392,7 +397,7 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     counts: list[tuple[int, int]] = []
     make_tones(audio, count=300, seconds=0.05)
     options = {"encoding": IndexEncoding(batch_size=1)}
-    update_index(str(tmp_path / "index"), **options)
+    assert update_index(str(tmp_path / "index"), **options).broken == changes.broken
     update_index(str(tmp_path / "index"), progress=lambda what, done, total: counts.append((done, total)), **options)
     assert counts[-1] == (306, 306)
     shutil.rmtree(audio)
@@ -626,8 +631,31 @@ def test_a_build_that_was_killed_as_it_cleared_up_is_ended_by_the_same_call(plac
     (folder / ".unfinished.0123456789ab" / "part-000000.parquet").touch()
     with pytest.raises(ValueError, match="index update"):
         build_index(str(place / "model"), str(make_tones(tmp_path / "other", 2)), str(folder))
+    with pytest.raises(ValueError, match="index update"):
+        build_index(str(place / "model"), str(place / "audio"), str(folder), part="1/2")
     changes = build_index(str(place / "model"), str(place / "audio"), str(folder))
     assert (changes.encoded, {path.name for path in folder.iterdir()}) == (0, whole)
+
+
+def test_a_build_that_is_stopped_keeps_what_it_encoded_for_the_same_model_alone(place: Path, tmp_path: Path) -> None:
+    audio, folder = str(place / "audio"), str(tmp_path / "index")
+    save_retriever(tmp_path / "other", seed=5)
+
+    def build(model: Path, *, stops: bool = False) -> Changes:
+        def stop(what: str, done: int, total: int) -> None:
+            if stops and done == 2:
+                raise KeyboardInterrupt
+
+        encoding = IndexEncoding(batch_size=1)
+        return build_index(str(model), audio, folder, encoding=encoding, part_seconds=1e9, progress=stop)
+
+    for taken_over in (0, 2):
+        model = place / "model" if taken_over else tmp_path / "other"
+        with pytest.raises(KeyboardInterrupt):
+            build(place / "model", stops=True)
+        changes = build(model)
+        assert (changes.encoded, changes.taken_over) == (4 - taken_over, taken_over)
+        shutil.rmtree(folder)
 
 
 def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
