@@ -391,7 +391,7 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
     assert set(changes.broken) == {*broken, "away.wav"}
     assert changes.broken["away.wav"] == "No such file or directory"
-    assert changes.manifest.num_sounds == 2
+    assert changes.encoded == changes.manifest.num_sounds == 2
     assert all(any(name in line for line in said) for name in broken)
     assert "ffmpeg" in changes.broken["phone.m4a"]
     counts: list[tuple[int, int]] = []
@@ -641,18 +641,19 @@ def test_a_build_that_is_stopped_keeps_what_it_encoded_for_the_same_model_alone(
     audio, folder = str(place / "audio"), str(tmp_path / "index")
     save_retriever(tmp_path / "other", seed=5)
 
-    def build(model: Path, *, stops: bool = False) -> Changes:
+    def build(model: Path, stops_at: int = 0) -> Changes:
         def stop(what: str, done: int, total: int) -> None:
-            if stops and done == 2:
+            if done == stops_at:
                 raise KeyboardInterrupt
 
         encoding = IndexEncoding(batch_size=1)
         return build_index(str(model), audio, folder, encoding=encoding, part_seconds=1e9, progress=stop)
 
-    for taken_over in (0, 2):
+    for taken_over in (0, 3):
         model = place / "model" if taken_over else tmp_path / "other"
-        with pytest.raises(KeyboardInterrupt):
-            build(place / "model", stops=True)
+        for stops_at in (2, 3):
+            with pytest.raises(KeyboardInterrupt):
+                build(place / "model", stops_at)
         changes = build(model)
         assert (changes.encoded, changes.taken_over) == (4 - taken_over, taken_over)
         shutil.rmtree(folder)

@@ -67,6 +67,16 @@ def test_a_resumed_trial_is_ranked_as_it_was_before(run: RunFolder) -> None:
     assert decisions(first, {"epoch": 3, RECALL.metric: 0.5})[-1] == "STOP"
 
 
+def test_a_resumed_trial_is_ranked_when_it_reported_and_not_where_it_went_on(run: RunFolder) -> None:
+    early, late, *others = (run.add_trial({"train.learning_rate": rate}) for rate in (1.0, 0.1, 0.2, 0.3, 0.4))
+    for trial, recall in zip((early, *others, late), (0.1, 0.6, 0.7, 0.8, 0.1), strict=True):
+        trial.add_epoch({"epoch": 1, RECALL.metric: recall})
+    late.add_epoch({"epoch": 2, RECALL.metric: 0.1})
+    scheduler = make_scheduler(PLAN, 9, run, [*others, late, early])
+    for trial in (early, late):
+        assert decision(scheduler, run, trial.describe()["overrides"], **trial.epochs()[0]) == "CONTINUE"
+
+
 def test_a_result_is_never_stopped(run: RunFolder) -> None:
     recorded = record(run, RECALL.metric, 9, 0.9, 0.9, 0.9)
     bad = {"epoch": 9, RECALL.metric: 0.1}
