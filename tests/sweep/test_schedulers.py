@@ -118,7 +118,9 @@ def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     assert decision(make_scheduler(plan, 9, run, recorded), run, **{"epoch": 1, "train/loss": 0.5}) == "CONTINUE"
 
 
-@pytest.mark.parametrize("harder", [{"seed": 1}, {"data.noise.ratio": 0.6}, {"objective": "m_ltm"}])
+@pytest.mark.parametrize(
+    "harder", [{"seed": 1}, {"data.noise.ratio": 0.6}, {"objective": "m_ltm"}, {"evaluation.relevance": "label"}]
+)
 def test_a_harder_task_is_not_ranked_below_an_easier_one(run: RunFolder, harder: dict[str, Any]) -> None:
     entries = [
         "data.noise.ratio=grid(0,0.6)",
