@@ -849,6 +849,10 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert [one.probability for one in found] == pytest.approx(
         calibration.probability([one.score for one in found], "eng").tolist()
     )
+    # A language that it was not fitted on has the probabilities over all.
+    other = index.search("a low tone", "deu", top=3)
+    expected = calibration.probability([one.score for one in other])
+    assert [one.probability for one in other] == pytest.approx(expected.tolist())
     assert index.warning_of("eng") == "the calibration was fitted on 3 clips, fewer than 100: it is rough"
     dataclasses.replace(calibration, fitted_on={"model": index.manifest.model}).write(tmp_path / "model")
     assert Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).calibration is not None
@@ -858,6 +862,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
         Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", "eng")
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
+    assert {one.probability for one in index.search("a low tone", "eng", at_least=likely)} == {likely}
 
 
 def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:
