@@ -61,6 +61,7 @@ def test_ctrl_c_is_answered_before_anything_is_imported() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ray_atr", "train", "--data.source", "nowhere"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)

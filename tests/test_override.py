@@ -56,12 +56,16 @@ def test_a_variant_is_chosen_by_name_whatever_the_order_of_the_paths() -> None:
     values = {"objective.pair.transport_mass": 0.8, "objective.pair": "transport"}
     assert override(Tree(), values).objective.pair == Transport(transport_mass=0.8)
     assert override(Tree(), dict(reversed(values.items()))).objective.pair == Transport(transport_mass=0.8)
+    # The variant that is chosen already keeps its settings.
+    assert override(override(Tree(), values), {"objective.pair": "transport"}).objective.pair == Transport(
+        transport_mass=0.8
+    )
 
 
 def test_a_preset_is_chosen_by_name_and_then_changed() -> None:
     tree = override(Tree(), {"objective": "moved", "objective.pair.mining": "all"})
     assert tree.objective.pair == Transport(transport_mass=0.9, mining="all")
-    assert override(tree, {"objective.pair.mining": "none"}).objective.pair == Transport(transport_mass=0.9)
+    assert override(tree, {"objective.pair.mining": "None"}).objective.pair == Transport(transport_mass=0.9)
 
 
 def test_flatten_is_undone_by_override() -> None:

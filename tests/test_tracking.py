@@ -625,6 +625,7 @@ def test_a_trial_has_its_files_its_data_set_and_no_choice_twice(sent, store):
     assert parent.data.params["objective.pair"] == "contrastive"
 
 
+@pytest.mark.slow
 def test_a_trial_of_a_sweep_over_data_sets_has_its_own_alone(tmp_path, store):
     sources = [str(tmp_path / place) for place in ("x/a", "x/b", "y/b")]
     folder = write_run(tmp_path / "run", {"data.source": sources})

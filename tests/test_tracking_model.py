@@ -140,6 +140,7 @@ def test_a_registration_that_fails_is_no_failure_of_the_training(run: Path, monk
     assert (found.info.status, found.info.end_time) == ("FINISHED", ended)
 
 
+@pytest.mark.slow
 def test_a_model_names_every_package_that_its_code_imports() -> None:
     """In an environment of these packages and MLflow alone it would else end with a ModuleNotFoundError."""
     named = with_requirements([*PACKAGES, "mlflow"])

@@ -31,7 +31,8 @@ def override(tree: Tree, values: Mapping[str, Any]) -> Tree:
     """A copy of a settings tree with the values at the given dotted paths replaced.
 
     Strings are converted to the field's type (`"0.8"`, `"true"`, `"eng,fra"`, `"none"`). A field that selects among variants
-    (`objective.pair`) takes the variant's name and starts from that variant's defaults, whichever order the paths come in.
+    (`objective.pair`) takes the variant's name: another variant starts from its defaults, and the present one keeps its settings.
+    The order of the paths does not matter.
     Raises ValueError, naming the full path, what it got, what is allowed and the nearest name.
     """
     if longest := [path for path in values if len(path) > MAX_PATH]:

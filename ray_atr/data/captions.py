@@ -115,9 +115,8 @@ class TrainingCaptions:
                 if mask[index, column]:
                     texts[index][column] = captions[theirs[index, column]]
         mask &= np.array([[bool(text) for text in row] for row in texts], bool).reshape(mask.shape)
-        first = [row[0] if present[0] else "" for row, present in zip(texts, mask, strict=True)]
         labels = [self.features.labels[owner] for owner in owners[:, 0]]
-        groups = positive_groups(self.positives, ids, first, labels)
+        groups = positive_groups(self.positives, ids, [row[0] for row in texts], labels)
         return CaptionBatch(texts=texts, mask=mask, groups=groups, slots=slots)
 
 

@@ -177,11 +177,10 @@ def parameter_levels(tower: nn.Module) -> list[list[nn.Parameter]]:
     known_levels = [number for number in numbers if number is not None]
     if not known_levels:
         return [[parameter for _, parameter in named]]
-    lowest = min(known_levels)
-    levels: list[list[nn.Parameter]] = [[] for _ in range(max(known_levels) - lowest + 3)]
+    levels: list[list[nn.Parameter]] = [[] for _ in range(max(known_levels) + 3)]
     position = 0
     for (_, parameter), number in zip(named, numbers, strict=True):
         if number is not None:
-            position = number - lowest + 1
+            position = number + 1
         levels[position if number is not None or position == 0 else -1].append(parameter)
     return [level for level in levels if level]

@@ -226,6 +226,8 @@ def test_a_training_takes_the_share_of_an_audit_of_its_own_captions_alone(
         for share in (audit, heard):
             check_experiment(tiny(source, data__wrong_share=str(share), **changes))
 
+    index = tmp_path / "index.npy"
+    np.save(index, np.arange(read_manifest(data).num_rows_of("train")))
     require(data)
     require(data, data__languages="fra", objective__scheme="kcl")
     require(tmp_path / "more")
@@ -235,6 +237,7 @@ def test_a_training_takes_the_share_of_an_audit_of_its_own_captions_alone(
         (tmp_path / "fewer", {"objective__scheme": "kcl"}, r"an audit of other captions \(eng, fra\)"),
         (data, {"data__train_split": "val"}, "other captions .* split val'; allowed an audit of the captions that"),
         (data, {"data__noise__ratio": 0.2}, "got 'an audit'; allowed no data.noise, .* or the share as a number"),
+        (data, {"data__noise__index": str(index)}, "got 'an audit'; allowed no data.noise"),
         (tmp_path / "more", {"data__languages": "eng,deu", "objective__scheme": "kcl"}, "no share of deu"),
     ):
         for share in (audit, heard):

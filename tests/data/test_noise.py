@@ -145,6 +145,9 @@ def test_a_shifted_block_has_the_next_ones_captions_and_nothing_else_moves() -> 
     np.testing.assert_array_equal(owner[moved[:-1]], moved[:-1] + 1)
     assert owner[moved[-1]] == moved[0]
     assert moved[0] != np.flatnonzero(caption_owner(IDS, Noise(ratio=0.3, kind="shift"), 5) != OWN)[0]
+    # Two of three clips: the block may begin with the first one, and end with the last.
+    small = [caption_owner(["a", "b", "c"], Noise(ratio=0.6, kind="shift"), seed).tolist() for seed in range(20)]
+    assert sorted(map(list, {*map(tuple, small)})) == [[0, 2, 1], [1, 0, 2]]
 
 
 def test_a_near_caption_is_one_of_the_most_alike_and_never_the_same_words() -> None:
@@ -192,6 +195,11 @@ def test_the_nearest_texts_are_those_of_a_sort_and_a_long_one_takes_no_memory_fo
 def test_the_nearest_text_is_never_one_of_the_same_words() -> None:
     texts = ["a dog barks", "A dog barks", "a dog howls", "rain falls"]
     assert nearest_texts(texts, 1)[:, 0].tolist() == [2, 2, 0, 0]
+    # Fewer than five clips have other words: one of them is drawn.
+    texts, noise = ["wind", "bells", *["rain"] * 4], Noise(ratio=0.9, kind="near")
+    for seed in range(10):
+        owner = caption_owners(IDS[:6], ("all",), noise, seed, texts=lambda: texts)[:, 0]
+        assert all(texts[new] != texts[row] or new == row for row, new in enumerate(owner))
 
 
 COUNTS = np.array([[3, 3], [1, 1], [2, 1], [3, 0], [2, 2], [1, 1]] * 100)
@@ -218,14 +226,27 @@ def test_noise_by_the_caption_replaces_captions_one_by_one_and_only_by_those_tha
         assert (assigned.owner != np.arange(600)[:, None, None])[moved].all()
 
 
+def test_noise_by_the_caption_does_not_depend_on_the_order_of_clips() -> None:
+    """Most clips have several captions, so that many a drawn one is the clip's own and gives way to the next clip's."""
+    counts, noise = np.full((4, 1), 6), Noise(ratio=0.9, unit="caption")
+    owner, mirrored = (
+        assign_captions(ids, counts, ("eng",), noise, 7).owner for ids in (["a", "b", "c", "d"], ["d", "c", "b", "a"])
+    )
+    np.testing.assert_array_equal(3 - mirrored[::-1], owner)
+
+
 @pytest.mark.parametrize("unit", ["clip", "caption"])
 def test_a_runs_own_index_gives_the_same_noise_again(unit: str, tmp_path: Path) -> None:
     ids = IDS[:600]
     assigned = assign_captions(ids, COUNTS, ("eng", "fra"), Noise(ratio=0.5, unit=unit, kind="language"), 3)
     write_index(tmp_path, assigned)
+    # A table for each language, as they differ.
+    assert np.load(tmp_path / INDEX_FILE).shape == (600, 3, 2)
     again = assign_captions(ids, COUNTS, ("eng", "fra"), Noise(index=str(tmp_path / INDEX_FILE)), 99)
     np.testing.assert_array_equal(again.owner, assigned.owner)
     np.testing.assert_array_equal(again.slot, assigned.slot)
+    write_index(tmp_path, assign_captions(ids, COUNTS, ("eng", "fra"), Noise(ratio=0.5, unit=unit), 3))
+    assert np.load(tmp_path / INDEX_FILE).shape == (600, 3)
 
 
 def test_a_papers_index_gives_a_runs_own_where_clips_have_fewer_captions_than_others(tmp_path: Path) -> None:

@@ -56,3 +56,16 @@ def test_permutation_gives_the_same_order_of_names_however_they_came() -> None:
     assert [turned[i] for i in sampling.permutation(turned, 0, "epoch", 1)] == order
     assert sorted(order) == sorted(ids)
     assert order != [ids[i] for i in sampling.permutation(ids, 0, "epoch", 2)]
+
+
+def test_an_epoch_has_each_group_by_its_weight_and_others_of_a_fraction_in_each() -> None:
+    ids, groups, weights = IDS[:43], np.repeat([0, 1, 2, 3], [13, 10, 10, 10]), np.array([0.2, 2.0, 1.5, 0.0])
+    epochs = [sampling.weighted(ids, groups, weights, 0, epoch) for epoch in range(20)]
+    counts = [np.bincount(rows, minlength=len(ids)) for rows in epochs]
+    for drawn, rows in zip(counts, epochs, strict=True):
+        # 2.6 of the 13 clips.
+        assert [int(drawn[groups == group].sum()) for group in range(4)] == [3, 20, 15, 0]
+        assert set(drawn[groups == 1]) == {2}
+        assert set(drawn[groups == 2]) == {1, 2}
+        assert sampling.num_weighted(groups, weights) == len(rows)
+    assert all(sum(counts)[:13] > 0), "in every epoch other clips"

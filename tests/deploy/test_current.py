@@ -107,6 +107,7 @@ def test_an_update_at_a_url_leaves_one_copy_of_the_index(place: Path, own_home: 
         wait_until(lambda: len(list_caches(own_home)) == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_questions_meanwhile_are_answered(place: Path, count: int) -> None:
     """By one index and by two, one of which is updated again and again."""

@@ -28,7 +28,7 @@ from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.transfer import put_folder
 from ray_atr.deploy.index import layout, opened
 from ray_atr.deploy.index.archive import ArchivedSound, open_archive
-from ray_atr.deploy.index.build import build_index, update_index
+from ray_atr.deploy.index.build import Changes, build_index, update_index
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
 from ray_atr.deploy.index.opened import Index
@@ -277,6 +277,11 @@ def test_an_update_encodes_what_is_new_or_changed_alone(
     moved = Path(shutil.move(audio, tmp_path / "moved"))
     update_index(str(tmp_path / "index"), audio=str(moved))
     assert Index.open(tmp_path / "index").sound("new.wav") == (moved / "new.wav").read_bytes()
+    # Another size is a change, whatever the time says.
+    times = (moved / "new.wav").stat()
+    (moved / "new.wav").write_bytes(tone(2, 78, 0.7))
+    os.utime(moved / "new.wav", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert update_index(str(tmp_path / "index")).encoded == 1
 
 
 def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) -> None:
@@ -386,13 +391,13 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     changes = build_index(str(tmp_path / "model"), str(audio), str(tmp_path / "index"), **options)
     assert set(changes.broken) == {*broken, "away.wav"}
     assert changes.broken["away.wav"] == "No such file or directory"
-    assert changes.manifest.num_sounds == 2
+    assert changes.encoded == changes.manifest.num_sounds == 2
     assert all(any(name in line for line in said) for name in broken)
     assert "ffmpeg" in changes.broken["phone.m4a"]
     counts: list[tuple[int, int]] = []
     make_tones(audio, count=300, seconds=0.05)
     options = {"encoding": IndexEncoding(batch_size=1)}
-    update_index(str(tmp_path / "index"), **options)
+    assert update_index(str(tmp_path / "index"), **options).broken == changes.broken
     update_index(str(tmp_path / "index"), progress=lambda what, done, total: counts.append((done, total)), **options)
     assert counts[-1] == (306, 306)
     shutil.rmtree(audio)
@@ -626,8 +631,32 @@ def test_a_build_that_was_killed_as_it_cleared_up_is_ended_by_the_same_call(plac
     (folder / ".unfinished.0123456789ab" / "part-000000.parquet").touch()
     with pytest.raises(ValueError, match="index update"):
         build_index(str(place / "model"), str(make_tones(tmp_path / "other", 2)), str(folder))
+    with pytest.raises(ValueError, match="index update"):
+        build_index(str(place / "model"), str(place / "audio"), str(folder), part="1/2")
     changes = build_index(str(place / "model"), str(place / "audio"), str(folder))
     assert (changes.encoded, {path.name for path in folder.iterdir()}) == (0, whole)
+
+
+def test_a_build_that_is_stopped_keeps_what_it_encoded_for_the_same_model_alone(place: Path, tmp_path: Path) -> None:
+    audio, folder = str(place / "audio"), str(tmp_path / "index")
+    save_retriever(tmp_path / "other", seed=5)
+
+    def build(model: Path, stops_at: int = 0) -> Changes:
+        def stop(what: str, done: int, total: int) -> None:
+            if done == stops_at:
+                raise KeyboardInterrupt
+
+        encoding = IndexEncoding(batch_size=1)
+        return build_index(str(model), audio, folder, encoding=encoding, part_seconds=1e9, progress=stop)
+
+    for taken_over in (0, 3):
+        model = place / "model" if taken_over else tmp_path / "other"
+        for stops_at in (2, 3):
+            with pytest.raises(KeyboardInterrupt):
+                build(place / "model", stops_at)
+        changes = build(model)
+        assert (changes.encoded, changes.taken_over) == (4 - taken_over, taken_over)
+        shutil.rmtree(folder)
 
 
 def test_the_command_answers_and_refuses(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -820,6 +849,10 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
     assert [one.probability for one in found] == pytest.approx(
         calibration.probability([one.score for one in found], "eng").tolist()
     )
+    # A language that it was not fitted on has the probabilities over all.
+    other = index.search("a low tone", "deu", top=3)
+    expected = calibration.probability([one.score for one in other])
+    assert [one.probability for one in other] == pytest.approx(expected.tolist())
     assert index.warning_of("eng") == "the calibration was fitted on 3 clips, fewer than 100: it is rough"
     dataclasses.replace(calibration, fitted_on={"model": index.manifest.model}).write(tmp_path / "model")
     assert Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).calibration is not None
@@ -829,6 +862,7 @@ def test_probability_is_the_calibrations_and_nothing_is_an_answer(place: Path, t
         Index.open(tmp_path / "index", checkpoint=str(tmp_path / "model")).search("a low tone", "eng")
     likely = max(one.probability or 0.0 for one in found)
     assert index.search("a low tone", "eng", at_least=min(1.0, likely + 1e-6)) == [] or likely == 1.0
+    assert {one.probability for one in index.search("a low tone", "eng", at_least=likely)} == {likely}
 
 
 def test_nothing_is_found_if_the_best_sounds_together_are_too_far(place: Path, tmp_path: Path) -> None:

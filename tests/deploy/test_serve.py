@@ -33,7 +33,7 @@ pytest.importorskip("starlette", reason="the extra serve is not installed")
 from starlette.testclient import TestClient
 
 from ray_atr.deploy.serve import connections
-from ray_atr.deploy.serve.app import create_app
+from ray_atr.deploy.serve.app import _Question, _Served, create_app
 from ray_atr.deploy.serve.connections import server_of
 from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.commands import replace_work
@@ -207,7 +207,8 @@ def test_another_name_and_a_wrong_token_are_refused(index: Index) -> None:
         assert call(port, "GET", "/search", text="x")[0] == 401
         assert call(port, "GET", "/search", headers={"Authorization": "Bearer wrong"}, text="x")[0] == 401
         assert call(port, "GET", "/search", headers={"Authorization": f"Bearer {TOKEN}"}, text="x")[0] == 200
-        assert call(port, "GET", "/health")[0] == 200
+        assert call(port, "GET", "/search", headers={"Authorization": f"Basic {TOKEN}"}, text="x")[0] == 401
+        assert {call(port, "GET", place)[0] for place in ("/", "/health", "/openapi.json")} == {200}
 
 
 def test_a_name_of_the_server_may_be_in_capitals(index: Index) -> None:
@@ -307,10 +308,11 @@ def test_an_answer_is_sent_without_waiting_for_the_client() -> None:
 
 def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> None:
     texts = [f"a tone, number {number}" for number in range(40)]
+    top_of = {text: 2 + number % 3 for number, text in enumerate(texts)}
     answers: dict[str, Any] = {}
 
     def ask(text: str) -> None:
-        answers[text] = call(port, "GET", "/search", text=text, top=3)
+        answers[text] = call(port, "GET", "/search", text=text, top=top_of[text])
 
     threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
     for thread in threads:
@@ -320,7 +322,30 @@ def test_clients_at_once_each_get_their_own_answer(index: Index, port: int) -> N
     for text in texts:
         status, found = answers[text]
         assert status == 200
-        assert [one["path"] for one in found["matches"]] == [one.path for one in index.search(text, top=3)]
+        assert [one["path"] for one in found["matches"]] == [one.path for one in index.search(text, top=top_of[text])]
+
+
+def test_a_text_that_is_refused_fails_alone(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = index.search_many
+
+    def choosy(texts: Sequence[str], *given: Any, **options: Any) -> Any:
+        if "bad" in texts:
+            raise ValueError("text: got 'bad'; allowed another one")
+        return original(texts, *given, **options)
+
+    monkeypatch.setattr(index, "search_many", choosy)
+    questions = [_Question(text, None, 3, None, False) for text in ("a low tone", "bad", "a high tone")]
+    first, second, third = _Served(index, ServerLimits())._answer_all(questions)
+    assert [first, third] == [original([text], None, top=3)[0] for text in ("a low tone", "a high tone")]
+    assert str(second) == "text: got 'bad'; allowed another one"
+
+
+def test_a_slow_body_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda seconds: limit(0.1 if seconds == 60 else seconds))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(b"POST /similar HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\nRIFF")
+        assert client.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
 def test_too_many_that_wait_are_told_so(index: Index) -> None:

@@ -182,6 +182,10 @@ def test_the_mean_of_seeds_is_compared_as_a_mean() -> None:
     means = [np.mean([bootstrap_runs([one], draws=2)[name].value for one in runs]) for runs in (worse, models)]
     assert [got.first, got.second] == pytest.approx(means)
     assert got.is_distinguishable
+    # Two seeds against three are not paired.
+    got = compare_runs(worse, [*models, models[0]], draws=200)[name]
+    assert got.first == pytest.approx(means[0])
+    assert got.value == pytest.approx(got.second - got.first)
 
 
 def test_an_interval_of_a_share_ends_where_shares_end() -> None:

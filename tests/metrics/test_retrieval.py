@@ -11,7 +11,8 @@ import torch
 from sklearn.metrics import label_ranking_average_precision_score
 
 from ray_atr.metrics import ranks, retrieval_metrics, retrieve
-from ray_atr.metrics.measures import measure
+from ray_atr.metrics.measures import is_recall_at_chance, measure
+from ray_atr.metrics.metric import Metric
 from ray_atr.metrics.ranks import count_ranks, count_ranks_of_matrix, full_float32
 from ray_atr.metrics.relevance import Relevance, relevance_by_clip, relevance_by_label
 from ray_atr.metrics.retrieval import score
@@ -186,6 +187,20 @@ def test_chance_is_the_share_of_relevant_candidates() -> None:
     got = retrieve(np.eye(4), np.eye(4)[[0, 0, 1]], np.array([0, 0, 1]))
     assert got.audio_to_text.chance.tolist() == pytest.approx([2 / 3, 1 / 3])
     assert got.text_to_audio.chance.tolist() == [0.25] * 3
+
+
+def test_a_tie_of_relevant_candidates_alone_is_none() -> None:
+    relevance = relevance_by_label(["rain"], ["rain", "rain", "bell"])
+    got = retrieve(np.array([[1.0, 0], [1, 0], [0, 1]]), np.array([[1.0, 0]]), relevance)
+    assert got.text_to_audio.is_tied.tolist() == [False]
+    got = retrieve(np.array([[1.0, 0], [1, 0], [1, 0]]), np.array([[1.0, 0]]), relevance)
+    assert got.text_to_audio.is_tied.tolist() == [True]
+
+
+def test_more_runs_tell_a_recall_from_chance() -> None:
+    values = {"recall_at_1": 0.07, "chance_at_1": 0.05, "queries": 100.0}
+    row = {Metric("text_to_audio", "eng", name): value for name, value in values.items()}
+    assert [is_recall_at_chance(row, "text_to_audio", "eng", runs) for runs in (1, 20)] == [True, False]
 
 
 def test_a_query_is_of_its_own_clip_in_whatever_order_the_pairs_come() -> None:

@@ -47,6 +47,9 @@ def test_bands_stay_within_their_share_and_within_the_clip() -> None:
         mean = features[row, :length].mean()
         torch.testing.assert_close(augmented[row][changed[row]], mean.expand(int(changed[row].sum())))
     assert set(widths) == {0, 1, 2, 3, 4}
+    by_channel = spec_augment(features, frames, dataclasses.replace(SETTINGS, time_bands=0), IDS, seed=3, epoch=1)[0]
+    # A band may begin with the first channel and end with the last.
+    assert (by_channel != features).any(dim=0).any(dim=0)[[0, -1]].all()
 
 
 def test_a_band_of_time_is_at_most_as_wide_as_is_set() -> None:

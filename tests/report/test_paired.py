@@ -102,6 +102,7 @@ def test_a_point_with_a_trial_that_kept_no_scores_is_left_out(run: Path) -> None
         ("0", "m_ltm"),
         ("0.4", "triplet"),
     ]
+    assert "other queries" not in table.note
 
 
 def test_folders_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:

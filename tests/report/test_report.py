@@ -352,6 +352,12 @@ def test_a_point_that_learnt_nothing_says_so(tmp_path):
     first = main_tables(read_runs([run]))[0]
     assert [row[1].text.endswith("°") for row in first.blocks[0]] == [True, False]
     assert "Learned nothing: the R@1 of triplet" in write_report(run, figures=False).page.read_text()
+    # Of 300 queries this is at chance, of those of two seeds it is not.
+    for path in run.glob("trials/*triplet*/result.json"):
+        result = json.loads(path.read_text())
+        result["test"] |= {name: 0.009 for name in result["test"] if name.endswith("/recall_at_1")}
+        write(path, result)
+    assert "learned nothing" not in write_report(run, figures=False).summary
     # Nothing is the best of a block in which nothing was learned.
     for path in run.glob("trials/*/result.json"):
         result = json.loads(path.read_text())

@@ -71,6 +71,15 @@ def test_a_mistake_names_the_path_and_what_is_allowed(entry: str, words: str) ->
     assert words in str(error.value)
 
 
+def test_ends_of_a_range_are_in_it_whatever_their_digits() -> None:
+    """A number of six digits may lie beyond an end of more, and 0.3 / 0.1 is less than 3."""
+    narrow = Uniform(0.12345649, 0.12345651)
+    assert {narrow.fit(number) for number in (0.0, 1.0)} == {narrow.low, narrow.high}
+    assert narrow.low <= narrow.draw(random.Random(0)) <= narrow.high
+    steps = QUniform(0.0, 0.3, 0.1)
+    assert {steps.draw(random.Random(seed)) for seed in range(40)} == {0.0, 0.1, 0.2, 0.3}
+
+
 def test_a_path_given_twice_is_refused() -> None:
     with pytest.raises(ValueError, match=r"train\.epochs: given twice"):
         Space.parse(["train.epochs=grid(1)", "train.epochs=grid(2)"], PARTIAL)

@@ -67,6 +67,16 @@ def test_a_resumed_trial_is_ranked_as_it_was_before(run: RunFolder) -> None:
     assert decisions(first, {"epoch": 3, RECALL.metric: 0.5})[-1] == "STOP"
 
 
+def test_a_resumed_trial_is_ranked_when_it_reported_and_not_where_it_went_on(run: RunFolder) -> None:
+    early, late, *others = (run.add_trial({"train.learning_rate": rate}) for rate in (1.0, 0.1, 0.2, 0.3, 0.4))
+    for trial, recall in zip((early, *others, late), (0.1, 0.6, 0.7, 0.8, 0.1), strict=True):
+        trial.add_epoch({"epoch": 1, RECALL.metric: recall})
+    late.add_epoch({"epoch": 2, RECALL.metric: 0.1})
+    scheduler = make_scheduler(PLAN, 9, run, [*others, late, early])
+    for trial in (early, late):
+        assert decision(scheduler, run, trial.describe()["overrides"], **trial.epochs()[0]) == "CONTINUE"
+
+
 def test_a_result_is_never_stopped(run: RunFolder) -> None:
     recorded = record(run, RECALL.metric, 9, 0.9, 0.9, 0.9)
     bad = {"epoch": 9, RECALL.metric: 0.1}
@@ -111,7 +121,9 @@ def test_a_goal_to_lower_keeps_the_low(run: RunFolder) -> None:
     assert decision(make_scheduler(plan, 9, run, recorded), run, **{"epoch": 1, "train/loss": 0.5}) == "CONTINUE"
 
 
-@pytest.mark.parametrize("harder", [{"seed": 1}, {"data.noise.ratio": 0.6}, {"objective": "m_ltm"}])
+@pytest.mark.parametrize(
+    "harder", [{"seed": 1}, {"data.noise.ratio": 0.6}, {"objective": "m_ltm"}, {"evaluation.relevance": "label"}]
+)
 def test_a_harder_task_is_not_ranked_below_an_easier_one(run: RunFolder, harder: dict[str, Any]) -> None:
     entries = [
         "data.noise.ratio=grid(0,0.6)",

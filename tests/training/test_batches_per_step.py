@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ray_atr.training import loop
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.knowledge_base.memory import MomentumMemory
@@ -68,6 +69,26 @@ def test_a_last_step_of_fewer_batches_has_their_mean_and_norms_are_of_the_mean_s
     ]
     norms = [float(torch.as_tensor(one).norm()) for one in so_far]
     assert rows[0]["train/gradient_norm"] == pytest.approx(sum(norms) / 6, rel=1e-4)
+
+
+def test_the_rate_falls_over_all_steps_and_no_checkpoint_is_due_with_an_epochs_last(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that resumed after the last step of an epoch would begin the next one without this one's validation."""
+    saved: list[tuple[int, int]] = []
+    spied(
+        monkeypatch,
+        loop,
+        "save_state",
+        lambda _, state, *__: saved.append((state.progress.epoch, state.progress.step_in_epoch)),
+    )
+    rows: list[Any] = []
+    every = {"train__batches_per_step": 2, "train__checkpoint_every_steps": 1, "train__warmup_fraction": 0.0}
+    experiment = tiny(home / "tones", train__learning_rate=1e-3, **every)
+    train_trial(experiment, prepared_for(experiment, home), tmp_path, rows.append, use_ray_data=False)
+    assert saved == [(0, 2), (1, 0), (1, 2), (2, 0)]
+    # After two of four steps of a half cosine.
+    assert rows[0]["train/learning_rate"] == pytest.approx(0.5e-3)
 
 
 @pytest.mark.parametrize(("batches", "steps"), [(1, 3), (2, 2)])

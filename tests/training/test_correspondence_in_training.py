@@ -116,6 +116,7 @@ def test_a_run_leaves_its_noise_as_a_file_that_gives_the_same_run(data: Path, tm
     again = run(tiny(data, train__epochs=3, data__noise__index=str(index)), tmp_path / "again")
     assert again[2]["train/loss"] == first[2]["train/loss"]
     assert again[2]["train/clean_share"] == first[2]["train/clean_share"] < 1
+    assert (tmp_path / "again" / INDEX_FILE).read_bytes() == index.read_bytes()
     run(tiny(data, train__epochs=1), tmp_path / "clean")
     assert not (tmp_path / "clean" / INDEX_FILE).exists()
 

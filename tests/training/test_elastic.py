@@ -16,7 +16,9 @@ from ray_atr.common.override import flatten, override
 from ray_atr.data.stream import share_sizes, training_plan
 from ray_atr.metrics.epoch_report import EpochReport
 from ray_atr.sweep.placement import Placed, concurrent_trials
+from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import STATE_FILE, load_checkpoint
+from ray_atr.training.checks import check_experiment
 from ray_atr.training.epoch_validation import EpochValidation
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
@@ -26,6 +28,7 @@ from ray_atr.training.knowledge_base.refresher import InProcessRefresher
 from ray_atr.training.loop import train_trial
 from ray_atr.training.ray_train import PreemptionNotices, num_workers
 from ray_atr.training.run_folder import LAST
+from ray_atr.training.setup import first_state
 from tests.support.agreement import computing_in_float64
 from tests.support.lost_workers import LostError, until_lost
 from tests.support.processes import run_processes
@@ -190,6 +193,23 @@ def test_each_node_that_goes_is_told_of_once_and_asked_for_now_and_then() -> Non
         heard.append(notices(WorkerGroup()))
     assert asked == 4
     assert [number for number, is_new in enumerate(heard, start=1) if is_new] == [20, 40]
+
+
+def test_a_batch_is_divided_evenly_among_a_fixed_number_of_workers_alone(home: Path) -> None:
+    check_experiment(tiny(home / "tones", scaling__workers="2:3"))
+    with pytest.raises(ValueError, match=r"train\.batch_size: got 8; allowed a multiple of scaling\.workers = 3"):
+        check_experiment(tiny(home / "tones", scaling__workers=3))
+
+
+def test_workers_have_the_same_weights_and_their_own_seeds_of_dropout(home: Path, tmp_path: Path) -> None:
+    experiment = tiny(home / "tones")
+    prepared, weights, seeds = prepared_for(experiment, home), list[Any](), set[int]()
+    for rank in range(2):
+        state = first_state(TrainingData(experiment, prepared, WorkerGroup(rank, 2)), tmp_path / str(rank))
+        weights.append(state.retriever.state_dict())
+        seeds.add(torch.initial_seed())
+    assert len(seeds) == 2
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
 
 
 def test_shares_differ_by_at_most_one_clip_and_make_up_the_batch() -> None:

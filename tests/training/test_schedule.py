@@ -49,6 +49,9 @@ def test_a_warm_up_goes_before_steps() -> None:
 def test_a_constant_stays() -> None:
     found = rates({"schedule": "constant", "warmup_fraction": 0.2})
     assert found == pytest.approx([0, 0.25, 0.5, 0.75] + [1.0] * 16)
+    # 2.6 of 20 steps.
+    found = rates({"schedule": "constant", "warmup_fraction": 0.13})
+    assert found == pytest.approx([0, 1 / 3, 2 / 3] + [1.0] * 17)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step", "constant"])

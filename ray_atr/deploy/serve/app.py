@@ -66,8 +66,9 @@ def create_app(
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]", "testserver"),
     limits: ServerLimits | None = None,
 ) -> Starlette:
-    """The app of an open index. With a token, every answer but the page and `/health` needs `Authorization: Bearer TOKEN`.
-    `hosts` are the allowed values of the header Host, so that another site cannot use the server by a name of its own.
+    """The app of an open index. With a token, every answer but the page, `/health` and `/openapi.json` needs
+    `Authorization: Bearer TOKEN`. `hosts` are the allowed values of the header Host, so that another site cannot use the server
+    by a name of its own.
     """
     limits = limits or ServerLimits()
     served = _Served(index, limits)

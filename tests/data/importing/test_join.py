@@ -227,8 +227,9 @@ def test_a_join_that_was_stopped_goes_on_and_a_finished_one_is_returned(
     decoded.clear()
     assert join_data_sets(options, tmp_path / "out") == again
     assert not decoded
-    with pytest.raises(ValueError, match="already holds the data set"):
-        join_data_sets(replace(options, leaks="keep"), tmp_path / "out")
+    for changes in ({"leaks": "keep"}, {"leave_out": ()}, {"recordings": "bytes"}):
+        with pytest.raises(ValueError, match="already holds the data set"):
+            join_data_sets(replace(options, **changes), tmp_path / "out")
 
 
 def data_of(folder: Path, joined: Manifest, **changes: object) -> TrainingData:

@@ -111,6 +111,9 @@ def test_splits_are_drawn_where_no_row_names_one(tmp_path: Path) -> None:
     assert any(note.startswith("no column split: of 30 clips 3 were drawn for val and 3 for test;") for note in notes)
     assert set(splits(30, split="train").values()) == {"train"}
     assert set(splits(19).values()) == {"train"}
+    # A tenth of 20 to 29 is two.
+    for number in (20, 29):
+        assert sorted(splits(number).values()) == ["test"] * 2 + ["train"] * (number - 4) + ["val"] * 2
     cells = {"split": ""}
     assert set(splits(30).values()) == {"train"}
 
@@ -895,6 +898,9 @@ def test_columns_of_splits_and_languages_have_any_name(tmp_path: Path) -> None:
         ("train", {"eng": ("Rain.",)}),
     ]
     assert notes_of(source) == ["blank splits: 1 row, taken to be in train (--split)"]
+    # --split is for the blank cell alone.
+    chosen = TableSource(source=root, split_column="Menge", split="val").entries()
+    assert [entry.split for entry in chosen if isinstance(entry, Entry)] == ["test", "val"]
     with pytest.raises(ValueError, match=r"column Mengen is missing; .*did you mean Menge\?"):
         list(TableSource(source=root, split_column="Mengen").entries())
 
@@ -929,6 +935,8 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
     # `txt` is the code of a language of Papua, and the name of most columns of text.
     plain = TableSource(source=root, caption_column=("txt",))
     assert list(next(entry for entry in plain.entries() if isinstance(entry, Entry)).captions) == ["eng"]
+    some = TableSource(source=root, caption_column=("arb", "txt"))
+    assert list(next(entry for entry in some.entries() if isinstance(entry, Entry)).captions) == ["eng"]
     mixed = TableSource(source=root, caption_column=("swe=eng", "txt"))
     assert list(next(entry for entry in mixed.entries() if isinstance(entry, Entry)).captions) == ["swe", "eng"]
     for names in (("English", "francais", "日本語"), ("english", "Français", "japanese")):
