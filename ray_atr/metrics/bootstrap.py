@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 from ray_atr.common.settings import counted, refuse
 from ray_atr.metrics.measures import measure
-from ray_atr.metrics.metric import MEANS, Metric
+from ray_atr.metrics.metric import Metric, languages_of_means
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
 DRAWS = 1000
@@ -111,7 +111,7 @@ def bootstrap_runs(
             low, high = max(low, 0.0), min(high, 1.0)
             if low == high and low in (0.0, 1.0):
                 # If all is right, or all wrong, no draw differs: the exact end for these clips (Clopper and Pearson 1934).
-                likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name))
+                likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name, trained))
                 low, high = (likely, 1.0) if low else (0.0, 1 - likely)
         result[name] = Interval(float(of_runs.mean()), low, high, level)
     return result
@@ -296,13 +296,15 @@ def _unit_groups(samples: Samples) -> list[np.ndarray]:
     return groups
 
 
-def _num_clips(samples: Samples, name: Metric) -> int:
+def _num_clips(samples: Samples, name: Metric, trained: Collection[str] | None) -> int:
     """The clips, or classes, whose queries a metric is the mean of."""
-    units = [
-        sample.unit
+    of_languages = {
+        group.language: sample.unit
         for group, sample in samples.items()
-        if group.task == name.task and name.language in (group.language, *MEANS) and name.name in sample.means
-    ]
+        if group.task == name.task and name.name in sample.means
+    }
+    means = languages_of_means(of_languages, of_languages if trained is None else trained)
+    units = [of_languages[language] for language in means.get(name.language, [name.language])]
     return len(np.unique(np.concatenate(units)))
 
 
