@@ -277,11 +277,10 @@ Drawn = dict[Metric, np.ndarray]
 def _of_runs(runs: Sequence[Samples], trained: Collection[str] | None, draws: int, seed: int) -> tuple[Drawn, Drawn]:
     """Each metric of each run, [runs], and the same under each draw of the clips, [runs, draws]."""
     groups = _unit_groups(runs[0])
-    weights = [np.ones((1, _num_units(groups))), *_weights(groups, draws, seed)]
-    of_runs = [[resampled(samples, weight, trained) for weight in weights] for samples in runs]
-    names = list(of_runs[0][0])
-    values = {name: np.array([run[0][name][0] for run in of_runs]) for name in names}
-    drawn = {name: np.stack([np.concatenate([part[name] for part in run[1:]]) for run in of_runs]) for name in names}
+    whole = [resampled(samples, np.ones((1, _num_units(groups))), trained) for samples in runs]
+    parts = [[resampled(samples, weight, trained) for samples in runs] for weight in _weights(groups, draws, seed)]
+    values = {name: np.array([run[name][0] for run in whole]) for name in whole[0]}
+    drawn = {name: np.hstack([[run[name] for run in part] for part in parts]) for name in whole[0]}
     return values, drawn
 
 
