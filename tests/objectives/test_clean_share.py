@@ -27,6 +27,7 @@ from ray_atr.objectives.correspondence.noise_rate import (
 )
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
+from ray_atr.objectives.pairs.pair_loss import FOUNDED
 from tests.support.whole_product import ONLY_IN_WHOLE
 
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -74,6 +75,21 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     whole.estimate([good], seed=0)
     shares.estimate([one, two], seed=0)
     assert torch.equal(shares.shares, whole.shares)
+
+
+def test_what_is_found_by_chance_says_nothing_of_the_share() -> None:
+    """Of 24 clips whose vectors know nothing, the likeliest share is .1 or so, and most of these pairs seem found."""
+    random = np.random.default_rng(2)
+    nothing = PairVectors(
+        *random.normal(size=(2, 24, 16)), (np.arange(24), *np.zeros((2, 24), np.int64)), np.arange(24)
+    )
+    estimate = true_share([nothing.in_language(0)], 0)
+    assert estimate.share < 0.2
+    assert estimate.found_share > FOUNDED
+    shares = CleanShares(1)
+    shares.estimate([nothing], seed=0)
+    assert shares.of_language(0) is None
+    assert shares.for_languages(torch.zeros(3, dtype=torch.int64)).mass == 1
 
 
 @pytest.mark.parametrize(("wrong", "moved"), [(0.2, 1.2), (0.8, 1.2), (0.6, 2.0), (0.8, 3.0)])

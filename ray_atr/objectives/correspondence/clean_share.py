@@ -78,10 +78,13 @@ class CleanShares:
         """0: nothing is known yet."""
 
     def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
-        """Set the shares of the languages that are read; each is from the reading that finds most in that language."""
+        """Set the shares of the languages that are read; each is from the reading that finds most in that language. Where none
+        finds more than chance, the share stays unknown.
+        """
         for k in np.unique(readings[0].pair_index[2]).tolist():
             estimate = true_share([vectors.in_language(k) for vectors in readings], seed)
-            self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
+            if estimate.is_certain:
+                self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
 
     def for_languages(self, languages: Tensor) -> CleanShare:
         """The mean estimate over pairs in these languages, int64 [n]."""
