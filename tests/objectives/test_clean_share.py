@@ -83,7 +83,7 @@ def test_what_is_found_by_chance_says_nothing_of_the_share() -> None:
     nothing = PairVectors(
         *random.normal(size=(2, 24, 16)), (np.arange(24), *np.zeros((2, 24), np.int64)), np.arange(24)
     )
-    estimate = true_share([nothing.in_language(0)], 0)
+    estimate = true_share([nothing.subset(np.arange(24))], 0)
     assert estimate.share < 0.2
     assert estimate.found_share > FOUNDED
     shares = CleanShares(1)
@@ -112,7 +112,7 @@ def test_the_likeliest_share_is_never_less_for_right_pairs_that_nothing_is_known
 
 
 def test_a_training_takes_the_likeliest_share_and_not_the_bound() -> None:
-    pairs = pairs_of(0.6, spread=1.5).in_language(0)
+    pairs = pairs_of(0.6, spread=1.5).subset(np.arange(N))
     p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, 0)
     share = true_share([pairs], 0).share
     assert share == pytest.approx(1 - likeliest_wrong_share(p_value))
