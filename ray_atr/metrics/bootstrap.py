@@ -187,11 +187,11 @@ def over_clips_and_seeds(
     difference = _signed_mean([side for side, _ in sides])
     of_draws = _signed_mean([side for _, side in sides])
     if len(values) < 2 and (less is None or len(less) < 2):
-        low, high = _ends(of_draws, level)
-        # A draw without any query of a language is on neither side of 0.
+        # A draw without any query of a language, in which few clips have a caption, has no value.
+        low, high = np.nanquantile(of_draws, ((1 - level) / 2, 1 - (1 - level) / 2))
         measured = of_draws[~np.isnan(of_draws)]
         share = min(np.mean(measured <= 0), np.mean(measured >= 0))
-        return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
+        return Bounds(float(low), float(high), min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
     between = []
     for side, side_drawn in sides:
@@ -324,13 +324,6 @@ def _weights(
         for units, generator in zip(groups, generators, strict=True):
             weight[:, units] = generator.multinomial(len(units), np.full(len(units), 1 / len(units)), size=len(weight))
         yield weight
-
-
-def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
-    """Percentile interval; a draw that holds no query of a language (a language with few captions) has no value."""
-    tail = (1 - level) / 2
-    low, high = np.nanquantile(drawn, (tail, 1 - tail))
-    return float(low), float(high)
 
 
 def _check(runs: Sequence[Samples], path: str, draws: int, level: float) -> None:
