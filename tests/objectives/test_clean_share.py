@@ -79,11 +79,9 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
 
 def test_what_is_found_by_chance_says_nothing_of_the_share() -> None:
     """Of 24 clips whose vectors know nothing, the likeliest share is .1 or so, and most of these pairs seem found."""
-    random = np.random.default_rng(2)
-    nothing = PairVectors(
-        *random.normal(size=(2, 24, 16)), (np.arange(24), *np.zeros((2, 24), np.int64)), np.arange(24)
-    )
-    estimate = true_share([nothing.subset(np.arange(24))], 0)
+    clips, (audio, text) = np.arange(24), np.random.default_rng(2).normal(size=(2, 24, 16))
+    nothing = PairVectors(audio, text, (clips, 0 * clips, 0 * clips), clips)
+    estimate = true_share([nothing.subset(clips)], 0)
     assert estimate.share < 0.2
     assert estimate.found_share > FOUNDED
     shares = CleanShares(1)
