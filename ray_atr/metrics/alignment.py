@@ -104,14 +104,15 @@ def is_class_captioned(captions: Sequence[Sequence[str]], labels: Sequence[Seque
 def _by_label(
     sentences: Mapping[str, Sequence[str]], clip_of_caption: Sequence[int], labels: Sequence[Sequence[str]]
 ) -> AlignedCaptions:
-    """Merge captions that are equal in the first language; they are relevant to every clip with one of their clips' labels."""
-    first = next(iter(sentences))
-    number_of: dict[str, int] = {}
+    """Merge captions that are equal in the first language that has them; they are relevant to every clip with one of their
+    clips' labels.
+    """
+    number_of: dict[tuple[str, str], int] = {}
     merged: dict[str, list[str]] = {language: [] for language in sentences}
     labels_of: list[set[str]] = []
     for m, clip in enumerate(clip_of_caption):
-        text = sentences[first][m]
-        number = number_of.setdefault(text, len(labels_of)) if text.strip() else len(labels_of)
+        captions = ((language, texts[m]) for language, texts in sentences.items() if texts[m].strip())
+        number = number_of.setdefault(next(captions, ("", "")), len(labels_of))
         if number == len(labels_of):
             labels_of.append(set())
             for texts in merged.values():

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 
 from ray_atr.common.settings import counted, refuse
 from ray_atr.metrics.measures import measure
-from ray_atr.metrics.metric import MEANS, Metric
+from ray_atr.metrics.metric import Metric, languages_of_means
 from ray_atr.metrics.samples import Samples, check_same_queries, in_shared_tasks, resampled
 
 DRAWS = 1000
@@ -111,7 +111,7 @@ def bootstrap_runs(
             low, high = max(low, 0.0), min(high, 1.0)
             if low == high and low in (0.0, 1.0):
                 # If all is right, or all wrong, no draw differs: the exact end for these clips (Clopper and Pearson 1934).
-                likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name))
+                likely = ((1 - level) / 2) ** (1 / _num_clips(runs[0], name, trained))
                 low, high = (likely, 1.0) if low else (0.0, 1 - likely)
         result[name] = Interval(float(of_runs.mean()), low, high, level)
     return result
@@ -187,11 +187,11 @@ def over_clips_and_seeds(
     difference = _signed_mean([side for side, _ in sides])
     of_draws = _signed_mean([side for _, side in sides])
     if len(values) < 2 and (less is None or len(less) < 2):
-        low, high = _ends(of_draws, level)
-        # A draw without any query of a language is on neither side of 0.
+        # A draw without any query of a language, in which few clips have a caption, has no value.
+        low, high = np.nanquantile(of_draws, ((1 - level) / 2, 1 - (1 - level) / 2))
         measured = of_draws[~np.isnan(of_draws)]
         share = min(np.mean(measured <= 0), np.mean(measured >= 0))
-        return Bounds(low, high, min(1.0, max(1 / len(of_draws), 2 * float(share))))
+        return Bounds(float(low), float(high), min(1.0, max(1 / len(of_draws), 2 * float(share))))
     of_clips = float(np.nanvar(of_draws))
     between = []
     for side, side_drawn in sides:
@@ -277,11 +277,10 @@ Drawn = dict[Metric, np.ndarray]
 def _of_runs(runs: Sequence[Samples], trained: Collection[str] | None, draws: int, seed: int) -> tuple[Drawn, Drawn]:
     """Each metric of each run, [runs], and the same under each draw of the clips, [runs, draws]."""
     groups = _unit_groups(runs[0])
-    weights = [np.ones((1, _num_units(groups))), *_weights(groups, draws, seed)]
-    of_runs = [[resampled(samples, weight, trained) for weight in weights] for samples in runs]
-    names = list(of_runs[0][0])
-    values = {name: np.array([run[0][name][0] for run in of_runs]) for name in names}
-    drawn = {name: np.stack([np.concatenate([part[name] for part in run[1:]]) for run in of_runs]) for name in names}
+    whole = [resampled(samples, np.ones((1, _num_units(groups))), trained) for samples in runs]
+    parts = [[resampled(samples, weight, trained) for samples in runs] for weight in _weights(groups, draws, seed)]
+    values = {name: np.array([run[name][0] for run in whole]) for name in whole[0]}
+    drawn = {name: np.hstack([[run[name] for run in part] for part in parts]) for name in whole[0]}
     return values, drawn
 
 
@@ -296,13 +295,15 @@ def _unit_groups(samples: Samples) -> list[np.ndarray]:
     return groups
 
 
-def _num_clips(samples: Samples, name: Metric) -> int:
+def _num_clips(samples: Samples, name: Metric, trained: Collection[str] | None) -> int:
     """The clips, or classes, whose queries a metric is the mean of."""
-    units = [
-        sample.unit
+    of_languages = {
+        group.language: sample.unit
         for group, sample in samples.items()
-        if group.task == name.task and name.language in (group.language, *MEANS) and name.name in sample.means
-    ]
+        if group.task == name.task and name.name in sample.means
+    }
+    means = languages_of_means(of_languages, of_languages if trained is None else trained)
+    units = [of_languages[language] for language in means.get(name.language, [name.language])]
     return len(np.unique(np.concatenate(units)))
 
 
@@ -323,13 +324,6 @@ def _weights(
         for units, generator in zip(groups, generators, strict=True):
             weight[:, units] = generator.multinomial(len(units), np.full(len(units), 1 / len(units)), size=len(weight))
         yield weight
-
-
-def _ends(drawn: np.ndarray, level: float) -> tuple[float, float]:
-    """Percentile interval; a draw that holds no query of a language (a language with few captions) has no value."""
-    tail = (1 - level) / 2
-    low, high = np.nanquantile(drawn, (tail, 1 - tail))
-    return float(low), float(high)
 
 
 def _check(runs: Sequence[Samples], path: str, draws: int, level: float) -> None:

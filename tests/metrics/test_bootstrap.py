@@ -226,6 +226,17 @@ def test_an_interval_allows_for_misses_where_none_was_seen() -> None:
         assert (of_classes.low, of_classes.high) == (0, pytest.approx(binomtest(0, 5).proportion_ci().high))
 
 
+def test_a_mean_over_unseen_languages_has_as_many_clips_as_these() -> None:
+    """Of 60 clips three have a French caption: its interval, and that of the mean over it, is of three clips."""
+    audio, clips = np.eye(60), np.arange(60)
+    present = {"eng": clips < 60, "fra": clips < 3}
+    retrievals = retrieve_languages(audio, {"eng": audio, "fra": audio}, clips, present=present)
+    found = bootstrapped(retrievals, trained=["eng"], draws=10)
+    lows = {part: found[Metric("text_to_audio", part, "recall_at_1")].low for part in ("fra", "unseen", "trained")}
+    of_three, of_all = (binomtest(n, n).proportion_ci().low for n in (3, 60))
+    assert lows == pytest.approx({"fra": of_three, "unseen": of_three, "trained": of_all})
+
+
 CLIPS, SIMULATIONS = 400, 400
 
 

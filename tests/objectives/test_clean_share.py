@@ -27,6 +27,7 @@ from ray_atr.objectives.correspondence.noise_rate import (
 )
 from ray_atr.objectives.correspondence.scored import low_component
 from ray_atr.objectives.pairs import CleanShare, Comparison, PartialLearningToMatch
+from ray_atr.objectives.pairs.pair_loss import FOUNDED
 from tests.support.whole_product import ONLY_IN_WHOLE
 
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -76,6 +77,19 @@ def test_of_two_readings_each_language_takes_the_one_that_finds_more() -> None:
     assert torch.equal(shares.shares, whole.shares)
 
 
+def test_what_is_found_by_chance_says_nothing_of_the_share() -> None:
+    """Of 24 clips whose vectors know nothing, the likeliest share is .1 or so, and most of these pairs seem found."""
+    clips, (audio, text) = np.arange(24), np.random.default_rng(2).normal(size=(2, 24, 16))
+    nothing = PairVectors(audio, text, (clips, 0 * clips, 0 * clips), clips)
+    estimate = true_share([nothing.subset(clips)], 0)
+    assert estimate.share < 0.2
+    assert estimate.found_share > FOUNDED
+    shares = CleanShares(1)
+    shares.estimate([nothing], seed=0)
+    assert shares.of_language(0) is None
+    assert shares.for_languages(torch.zeros(3, dtype=torch.int64)).mass == 1
+
+
 @pytest.mark.parametrize(("wrong", "moved"), [(0.2, 1.2), (0.8, 1.2), (0.6, 2.0), (0.8, 3.0)])
 def test_right_pairs_that_fit_no_better_than_random_ones_are_counted_by_the_others(wrong: float, moved: float) -> None:
     """Of simulated pairs, whose right ones are moved by so many deviations; the bound counts some of them as wrong."""
@@ -96,7 +110,7 @@ def test_the_likeliest_share_is_never_less_for_right_pairs_that_nothing_is_known
 
 
 def test_a_training_takes_the_likeliest_share_and_not_the_bound() -> None:
-    pairs = pairs_of(0.6, spread=1.5).in_language(0)
+    pairs = pairs_of(0.6, spread=1.5).subset(np.arange(N))
     p_value = cross_fitted_p_values(pairs, FOLDS, MISPAIRS, 0)
     share = true_share([pairs], 0).share
     assert share == pytest.approx(1 - likeliest_wrong_share(p_value))

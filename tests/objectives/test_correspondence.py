@@ -579,12 +579,22 @@ def test_neighbours_looks_at_a_new_snapshot_and_never_at_entries_it_does_not_bel
     assert estimator.stored(current[0]) is first  # type: ignore[attr-defined]
     current[0] = snapshots[1]
     assert estimator.stored(current[0]) is not first  # type: ignore[attr-defined]
-    estimator.tables["clean_probabilities"][::2] = 0.1
+    estimator.tables["scores"].fill_(0.5)
     estimator.begin_epoch(1)
+    estimator.tables["clean_probabilities"][::2] = 0.1
     rows = estimator.stored(current[0]).rows.tolist()  # type: ignore[attr-defined]
     assert all(row % 2 == 1 for row in rows)
     # Nor at entries without a text.
     assert all(row % 3 > 0 for row in rows)
+
+
+def test_languages_that_are_not_trained_make_no_clip_an_anchor(world: World) -> None:
+    """Their pairs have no score, and a clean probability of 1."""
+    estimator = method("neighbours", warmup_epochs=1).estimator(world.pairs(languages=8))
+    estimator.tables["scores"][:, 0, 0] = torch.arange(N) % 2 + 0.1 * torch.rand(N, generator=world.generator)
+    estimator.begin_epoch(1)
+    trusted = estimator.trusted()  # type: ignore[attr-defined]
+    assert torch.equal(trusted, torch.arange(N) % 2 == 1)
 
 
 def test_consensus_compares_a_caption_with_the_mean_of_the_others(world: World) -> None:

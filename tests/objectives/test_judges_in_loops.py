@@ -268,16 +268,18 @@ class Neighbouring(Reference):
         self.latest: dict[int, tuple[Vector, Vector]] = {}
         self.order: list[int] = []
         self.fixed: list[int] | None = None
+        self.scored: list[Place] = []
 
     def begin(self, epoch: int) -> None:
         super().begin(epoch)
+        self.scored = list(self.scores)
         self.fixed = self.chosen() if len(self.latest) == self.shape[0] else None
 
     def chosen(self) -> list[int]:
         found = []
         for row in self.order:
-            each = [self.believed.get((row, j, k), 1.0) for j in range(self.shape[1]) for k in range(self.shape[2])]
-            if row in self.latest and sum(each) / len(each) >= 0.5:
+            each = [self.believed.get(place, 1.0) for place in self.scored if place[0] == row]
+            if row in self.latest and (not each or sum(each) / len(each) >= 0.5):
                 found.append(row)
         return found[: self.settings["anchors"]]
 

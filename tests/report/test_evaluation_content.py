@@ -188,6 +188,13 @@ def test_captions_that_say_the_class_are_one_query_and_its_clips_are_all_relevan
         align_captions(other, labels=labels, relevance="labels")
 
 
+def test_a_class_that_the_first_language_lacks_is_one_query_too() -> None:
+    labels, french = [["dog"], ["dog"], ["rain"], ["rain"]], [["un chien"], ["un chien"], ["la pluie"], ["la pluie"]]
+    got = align_captions({"eng": [["a dog"], ["a dog"], [""], [""]], "fra": french}, labels=labels, relevance="auto")
+    assert got.sentences == {"eng": ["a dog", ""], "fra": ["un chien", "la pluie"]}
+    assert got.relevance.matrix.tolist() == [[True, True, False, False], [False, False, True, True]]
+
+
 def test_class_captions_retrieve_as_they_classify() -> None:
     rng = np.random.default_rng(3)
     names = [f"class {c}" for c in range(6)]

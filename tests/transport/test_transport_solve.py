@@ -183,6 +183,13 @@ def test_reaching_the_cap_is_reported(mass: float) -> None:
     assert plan.residual > plan.tolerance
 
 
+@pytest.mark.parametrize("mass", [1.0, 0.6])
+def test_a_tolerance_of_zero_is_sought_up_to_the_cap(mass: float) -> None:
+    plan = solve(trained_cost(40, num_wrong=10), 0.01, mass=mass, tolerance=0.0)
+    assert plan.residual < 1e-4
+    assert not plan.is_converged or plan.residual == 0
+
+
 @pytest.mark.parametrize("mass", [1.0, 0.9])
 def test_warm_start_takes_fewer_iterations_to_the_same_plan(mass: float) -> None:
     cost = trained_cost(64)
@@ -303,10 +310,11 @@ def test_order_of_rows_and_columns_does_not_matter(mass: float) -> None:
         ({"mass": float("nan")}, "transport_mass"),
         ({"epsilon": 0.0}, "epsilon: got 0.0; allowed"),
         ({"epsilon": -0.1}, "epsilon"),
+        ({"max_iterations": 0}, r"max_iterations: got 0; allowed \[1, inf\)"),
     ],
 )
-def test_impossible_problems_are_refused_by_name(changes: dict[str, float], named: str) -> None:
-    arguments = {"epsilon": 0.05, "mass": 0.9, **changes}
+def test_impossible_problems_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    arguments: dict[str, Any] = {"epsilon": 0.05, "mass": 0.9, **changes}
     with pytest.raises(ValueError, match=named):
         solve(torch.rand(4, 4), **arguments)
 

@@ -41,10 +41,6 @@ class PairVectors(NamedTuple):
     pair_index: tuple[Integers, Integers, Integers]
     key: Integers
 
-    def in_language(self, k: int) -> Pairs:
-        """The captions in one language, and the clips that have one."""
-        return self.subset(np.flatnonzero(self.pair_index[2] == k))
-
     def subset(self, captions: Integers) -> Pairs:
         """These captions, by their rows of `text` [m], and the clips that have one of them."""
         clips, clip = np.unique(self.pair_index[0][captions], return_inverse=True)
@@ -78,10 +74,14 @@ class CleanShares:
         """0: nothing is known yet."""
 
     def estimate(self, readings: Sequence[PairVectors], seed: int) -> None:
-        """Set the shares of the languages that are read; each is from the reading that finds most in that language."""
-        for k in np.unique(readings[0].pair_index[2]).tolist():
-            estimate = true_share([vectors.in_language(k) for vectors in readings], seed)
-            self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
+        """Set the shares of the languages that are read; each is from the reading that finds most in that language. Where none
+        finds more than chance, the share stays unknown.
+        """
+        languages = readings[0].pair_index[2]
+        for k in np.unique(languages).tolist():
+            estimate = true_share([vectors.subset(np.flatnonzero(languages == k)) for vectors in readings], seed)
+            if estimate.is_certain:
+                self.shares[k], self.found_shares[k] = estimate.share, estimate.found_share
 
     def for_languages(self, languages: Tensor) -> CleanShare:
         """The mean estimate over pairs in these languages, int64 [n]."""

@@ -125,12 +125,10 @@ class LeaveOneOutEstimator(SmallLossEstimator):
                 ("caption", key[of_k]),
             ):
                 tables[name][index] = torch.from_numpy(values).to(tables[name].dtype)
-            tables["log_total"][:, 0, k] = torch.from_numpy(fit.log_total).float()
+            tables["log_total"][:, 0, k] = torch.from_numpy(fit.log_total)
             numbers = slice(fit.predicted.shape[1])
-            tables["predicted"][:, 0, k, numbers] = torch.from_numpy(fit.predicted).float()
-            wanted = torch.zeros(len(of_k), width)
-            wanted[:, numbers] = torch.from_numpy(fit.wanted).float()
-            tables["wanted"][index] = wanted
+            tables["predicted"][:, 0, k, numbers] = torch.from_numpy(fit.predicted)
+            tables["wanted"][*index, numbers] = torch.from_numpy(fit.wanted).float()
         return {**tables, "found_share": found_shares, "random_share": random_shares}
 
     def take(self, estimated: Mapping[str, Tensor]) -> None:

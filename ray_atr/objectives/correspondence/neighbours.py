@@ -134,5 +134,7 @@ class _NeighbourEstimator(MixtureEstimator):
         self.tables["is_met"][clips] = 1.0
 
     def trusted(self) -> Tensor:
-        """Which clips' pairs have a clean probability of at least 0.5, bool [N]."""
-        return self.clean_probabilities.mean(dim=(1, 2)) >= 0.5
+        """Which clips have a mean clean probability of at least 0.5 over their pairs, bool [N]; True before any has a score."""
+        # As at the epoch's start. In a language that is not trained, or a slot without a caption, a pair has no score.
+        has_score = ~self.ranking_scores.isnan()
+        return ~(self.clean_probabilities.where(has_score, torch.nan).nanmean(dim=(1, 2)) < 0.5)

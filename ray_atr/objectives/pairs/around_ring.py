@@ -97,7 +97,7 @@ class TileLoss(ABC):
 
 
 class SoftmaxTiles(TileLoss):
-    """-log-probability of each sample's positives among it and the sample's negatives, as `contrastive` has it."""
+    """-log-probability of each sample's positives, each among itself and the sample's negatives (`contrastive.sample_losses`)."""
 
     def __init__(self, pairs: OwnPairs, logits: Tensor) -> None:
         super().__init__(pairs, logits)

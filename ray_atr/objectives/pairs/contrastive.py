@@ -65,7 +65,7 @@ class Contrastive(PairLoss):
 
 
 def sample_losses(direction: Direction, tau: float | Tensor, extra: Tensor | None = None) -> Tensor:
-    """-log-probability [N] of each row's positives among it and the row's negatives; the mean if there are several.
+    """-log-probability [N] of each row's positive, among this positive and the row's negatives; the mean over several positives.
 
     With targets [N, N], their mean under them: a target that is no positive competes with the whole row.
     """

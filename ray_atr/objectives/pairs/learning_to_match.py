@@ -214,7 +214,7 @@ def normalised_cost(
 
 @torch.no_grad()
 def detached_cost(comparison: Comparison) -> Tensor:
-    """Euclidean `normalised_cost` [N, N] without gradient, for an estimate. The loss then uses the same product u v^T."""
+    """Euclidean `normalised_cost` [N, N] without gradient, for an estimate. Losses of similarities reuse its product u v^T."""
     cost, _ = _normalised_root(2 - 2 * comparison.cross_similarity(keep=True), Ranks())
     return cost
 

@@ -34,10 +34,9 @@ def solve_active_set(
     """
     plan = matrix.double()
     row_part, column_part, mass_part = (part.double() for part in right)
-    rows, columns = row_active.double(), column_active.double()
-    row_sums, column_sums = plan.sum(dim=1), plan.sum(dim=0)
+    columns, row_sums, column_sums = column_active.double(), plan.sum(dim=1), plan.sum(dim=0)
     # Inactive rows and columns stay in the system, with a unit diagonal and zeros elsewhere: selecting them would copy.
-    weight = rows / row_sums.clamp(min=torch.finfo(torch.float64).tiny)
+    weight = inverse(row_sums, row_active)
     M = plan.shape[1]
     border = 1 if has_mass_row else 0
     coupling = plan.new_zeros(plan.shape[0], M + border)

@@ -129,13 +129,13 @@ def kernel_sweeps(
 
 
 def sweeps_left(previous: float, residual: float, tolerance: float, between: int) -> float:
-    """Sweeps until the tolerance is met, if the residual keeps falling at the rate since the last check; 0 at the first check.
+    """Sweeps until the tolerance is met, if the residual keeps falling as it did in the last `between` sweeps, from `previous`.
 
-    The residual falls ever more slowly, so this is nearly always too few.
+    0 if `previous` is infinite: there was no check yet. The residual falls ever more slowly, so this is nearly always too few.
     """
     if residual <= tolerance or math.isinf(previous):
         return 0.0
-    if residual >= previous:
+    if not residual < previous:
         return math.inf
     return between * math.log(residual / max(tolerance, 1e-300)) / math.log(previous / residual)
 

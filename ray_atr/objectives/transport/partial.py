@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.ranks import Ranks
+from ray_atr.objectives.transport.balanced import sweeps_left
 from ray_atr.objectives.transport.newton import ascend_projected
 from ray_atr.objectives.transport.problem import Problem, Solution, TransportPlan
 from ray_atr.objectives.transport.row_blocks import LogRows, RowBlock
@@ -84,9 +85,8 @@ class Pace:
     def sweeps_left(self) -> float:
         """Sweeps to the tolerance if the residual goes on to shrink as it did in the second half of the sweeps."""
         sweep, residual = self.checks[-1]
-        before, then = next(check for check in self.checks if 2 * check[0] >= sweep)
-        shrink = math.log(then / residual) if 0 < residual < then else 0.0
-        return (sweep - before) * math.log(residual / self.tolerance) / shrink if shrink else math.inf
+        before, previous = next(check for check in self.checks if 2 * check[0] >= sweep)
+        return sweeps_left(previous, residual, self.tolerance, sweep - before)
 
 
 def shared_blocks(

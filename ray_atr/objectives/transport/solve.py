@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ray_atr.common.derivatives import first_only
+from ray_atr.common.settings import refuse
 from ray_atr.objectives.transport.active_set import solve_active_set
 from ray_atr.objectives.transport.balanced import solve_balanced
 from ray_atr.objectives.transport.partial import solve_partial
@@ -70,6 +71,8 @@ def solve(
     (True, 0.9)
     """
     problem = Problem(cost.detach(), float(epsilon), float(mass), rows, columns)
+    if max_iterations < 1:
+        raise refuse("max_iterations", max_iterations, "[1, inf)")
     wanted = default_tolerance(cost.dtype, problem.log_range) if tolerance is None else tolerance
     solver = solve_balanced if problem.mass == 1 else solve_partial
     return solver(problem, start, wanted, max_iterations)
