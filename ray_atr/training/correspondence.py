@@ -206,7 +206,7 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
-        reads, so = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+        reads, so = "recordings", "so wrong ones are recognised by the recordings and the captions' words alone"
     else:
         so = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
     logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, so)

@@ -251,7 +251,9 @@ def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are
     ):
         caplog.clear()
         assert reads_of(home, place, trained) == "recordings"
-        assert f"was trained on {which} and takes their captions for right, so wrong ones are told by" in caplog.text
+        assert (
+            f"was trained on {which} and takes their captions for right, so wrong ones are recognised by" in caplog.text
+        )
     assert reads_of(home, tmp_path / "with others", trained) == "recordings"
     with pytest.MonkeyPatch.context() as patch:
         caplog.clear()
