@@ -34,7 +34,7 @@ from ray_atr.training.encoding.encode import clip_batches, embed_batches, rows_i
 from ray_atr.training.encoding.texts import TextBatcher, distinct
 from ray_atr.training.experiment import Experiment
 from ray_atr.training.group import WorkerGroup
-from ray_atr.training.run_folder import captions_trained_on, saved_retriever
+from ray_atr.training.run_folder import captions_trained_on, had_frozen_towers, saved_retriever
 
 logger = logging.getLogger(__name__)
 CLIPS = 64
@@ -194,15 +194,19 @@ def what_is_read(experiment: Experiment, captions: TrainingCaptions) -> str:
     """
     chosen, start = experiment.objective.correspondence, experiment.train.start_from
     reads = chosen.reads if isinstance(chosen, LeaveOneOut) else "auto"
-    is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
-    if start is None or reads == "recordings" or is_frozen:
+    if start is None or reads == "recordings":
         return reads
-    trained = captions_trained_on(saved_retriever(start, "train.start_from"))
+    saved = saved_retriever(start, "train.start_from")
+    is_frozen = all(experiment.model.encodes_once(kind) for kind in ("audio", "text"))
+    # The frozen towers are those of the saved retriever, whose own training may have changed them.
+    if is_frozen and had_frozen_towers(saved):
+        return reads
+    trained = captions_trained_on(saved)
     which = clips_in_words(captions.features.caption_sample.share_in(trained))
     if not which:
         return reads
     if reads == "auto" and captions.features.holds_frames:
-        reads, so = "recordings", "so wrong ones are told by the recordings and the captions' words alone"
+        reads, so = "recordings", "so wrong ones are recognised by the recordings and the captions' words alone"
     else:
         so = "so few of the wrong ones among them will be found; start from weights that were trained on other data"
     logger.warning("train.start_from: %s was trained on %s and takes their captions for right, %s", start, which, so)

@@ -181,9 +181,11 @@ def _smaller_base(experiment: Experiment, manifest: Manifest) -> Iterator[str]:
     knowledge = experiment.objective.knowledge
     if not isinstance(knowledge, KnowledgeBaseObjective):
         return
-    source = manifest if knowledge.source == "train" else read_manifest(knowledge.source)
+    # Another data set's entries are not the training clips' own, so none of them is excluded.
+    is_own = knowledge.source == "train"
+    source = manifest if is_own else read_manifest(knowledge.source)
     entries = source.num_rows_of(experiment.data.train_split)
-    for name, most in (("prototypes", entries), ("neighbours", entries - knowledge.exclude_own)):
+    for name, most in (("prototypes", entries), ("neighbours", entries - (is_own and knowledge.exclude_own))):
         if (asked := getattr(knowledge, name, 0)) > most:
             yield f"objective.knowledge.{name}: {asked:,} asked for, {most:,} taken: the base has {entries:,} clips"
 

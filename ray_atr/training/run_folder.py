@@ -504,6 +504,13 @@ def captions_trained_on(retriever: Location) -> CaptionSample:
     return trained_captions_of(storage.read_json(file) if storage.file_exists(file) else {}, retriever)
 
 
+def had_frozen_towers(retriever: Location) -> bool:
+    """Whether both towers of a saved retriever were frozen when it was trained; False for another tool's."""
+    file = retriever / SETTINGS_FILE
+    model = storage.read_json(file).get("model", {}) if storage.file_exists(file) else {}
+    return all(model.get(f"{kind}.adapt.is_frozen") is True for kind in ("audio", "text"))
+
+
 def _object(file: Location) -> dict[str, Any]:
     content = storage.read_json(file)
     if not isinstance(content, dict):

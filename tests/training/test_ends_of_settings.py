@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from ray_atr.common.override import override
+from ray_atr.data.shards import read_manifest, write_clips
 from ray_atr.models.audio import SmallCnnTower
-from ray_atr.training.inputs import prepare
+from ray_atr.training.inputs import _smaller_base, prepare
 from ray_atr.training.loop import train_trial
 from ray_atr.training.step import NonFiniteError
 from ray_atr.training.unusual import naming_settings, unusual_settings
 from tests.support.modules import before_each
-from tests.support.tiny import prepared_for, tiny
+from tests.support.tiny import prepared_for, tiny, tone_clip
 
 
 class EnoughError(Exception):
@@ -103,7 +104,7 @@ def test_what_is_usual_is_not_blamed(home: Path) -> None:
     ]
 
 
-def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path) -> None:
+def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path, tmp_path: Path) -> None:
     asked = {"objective.knowledge.prototypes": 1_000_000, "objective.knowledge.neighbours": 500}
     experiment = override(tiny(home / "tones"), {"objective.knowledge": "ask", **asked})
     said: list[str] = []
@@ -116,3 +117,10 @@ def test_a_base_smaller_than_what_is_asked_of_it_says_so(home: Path) -> None:
     said.clear()
     prepare(fits, home, use_ray=False, echo=said.append)
     assert not [line for line in said if "knowledge" in line]
+    others = [tone_clip("train", 100 + n, {"eng": [f"tone {n}"]}) for n in range(5)]
+    write_clips(tmp_path / "others", others, name="others", licence="none")
+    from_others = {"objective.knowledge.source": str(tmp_path / "others"), "objective.knowledge.neighbours": 5}
+    of_others = override(fits, from_others)
+    assert list(_smaller_base(of_others, read_manifest(str(home / "tones")))) == [
+        "objective.knowledge.prototypes: 24 asked for, 5 taken: the base has 5 clips",
+    ]

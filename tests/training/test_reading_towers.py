@@ -13,9 +13,11 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from ray_atr.common.storage import read_json, write_json
 from ray_atr.data import caption_sample
 from ray_atr.data.shards import write_clips
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.weights import SETTINGS_FILE
 from ray_atr.objectives.correspondence import noise_rate
 from ray_atr.objectives.correspondence.clean_share import CleanShares
 from ray_atr.objectives.correspondence.leave_one_out import LeaveOneOutEstimator
@@ -240,7 +242,6 @@ def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are
     tones = home / "tones"
     frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
     assert reads_of(home, tones, None) == reads_of(home, tmp_path / "others", trained) == "auto"
-    assert reads_of(home, tones, trained, **frozen) == "auto"
     assert caplog.text == ""
     for place, which in (
         (tones, "these clips"),
@@ -250,17 +251,35 @@ def test_weights_that_have_trained_on_the_clips_are_not_asked_which_captions_are
     ):
         caplog.clear()
         assert reads_of(home, place, trained) == "recordings"
-        assert f"was trained on {which} and takes their captions for right, so wrong ones are told by" in caplog.text
+        assert (
+            f"was trained on {which} and takes their captions for right, so wrong ones are recognised by" in caplog.text
+        )
     assert reads_of(home, tmp_path / "with others", trained) == "recordings"
     with pytest.MonkeyPatch.context() as patch:
         caplog.clear()
         patch.setattr(caption_sample, "FEW", 0.2)
         assert reads_of(home, tmp_path / "with others", trained) == "auto"
         assert caplog.text == ""
-    for changes in ({"model__audio__adapt__is_frozen": True}, {"objective__correspondence__reads": "towers"}):
+    # Frozen towers are those of the retriever, which has trained them.
+    for changes in ({"model__audio__adapt__is_frozen": True}, {"objective__correspondence__reads": "towers"}, frozen):
         caplog.clear()
         assert reads_of(home, tones, trained, **changes) in ("auto", "towers")
         assert "so few of the wrong ones among them will be found" in caplog.text
+
+
+def test_towers_that_were_frozen_in_both_trainings_are_asked(
+    home: Path, trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frozen = {"model__audio__adapt__is_frozen": True, "model__text__adapt__is_frozen": True}
+    shutil.copytree(trained, tmp_path / "saved")
+    settings = tmp_path / "saved" / SETTINGS_FILE
+    for audio, text in ((True, False), (True, True)):
+        content = read_json(settings)
+        content["model"] |= {"audio.adapt.is_frozen": audio, "text.adapt.is_frozen": text}
+        write_json(settings, content)
+        caplog.clear()
+        assert reads_of(home, home / "tones", tmp_path / "saved", **frozen) == "auto"
+        assert ("takes their captions for right" in caplog.text) == (not text)
 
 
 def test_what_weights_were_trained_on_before_is_not_forgotten(home: Path, trained: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def embed_batches(retriever: Retriever, batches: Iterable[ClipBatch]) -> Tensor:
 
 
 def clip_batches(features: FeatureSet, parts: Iterable[NDArray[np.int64]]) -> Iterator[ClipBatch]:
-    """Batches of the cached windows of clips; each part is the row numbers [b] of some, and at most b windows a batch."""
+    """Batches of the cached windows of clips. Each part is the row numbers [b] of some clips; a batch has at most b windows."""
     first = 0
     for rows in parts:
         counts = features.num_windows[rows]

@@ -193,7 +193,7 @@ class ClipJob:
             for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):
                 pooled = encode_clips(embed, clip_batches(features, [rows]), width=tower.width, device=device)
                 ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
-                yield ids, [vector[None] for vector in pooled.numpy().astype(np.float32, copy=False)]
+                yield ids, [vector[None] for vector in pooled.numpy()]
 
         write_rows(file, batches())
 

@@ -181,13 +181,13 @@ class PartBuilder:
         """The pools of the part's rows: of the audio, then of each language."""
         audio = nearest(self.audio, np.ones(len(self.audio), dtype=bool), centroids[0])
         mask = self.names.text_mask[:, self.rows]
-        self.numbers = [audio]
-        for k, present in enumerate(mask):
-            is_separate = len(centroids) > 1
-            of_text = nearest(self.text[k], present, centroids[1 + k]) if is_separate else np.where(present, audio, -1)
-            self.numbers.append(of_text.astype(np.int32))
-        C = [len(centroids[0])] * (1 + len(mask)) if len(centroids) == 1 else [len(centroid) for centroid in centroids]
-        tables = zip((self.audio, *self.text), self.numbers, C, strict=True)
+        if len(centroids) == 1:
+            texts = [np.where(present, audio, -1).astype(np.int32) for present in mask]
+            centroids = centroids * (1 + len(mask))
+        else:
+            texts = [nearest(*table) for table in zip(self.text, mask, centroids[1:], strict=True)]
+        self.numbers = [audio, *texts]
+        tables = zip((self.audio, *self.text), self.numbers, map(len, centroids), strict=True)
         return [pool(*table, self.settings.pooling) for table in tables]
 
     def finish(self, agreed: Agreed) -> Snapshot:
