@@ -230,6 +230,7 @@ def test_a_folder_that_another_process_writes_is_not_sent_beside_it(tmp_path, st
         (RayStartError("no Ray answers"), []),
         (ValueError("the cluster is too small"), ["KILLED"]),
         (OSError(errno.ENOSPC, "No space left on device"), ["KILLED"]),
+        (RuntimeError("an error of Ray"), ["KILLED"]),
     ],
 )
 def test_a_sweep_that_cannot_start_or_go_on_does_not_run_in_mlflow(own_home, monkeypatch, error, left):
@@ -237,7 +238,7 @@ def test_a_sweep_that_cannot_start_or_go_on_does_not_run_in_mlflow(own_home, mon
         raise error
 
     replace_work(monkeypatch, {"cli.running.sweep": fail})
-    with pytest.raises(SystemExit):
+    with pytest.raises((SystemExit, RuntimeError)):
         main("train", arguments=[f"--out={own_home / 'runs' / 'one'}"])
     store = store_of(own_home / "runs" / "one")
     client = store.connect()

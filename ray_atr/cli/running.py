@@ -165,8 +165,8 @@ def _run(
         if tracker is not None:
             tracker.abandon(is_removed=is_new)
         raise
-    except (ValueError, OSError):
-        # What only a look at the cluster or the data could tell, or a disk that fails.
+    except Exception:
+        # Also what only a look at the cluster or the data could tell, a disk that fails, and an error of Ray or of ours.
         if tracker is not None:
             tracker.abandon(is_removed=False)
         raise
