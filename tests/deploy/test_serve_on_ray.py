@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from ray.exceptions import RayActorError
+from starlette.testclient import TestClient
 
 from ray_atr.deploy.index.build import build_index, update_index
 from ray_atr.deploy.index.opened import Index
-from ray_atr.deploy.index.shards import open_shards
+from ray_atr.deploy.index.shards import ShardedIndex, open_shards
+from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.limits import ServerLimits
 from tests.support.archives import make_tones, save_retriever
 from tests.support.calls import call
@@ -92,6 +95,31 @@ def test_a_shard_that_was_replaced_by_one_of_another_model_is_not_searched(place
         ValueError, match=f"index: got '{folder}'; allowed an index of the model that the server began with"
     ):
         shard.matches(query, 1)
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), RayActorError()], ids=["late", "dead"])
+def test_a_shard_that_does_not_answer_is_said_to_be_away_and_not_an_error(place: Path, lost: Exception) -> None:
+    from ray_atr.deploy.serve.on_ray import RemoteShard
+
+    limits = list[float]()
+
+    class Called:
+        def remote(self, *_: Any) -> Any:
+            def result(timeout_s: float) -> Any:
+                limits.append(timeout_s)
+                raise lost
+
+            return SimpleNamespace(result=result)
+
+    manifest = Index.open(parts(place)[0]).manifest
+    index = ShardedIndex([RemoteShard(SimpleNamespace(answer=Called()), manifest.model)] * 2, manifest)
+    with TestClient(create_app(index), base_url="http://localhost") as client:
+        for path in ("/health", f"/search?text={TEXTS[0]}&language=eng"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), answer.text
+            assert answer.json()["error"].startswith("index: a part of it does not answer")
+    # Health is asked for often, and must not hold the threads that answer others.
+    assert limits[0] <= 5
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ class _Served:
     async def _listen(self, work: Callable[[], Any]) -> Any:
         """The result of `work` on a sound, done in a thread, a few at the same time. BusyError if too many wait."""
         if self.num_listening >= self.limits.most_waiting:
-            raise BusyError
+            raise BusyError("busy: too many sounds wait; try again in a moment")
         self.num_listening += 1
         try:
             async with self.listening:
@@ -243,8 +243,8 @@ class _Served:
 async def _answered(handler: Handler, request: Request) -> Response:
     try:
         return await handler(request)
-    except BusyError:
-        return _error(503, "busy: too many requests wait; try again in a moment", {"Retry-After": "1"})
+    except BusyError as error:
+        return _error(503, str(error), {"Retry-After": "1"})
     except ValueError as error:
         return _error(400, " ".join(redact(str(error)).split()))
     except ClientDisconnect:

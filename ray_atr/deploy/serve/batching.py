@@ -13,7 +13,7 @@ MOST_TOGETHER = 64  # requests
 
 
 class BusyError(Exception):
-    """Too many requests wait."""
+    """The server cannot answer at present; the same request may succeed later. Its text says why."""
 
 
 class Batcher(Generic[Request, Answer]):
@@ -31,7 +31,7 @@ class Batcher(Generic[Request, Answer]):
         try:
             self._waiting.put_nowait((asked, answer))
         except asyncio.QueueFull:
-            raise BusyError from None
+            raise BusyError("busy: too many requests wait; try again in a moment") from None
         return await answer
 
     @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ each of which has its own deployment.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import time
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from ray_atr.common.runtime import is_inside_a_cluster, start_ray
@@ -25,6 +28,7 @@ from ray_atr.deploy.index.current import CurrentIndex
 from ray_atr.deploy.index.search import Match
 from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_manifests
 from ray_atr.deploy.serve.app import create_app
+from ray_atr.deploy.serve.batching import BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
 
 NAME = "ray_atr"
@@ -32,6 +36,9 @@ AT_A_TIME = 64
 """Concurrent requests of a replica, and so its largest batch."""
 SHARD_SECONDS = 60.0
 """Time limit for a shard's answer."""
+SIZES_SECONDS = 5.0
+"""The same for its sizes, which it knows: `/health` asks for them again and again, and each request holds a thread meanwhile."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +65,16 @@ class RayServer:
 
 
 class RemoteShard:
-    """A shard that is open in replicas of its own; `model`: fingerprint of the retriever that encodes the queries."""
+    """A shard that is open in replicas of its own; `model`: fingerprint of the retriever that encodes the queries.
+
+    Raises BusyError if the shard does not answer: Serve starts a replica that died again.
+    """
 
     def __init__(self, handle: DeploymentHandle, model: str) -> None:
         self.handle, self.model = handle, model
 
     def sizes(self) -> tuple[int, int]:
-        return self._answer("sizes")
+        return self._answer("sizes", seconds=SIZES_SECONDS)
 
     def matches(self, queries: NDArray[np.float32], top: int) -> list[list[Match]]:
         return self._answer("matches", queries, top)
@@ -78,8 +88,12 @@ class RemoteShard:
     def sound(self, path: str) -> bytes:
         return self._answer("sound", path)
 
-    def _answer(self, name: str, *given: Any) -> Any:
-        answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=SHARD_SECONDS)
+    def _answer(self, name: str, *given: Any, seconds: float = SHARD_SECONDS) -> Any:
+        try:
+            answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=seconds)
+        except (TimeoutError, RayError, RayServeException) as lost:
+            logger.warning("a shard of the index does not answer", exc_info=lost)
+            raise BusyError("index: a part of it does not answer; try again in a moment") from lost
         if error:
             raise ValueError(error)
         return answer
