@@ -193,7 +193,8 @@ class ClipJob:
             for rows in rows_in_parts(self.first, self.first + self.size, CLIPS):
                 pooled = encode_clips(embed, clip_batches(features, [rows]), width=tower.width, device=device)
                 ids = [features.clip_ids[row] for row in rows for _ in range(features.num_windows[row])]
-                yield ids, [vector[None] for vector in pooled.numpy()]
+                # The file says float32, whatever the tower computes in.
+                yield ids, [vector[None] for vector in pooled.numpy().astype(np.float32, copy=False)]
 
         write_rows(file, batches())
 
