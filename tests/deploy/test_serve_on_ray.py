@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from starlette.testclient import TestClient
 
 from ray_atr.deploy.index.build import build_index, update_index
@@ -120,6 +120,10 @@ def test_a_shard_that_does_not_answer_is_said_to_be_away_and_not_an_error(place:
             assert answer.json()["error"].startswith("index: a part of it does not answer")
     # Health is asked for often, and must not hold the threads that answer others.
     assert limits[0] <= 5
+    # An error within a shard is an error.
+    lost = RayTaskError("answer", "its traceback", TypeError("a mistake of ours")).as_instanceof_cause()
+    with pytest.raises(TypeError, match="its traceback"):
+        index.sizes()
 
 
 @pytest.fixture

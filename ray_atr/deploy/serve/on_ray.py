@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
@@ -91,6 +91,9 @@ class RemoteShard:
     def _answer(self, name: str, *given: Any, seconds: float = SHARD_SECONDS) -> Any:
         try:
             answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=seconds)
+        except RayTaskError:
+            # The shard did answer, with an error of ours, which trying again does not mend.
+            raise
         except (TimeoutError, RayError, RayServeException) as lost:
             logger.warning("a shard of the index does not answer", exc_info=lost)
             raise BusyError("index: a part of it does not answer; try again in a moment") from lost
