@@ -307,7 +307,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
     detecting = {
         key: trials.curves
         for key, trials in methods.items()
-        if key[0] != CEILING and len(trials.curves) == len(DETECTOR) and np.nanstd(trials.curves["detector_auc"]) > 0
+        if key[0] != CEILING and METHODS[key[0]][CORRESPONDENCE] != "none" and len(trials.curves) == len(DETECTOR)
     }
     noises = sorted({(kind, ratio) for _, kind, ratio in detecting})
     if not noises:
@@ -322,7 +322,7 @@ def draw_detector(methods: TrialsOfMethods, path: Path) -> Path | None:
                 for method, curve in curves.items():
                     # There are ten colours; lines that repeat one are dashed.
                     repeats, colour = divmod(list(METHODS).index(method), 10)
-                    look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-"}
+                    look = {"color": f"C{colour}", "linestyle": "--" if repeats else "-", "marker": "."}
                     axes.plot(np.arange(1, len(curve) + 1), curve, label=method, **look)
         for top, bottom, noise in zip(panels[0], panels[-1], noises, strict=True):
             top.set_title(title_of(*noise))
