@@ -31,6 +31,7 @@ from ray_atr.papers.reality_check import (
     read_trials,
     share_of_the_way,
     table,
+    title_of,
 )
 from ray_atr.sweep.space import Space
 from ray_atr.training.experiment import Experiment
@@ -227,6 +228,13 @@ def test_the_names_of_all_detectors_are_in_the_picture_and_no_two_look_alike(
     box, pixels = legend.get_window_extent(), plt.imread(path).shape[1]
     assert box.width * DPI / figure.dpi <= pixels
     assert box.y1 <= min(axes.xaxis.label.get_window_extent().y0 for axes in figure.axes if axes.get_xlabel())
+
+
+def test_a_mistranslated_clip_is_not_called_a_wrong_pair() -> None:
+    assert title_of("pair", 0.4) == "40% of the pairs wrong"
+    assert title_of("near", 0.4) == "40% of the pairs wrong (near)"
+    # Of a clip's pairs in eight languages, one is wrong.
+    assert title_of("language", 0.4) == "40% of the clips wrong (language)"
 
 
 def train_methods(run: RunFolder, names: Sequence[str], seeds: Sequence[int], *, noise: float, home: Path) -> None:
