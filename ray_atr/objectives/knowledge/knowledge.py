@@ -233,9 +233,7 @@ class KnowledgeBaseObjective(Knowledge):
     storage: str = inherited(SnapshotSettings, "storage")
     index: str = inherited(SnapshotSettings, "index")
     exact_up_to: int = inherited(SnapshotSettings, "exact_up_to")
-    probes: int = setting(
-        16, "lists that ivf searches per query; hnsw keeps four times as many candidates (efSearch)", at_least=1
-    )
+    probes: int = setting(16, "lists that ivf searches per query; a quarter of hnsw's efSearch", at_least=1)
     refresh: str = setting(
         "re_encode",
         "where a new base comes from: re_encode, the published encoders encode the source in the background; "
