@@ -343,7 +343,7 @@ def check_sharding(experiment: Experiment) -> None:
         raise refuse("scaling.gpus_per_worker", scaling.gpus_per_worker, allowed)
     for kind, tower in (("audio", experiment.model.audio), ("text", experiment.model.text)):
         if tower.name == "sentence_transformers" and not experiment.model.encodes_once(kind):
-            raise refuse(f"model.{kind}", tower.name, f"a tower that does not save its own weights, {set_}")
+            raise refuse(f"model.{kind}", tower.name, f"another, or this without late interaction and augment, {set_}")
         if tower.adapt.compile:
             raise refuse(f"model.{kind}.adapt.compile", "true", f"false {set_}")
 
