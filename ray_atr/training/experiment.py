@@ -177,7 +177,8 @@ class TrainSettings(Settings):
     )
     start_from: str | None = setting(
         None,
-        "saved retriever (a folder or URL, a trial's best/) whose weights training starts from; none: the towers' own",
+        "retriever whose weights training starts from: the folder or URL of a saved one, of a trial or of a run of one trial, or "
+        "LAION-CLAP or ML-CLAP; none: the towers' own weights",
         path="always",
     )
     patience: int = setting(
