@@ -410,6 +410,25 @@ def test_broken_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_folders_and_links_that_cannot_be_read_are_named(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sounds of such a folder would leave an index at its update without a word; such a link ended a build."""
+    audio = copied(place / "audio", tmp_path / "audio")
+    (audio / "closed").mkdir()
+    (audio / "far.wav").symlink_to("x" * 300)  # longer than a name may be
+    listed = os.scandir
+
+    def refusing(folder: Any = ".") -> Any:
+        if Path(folder).name == "closed":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    changes = build_index(str(place / "model"), str(audio), str(tmp_path / "index"))
+    assert (set(changes.broken), changes.encoded) == ({"closed", "far.wav"}, 4)
+
+
 @pytest.mark.parametrize("reader", ["check_files", "stored_table", "read_structure"])
 def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str

@@ -196,9 +196,11 @@ def open_archive(place: str) -> Archive:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The audio files below a folder, and links to missing ones; a link to a folder that was already listed is not followed."""
-    seen: set[tuple[int, int]] = set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    """The audio files below a folder, links to missing ones, and folders that cannot be listed, so that reading these gives the
+    reason; a link to a folder that was already listed is not followed.
+    """
+    seen, closed = set[tuple[int, int]](), list[OSError]()
+    for parent, folders, names in os.walk(folder, onerror=closed.append, followlinks=True):
         here = os.stat(parent)
         if (here.st_dev, here.st_ino) in seen:
             folders.clear()
@@ -209,5 +211,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             path = Path(parent, name)
             if name.startswith(".") or path.suffix.lower() not in AUDIO_SUFFIXES + OTHER_AUDIO:
                 continue
-            if path.is_file() or (path.is_symlink() and not path.exists()):
+            # Unlike pathlib's, these functions do not raise for a link into a folder that must not be read.
+            if os.path.isfile(path) or (path.is_symlink() and not os.path.exists(path)):
                 yield path
+    yield from (Path(error.filename) for error in closed)
