@@ -26,8 +26,9 @@ from ray_atr.cli import main
 from ray_atr.common.caches import list_caches
 from ray_atr.common.storage import DamagedFileError, read_json, write_json
 from ray_atr.common.transfer import put_folder
+from ray_atr.data.shards import write_clips
 from ray_atr.deploy.index import layout, opened
-from ray_atr.deploy.index.archive import ArchivedSound, open_archive
+from ray_atr.deploy.index.archive import ArchivedSound, DataSetArchive, open_archive
 from ray_atr.deploy.index.build import Changes, build_index, update_index
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.layout import number_array, numbers_of
@@ -43,7 +44,7 @@ from tests.support.archives import make_tones, save_retriever
 from tests.support.crash_points import every_crash
 from tests.support.fork_server import run_program
 from tests.support.stores import watched_store
-from tests.support.tiny import make_data, prepared_for, tiny, tone
+from tests.support.tiny import make_data, prepared_for, tiny, tone, tone_clip, write_tones
 
 
 @pytest.fixture(scope="module")
@@ -612,6 +613,26 @@ def test_a_data_set_is_indexed_with_its_captions_and_vectors_as_they_are(tmp_pat
     (tmp_path / "ready.npy").write_bytes(b"\x93NUMPY junk")
     with pytest.raises(ValueError, match=r"--audio: got '.*ready\.npy'; allowed a NumPy file of vectors"):
         build_index(str(tmp_path / "model"), str(tmp_path / "ready.npy"), str(tmp_path / "broken"))
+
+
+def test_a_clip_of_a_data_set_that_was_made_again_is_not_taken_for_another(tmp_path: Path) -> None:
+    """The new shards have the old names, and other clips at the old places, or none."""
+    save_retriever(tmp_path / "model")
+    data = write_tones(tmp_path / "tones", num_train=3, num_val=1, num_test=1)
+    build_index(str(tmp_path / "model"), str(data), str(tmp_path / "index"))
+    index = Index.open(tmp_path / "index")
+    assert index.sound("train/train-001") == tone(1, 1, 0.6)
+    shutil.rmtree(data)
+    clips = [tone_clip("train", number, {"eng": ["a tone"]}) for number in (1, 5)]
+    write_clips(data, [*clips, tone_clip("test", 0, {"eng": ["a tone"]})], name="tones", licence="none")
+    assert isinstance(index.archive, DataSetArchive)
+    index.archive._audio.cache_clear()
+    for path in ("train/train-001", "train/train-002"):
+        with pytest.raises(
+            ValueError, match=f"path: got '{path}'; allowed a clip of the data set, which was made again"
+        ):
+            index.sound(path)
+    assert index.sound("test/test-000") == tone(0, 0, 0.6)
 
 
 def test_a_vector_beyond_16_bits_is_left_out(tmp_path: Path) -> None:
