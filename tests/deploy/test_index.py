@@ -309,6 +309,17 @@ def test_an_update_from_another_archive_is_refused(place: Path, tmp_path: Path) 
     assert (changes.encoded, changes.taken_over) == (10, 10)
 
 
+def test_an_update_from_another_data_set_of_the_same_names_and_sizes_is_refused(place: Path, tmp_path: Path) -> None:
+    for name, audio in {"data": (0, 1), "moved": (0, 1, 2), "other": (4, 5)}.items():
+        clips = [tone_clip("train", number, {"eng": ["a tone"]}) for number in range(len(audio))]
+        clips = [dataclasses.replace(clip, audio=tone(2, n)) for clip, n in zip(clips, audio, strict=True)]
+        write_clips(tmp_path / name, clips, name="tones", licence="none")
+    build_index(str(place / "model"), str(tmp_path / "data"), str(tmp_path / "index"))
+    with pytest.raises(ValueError, match="this one has 0 of its 2 sounds"):
+        update_index(str(tmp_path / "index"), audio=str(tmp_path / "other"))
+    assert update_index(str(tmp_path / "index"), audio=str(tmp_path / "moved")).taken_over == 2
+
+
 def test_a_file_that_was_moved_or_copied_is_not_encoded_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,8 +305,8 @@ def _require_same_sounds(archive: Archive, earlier: Mapping[str, EncodedSound], 
     def is_known(sound: ArchivedSound) -> bool:
         older = earlier.get(sound.path)
         if older is not None and older.sound.size == sound.size:
-            # Rows of vectors have no size, and all have the same paths.
-            return bool(sound.size) or _digest(sound, archive) == older.digest
+            # Vectors are all of one size and often have the same paths; without files of their own, their bytes are at hand.
+            return bool(sound.modified_ns) or _digest(sound, archive) == older.digest
         return sound.size in by_size and _digest(sound, archive) in by_size[sound.size]
 
     # The search stops at this number, since each sound may have to be read.
