@@ -461,6 +461,24 @@ def test_an_index_that_is_updated_while_it_is_opened_is_opened_as_the_new_one(
     assert 0 < len(Index.open(tmp_path / "index")) < before
 
 
+def test_an_index_that_another_replaces_while_it_is_opened_is_opened_as_the_new_one(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are of state 1."""
+    copied(place / "index", tmp_path / "index")
+    build_index(str(place / "model"), str(make_tones(tmp_path / "audio", 1)), str(tmp_path / "other"))
+    original = layout.check_files
+
+    def after_replacement(*arguments: Any) -> None:
+        monkeypatch.undo()
+        (tmp_path / "index").rename(tmp_path / "older")
+        (tmp_path / "other").rename(tmp_path / "index")
+        original(*arguments)
+
+    monkeypatch.setattr(layout, "check_files", after_replacement)
+    assert len(Index.open(tmp_path / "index")) == 3
+
+
 @pytest.mark.slow
 def test_a_build_that_is_killed_anywhere_is_taken_up(tmp_path: Path) -> None:
     save_retriever(tmp_path / "model")

@@ -92,7 +92,8 @@ class Index(Search):
                     return cls(place, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
                 # FAISS says of a missing file what it says of any other: RuntimeError.
                 except (DamagedFileError, FileNotFoundError, RuntimeError):
-                    if layout.read_index_manifest(place).state == manifest.state:
+                    # An index that was moved to this place may have the same number of its state.
+                    if layout.read_index_manifest(place) == manifest:
                         raise
             raise ValueError(f"{place}: it is being updated without a pause; try again")
         manifest = layout.read_index_manifest(place)
