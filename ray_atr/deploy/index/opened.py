@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ray_atr.common.caches import cache_folder, cache_key, lock_of, mark_used
+from ray_atr.common.digests import digest_of_file
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
@@ -107,9 +108,11 @@ class Index(Search):
                     return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
             remove_folder(copy)
             with atomic_folder(copy) as aside:
-                for name in sorted(manifest.digests):
-                    get(place / str(manifest.state) / name, aside / str(manifest.state) / name)
-                layout.check_files(aside, manifest, sorted(manifest.digests))
+                for name, digest in manifest.digests.items():
+                    stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
+                    get(stored, fetched)
+                    if digest_of_file(fetched) != digest:
+                        raise DamagedFileError(stored, layout.REMEDY)
                 layout.write_index_manifest(aside, manifest)
             return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
 
