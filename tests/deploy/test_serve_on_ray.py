@@ -64,8 +64,9 @@ def test_shards_together_answer_as_the_one_index_does(place: Path, tmp_path: Pat
     twice = Index.open(parts(place)[0]).search(TEXTS[0], top=1)[0].path
     with pytest.raises(ValueError, match="that one shard alone has"):
         open_shards([str(place / "whole"), parts(place)[0]]).sound(twice)
-    with pytest.raises(ValueError, match="each index once"):
-        open_shards([str(place / "whole")] * 2)
+    for again in ("whole", "part-1/../whole", "whole/"):
+        with pytest.raises(ValueError, match=f"got '{place}/{again}'; allowed each index once"):
+            open_shards([str(place / "whole"), f"{place}/{again}"])
     save_retriever(tmp_path / "other", seed=1)
     build_index(str(tmp_path / "other"), str(place / "audio"), str(tmp_path / "index"))
     with pytest.raises(ValueError, match="an index of the model of"):

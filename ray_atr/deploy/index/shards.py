@@ -88,10 +88,11 @@ def read_manifests(places: Sequence[str]) -> list[IndexManifest]:
     """The manifests of indexes. ValueError if there is none, one is named twice, or they are not of one model."""
     if not places:
         raise refuse("INDEX", "none", "one index, or several of one model")
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise refuse("INDEX", place, "each index once")
-    manifests = list(map(read_index_manifest, map(locate, places)))
+    folders = list(map(locate, places))
+    for number, folder in enumerate(folders):
+        if folder in folders[:number]:
+            raise refuse("INDEX", places[number], "each index once")
+    manifests = list(map(read_index_manifest, folders))
     for place, manifest in zip(places, manifests, strict=True):
         if manifest.model != manifests[0].model:
             raise refuse("INDEX", place, f"an index of the model of {places[0]}, {manifests[0].checkpoint}")
