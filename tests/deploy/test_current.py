@@ -58,6 +58,18 @@ def test_an_update_is_answered_from(place: Path, current: CurrentIndex) -> None:
     assert current.sound("new.wav") == (place / "audio" / "new.wav").read_bytes()
 
 
+def test_a_link_that_names_another_index_is_followed(place: Path) -> None:
+    (place / "current").symlink_to("index")
+    shard = CurrentIndex(str(place / "current"), pause=0.01)
+    try:
+        build_index(str(place / "model"), str(make_tones(place / "more", count=6)), str(place / "newer"))
+        (place / "new link").symlink_to("newer")
+        (place / "new link").replace(place / "current")
+        wait_until(lambda: shard.has("tone 5.wav"))
+    finally:
+        shard.close()
+
+
 def test_what_cannot_be_opened_changes_no_answer(
     place: Path, current: CurrentIndex, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,7 +36,8 @@ class CurrentIndex:
     def __init__(self, place: str, audio: str | None = None, *, pause: float | None = None) -> None:
         """`pause`: seconds between two looks; None: FOLDER_SECONDS, or URL_SECONDS at a URL."""
         self.index = Index.open(place, audio=audio)
-        self._place, self._audio = locate(place), audio
+        # A link may name another index later.
+        self._place, self._audio = locate(place, keeps_links=True), audio
         usual = FOLDER_SECONDS if isinstance(self._place, Path) else URL_SECONDS
         self._pause = usual if pause is None else pause
         self._told = ""
