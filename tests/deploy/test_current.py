@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,28 @@ def test_a_link_that_names_another_index_is_followed(place: Path) -> None:
         wait_until(lambda: shard.has("tone 5.wav"))
     finally:
         shard.close()
+
+
+def test_an_index_of_another_model_that_comes_as_it_is_opened_changes_no_answer(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = CurrentIndex(str(place / "index"), pause=60)
+    save_retriever(place / "other", seed=1)
+    build_index(str(place / "other"), str(place / "audio"), str(place / "another"))
+    make_tones(place / "audio", count=6)
+    update_index(str(place / "index"))
+    original = Index.open
+
+    def after_replacement(*given: Any, **options: Any) -> Index:
+        shutil.rmtree(place / "index")
+        (place / "another").rename(place / "index")
+        return original(*given, **options)
+
+    monkeypatch.setattr(Index, "open", after_replacement)
+    with pytest.raises(ValueError, match="the model that the server began with"):
+        shard._renew()
+    assert shard.sizes()[1] == 4
+    shard.close()
 
 
 def test_what_cannot_be_opened_changes_no_answer(

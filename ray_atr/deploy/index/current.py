@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ray_atr.common.caches import remove_cache
 from ray_atr.common.settings import refuse
 from ray_atr.common.storage import locate
-from ray_atr.deploy.index.layout import read_index_manifest
+from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.search import Match
 from ray_atr.deploy.index.shards import ShardedIndex, read_manifests
@@ -79,14 +79,20 @@ class CurrentIndex:
     def _renew(self) -> None:
         manifest, before = read_index_manifest(self._place), self.index
         if manifest != before.manifest:
-            if manifest.model != before.manifest.model:
-                allowed = "an index of the model that the server began with: start it again"
-                raise refuse("index", str(self._place), allowed)
-            self.index = Index.open(self._place, audio=self._audio)
+            self._require_its_model(manifest)
+            opened = Index.open(self._place, audio=self._audio)
+            # Another index may have come to this place meanwhile.
+            self._require_its_model(opened.manifest)
+            self.index = opened
             if not isinstance(self._place, Path):
                 # Otherwise each update would leave a copy of the whole index. Questions on their way still read it.
                 remove_cache(before.folder)
         self._told = ""
+
+    def _require_its_model(self, manifest: IndexManifest) -> None:
+        if manifest.model != self.index.manifest.model:
+            allowed = "an index of the model that the server began with: start it again"
+            raise refuse("index", str(self._place), allowed)
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
