@@ -214,6 +214,31 @@ def test_the_address_is_always_said_and_a_cluster_that_serves_already_is_refused
         serve.shutdown()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no replica starts"), KeyboardInterrupt()])
+def test_a_start_that_fails_leaves_no_serve_on_the_cluster(
+    place: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    import ray
+    from ray import serve
+
+    from ray_atr.deploy.serve import on_ray
+
+    called = list[str]()
+
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(on_ray, "start_ray", lambda num_cpus: called.append("ray"))
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(proxies={}))
+    monkeypatch.setattr(serve, "start", lambda **_: called.append("start"))
+    monkeypatch.setattr(serve, "run", failing)
+    monkeypatch.setattr(serve, "shutdown", lambda: called.append("shutdown"))
+    with pytest.raises(type(error)):
+        on_ray.start_serving(on_ray.RayServer(indexes=[str(place / "whole")]))
+    assert called == ["ray", "start", "shutdown"]
+
+
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

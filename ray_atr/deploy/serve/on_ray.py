@@ -169,14 +169,19 @@ def start_serving(server: RayServer) -> None:
     ]
     most = server.limits.most_waiting
     app = serve.deployment(name="app", ray_actor_options=on_gpu, max_queued_requests=most, **both)(AppReplica)
-    serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
+    try:
+        serve.run(app.bind(server, *shards), name=NAME, route_prefix="/")
+    except BaseException:
+        # On a cluster it would stay, and the next start would be refused.
+        serve.shutdown()
+        raise
 
 
 def serve_on_ray(server: RayServer, is_ready: Callable[[], None]) -> None:
     """`start_serving`, then wait until interrupted, and shut Serve down."""
     start_serving(server)
-    is_ready()
     try:
+        is_ready()
         while True:
             time.sleep(1)
     finally:
