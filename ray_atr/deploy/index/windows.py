@@ -121,8 +121,8 @@ def encode_sounds(
                 _encode(retriever, batch)
                 batch.clear()
             if not batch or len(ended) > batch_size:
-                pending = {id(reading) for reading, _ in batch}
-                for reading in [one for one in ended if id(one) not in pending]:
+                pending = {reading for reading, _ in batch}
+                for reading in [one for one in ended if one not in pending]:
                     ended.remove(reading)
                     yield _finished(retriever, reading)
     finally:
@@ -163,7 +163,7 @@ def _finished(retriever: Retriever, reading: _Reading) -> EncodedSound:
         return EncodedSound(reading.sound, reading.digest, error=reading.error)
     embedded = torch.stack(reading.vectors)
     if not bool((embedded.norm(dim=-1) > LOWEST_NORM).all()):
-        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero")
+        return EncodedSound(reading.sound, reading.digest, error="the model's embedding of it is zero or not finite")
     length = retriever.audio_tower.front_end.clip_seconds
     starts = [number * length for number in range(len(embedded))]
     if len(starts) > 1:
