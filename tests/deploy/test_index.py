@@ -573,7 +573,8 @@ def test_lists_with_codes_find_what_an_exact_search_finds(tmp_path: Path, distan
     queries = rows[:50].astype(np.float32) + 0.02
     index = build_structure(rows, distance, exact_rows=1000)
     write_structure(index, tmp_path / "x.faiss")
-    index, rows = read_structure(tmp_path / "x.faiss", rows)
+    np.save(tmp_path / "rows.npy", rows)
+    index, rows = read_structure(tmp_path / "x.faiss", tmp_path / "rows.npy")
     scores, found = nearest_rows(index, rows, queries, 10, distance)
     wide = rows.astype(np.float32)
     exact = queries @ wide.T if distance == "cosine" else -np.linalg.norm(queries[:, None] - wide[None], axis=-1)

@@ -354,8 +354,7 @@ def _indexed(folder: Path, manifest: layout.IndexManifest) -> tuple[pa.Table, di
     layout.check_files(folder, manifest, sorted(manifest.digests))
     state = folder / str(manifest.state)
     files, windows = layout.stored_table(state / layout.FILES), layout.stored_table(state / layout.WINDOWS)
-    rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False) if not manifest.is_exact else None
-    index, rows = read_structure(state / layout.STRUCTURE, rows)
+    index, rows = read_structure(state / layout.STRUCTURE, None if manifest.is_exact else state / layout.ROWS)
     # Copied, since the codes are freed with FAISS's index.
     rows = np.array(rows) if manifest.is_exact else rows
     del index

@@ -5,7 +5,6 @@ Shapes: M queries, k answers, r width of a vector.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +18,14 @@ from ray_atr.common.digests import digest_of_file
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, file_exists, locate, remove_folder
+from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, locate, remove_folder
 from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index import layout
 from ray_atr.deploy.index.archive import Archive, ArchivedSound, open_archive
 from ray_atr.deploy.index.coarse import CoarseRows
 from ray_atr.deploy.index.search import Match, Search
-from ray_atr.deploy.index.structure import Rows, nearest_rows, read_structure
+from ray_atr.deploy.index.structure import nearest_rows, read_structure
 from ray_atr.models.retriever import Retriever
 
 COARSE_ROWS = 8_192
@@ -62,10 +61,9 @@ class Index(Search):
         is_mapped = not manifest.is_exact
         self._files = layout.stored_table(state / layout.FILES, is_mapped=is_mapped)
         self._windows = layout.stored_table(state / layout.WINDOWS, is_mapped=is_mapped)
-        rows: Rows | None = None
-        if not manifest.is_exact:
-            rows = np.load(state / layout.ROWS, mmap_mode="r", allow_pickle=False)
-        self._structure, self.rows = read_structure(state / layout.STRUCTURE, rows)
+        self._structure, self.rows = read_structure(
+            state / layout.STRUCTURE, None if manifest.is_exact else state / layout.ROWS
+        )
         if self.rows.shape != (manifest.num_windows, manifest.width) or len(self._windows) != manifest.num_windows:
             raise DamagedFileError(state)
 
@@ -101,19 +99,18 @@ class Index(Search):
         copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
         copy.parent.mkdir(parents=True, exist_ok=True)
         with lock_of(copy):
-            if file_exists(copy / layout.INDEX_FILE):
-                with contextlib.suppress(DamagedFileError, ValueError):
-                    layout.check_files(copy, manifest, sorted(manifest.digests))
-                    mark_used(copy / layout.INDEX_FILE)
-                    return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-            remove_folder(copy)
-            with atomic_folder(copy) as aside:
-                for name, digest in manifest.digests.items():
-                    stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
-                    get(stored, fetched)
-                    if digest_of_file(fetched) != digest:
-                        raise DamagedFileError(stored, layout.REMEDY)
-                layout.write_index_manifest(aside, manifest)
+            try:
+                layout.check_files(copy, manifest, sorted(manifest.digests))
+            except DamagedFileError:
+                remove_folder(copy)
+                with atomic_folder(copy) as aside:
+                    for name, digest in manifest.digests.items():
+                        stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
+                        get(stored, fetched)
+                        if digest_of_file(fetched) != digest:
+                            raise DamagedFileError(stored, layout.REMEDY) from None
+                    layout.write_index_manifest(aside, manifest)
+            mark_used(copy / layout.INDEX_FILE)
             return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
 
     @cached_property
