@@ -824,6 +824,27 @@ def test_an_index_in_a_store_is_fetched_once_and_again_if_its_copy_is_damaged(
         assert damaged.value.file == str(target / "1" / "search.faiss")
 
 
+def test_an_index_in_a_store_that_is_updated_while_it_is_fetched_is_opened_as_the_new_one(
+    place: Path, tmp_path: Path, own_home: Path
+) -> None:
+    copied(place, tmp_path)
+    (tmp_path / "audio" / "tone 0.wav").unlink()
+    update_index(str(tmp_path / "index"), audio=str(tmp_path / "audio"))
+    is_updated = False
+
+    def update(request: str, path: str) -> None:
+        nonlocal is_updated
+        if not is_updated and request == "read" and path.endswith("/1/search.faiss"):
+            is_updated = True
+            put_folder(tmp_path / "index", target, last="index.json")
+            target.fs.rm(f"{target.path}/1", recursive=True)
+
+    with watched_store(update) as target:
+        put_folder(place / "index", target)
+        assert len(Index.open(str(target))) == 9
+    assert is_updated
+
+
 def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ Shapes: M queries, k answers, r width of a vector.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -18,7 +20,7 @@ from ray_atr.common.digests import digest_of_file
 from ray_atr.common.eight_bits import eight_bits_are_fast
 from ray_atr.common.runtime import home
 from ray_atr.common.settings import refuse
-from ray_atr.common.storage import DamagedFileError, Location, atomic_folder, locate, remove_folder
+from ray_atr.common.storage import DamagedFileError, Location, StorageError, atomic_folder, locate, remove_folder
 from ray_atr.common.transfer import get
 from ray_atr.data.schema import captions_by_language
 from ray_atr.deploy.index import layout
@@ -83,35 +85,18 @@ class Index(Search):
         moved, and `audio` the archive. ValueError if there is no index or a file is damaged.
         """
         place = locate(folder)
-        if isinstance(place, Path):
-            # An update may remove the files of the state that was just read.
-            for _ in range(3):
-                manifest = layout.read_index_manifest(place)
-                try:
-                    return cls(place, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-                # FAISS says of a missing file what it says of any other: RuntimeError.
-                except (DamagedFileError, FileNotFoundError, RuntimeError):
-                    # An index that was moved to this place may have the same number of its state.
-                    if layout.read_index_manifest(place) == manifest:
-                        raise
-            raise ValueError(f"{place}: it is being updated without a pause; try again")
-        manifest = layout.read_index_manifest(place)
-        copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with lock_of(copy):
+        # An update may remove the files of the state that was just read.
+        for _ in range(3):
+            manifest = layout.read_index_manifest(place)
             try:
-                layout.check_files(copy, manifest, sorted(manifest.digests))
-            except DamagedFileError:
-                remove_folder(copy)
-                with atomic_folder(copy) as aside:
-                    for name, digest in manifest.digests.items():
-                        stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
-                        get(stored, fetched)
-                        if digest_of_file(fetched) != digest:
-                            raise DamagedFileError(stored, layout.REMEDY) from None
-                    layout.write_index_manifest(aside, manifest)
-            mark_used(copy / layout.INDEX_FILE)
-            return cls(copy, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
+                with _on_this_machine(place, manifest) as local:
+                    return cls(local, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
+            # FAISS says of a missing file what it says of any other: RuntimeError.
+            except (DamagedFileError, FileNotFoundError, StorageError, RuntimeError):
+                # An index that was moved to this place may have the same number of its state.
+                if layout.read_index_manifest(place) == manifest:
+                    raise
+        raise ValueError(f"{place}: it is being updated without a pause; try again")
 
     @cached_property
     def archive(self) -> Archive:
@@ -189,3 +174,29 @@ class Index(Search):
             )
             for window, sound, score in zip(windows, sounds.to_pylist(), scores[is_valid].tolist(), strict=True)
         ]
+
+
+@contextmanager
+def _on_this_machine(place: Location, manifest: layout.IndexManifest) -> Iterator[Path]:
+    """The folder of an index, or the copy of an index at a URL, fetched if it is not there or damaged. Nobody removes the copy
+    before the block ends.
+    """
+    if isinstance(place, Path):
+        yield place
+        return
+    copy = cache_folder(home(), "indexes") / cache_key([str(place), dataclasses.asdict(manifest)])
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with lock_of(copy):
+        try:
+            layout.check_files(copy, manifest, sorted(manifest.digests))
+        except DamagedFileError:
+            remove_folder(copy)
+            with atomic_folder(copy) as aside:
+                for name, digest in manifest.digests.items():
+                    stored, fetched = place / str(manifest.state) / name, aside / str(manifest.state) / name
+                    get(stored, fetched)
+                    if digest_of_file(fetched) != digest:
+                        raise DamagedFileError(stored, layout.REMEDY) from None
+                layout.write_index_manifest(aside, manifest)
+        mark_used(copy / layout.INDEX_FILE)
+        yield copy
