@@ -421,6 +421,9 @@ def test_english_texts_go_to_the_pack_if_the_own_model_has_only_its_captions(inp
     pack = Index.open(tmp_path / "index", retriever=index.retriever)
     pack.manifest = replace(pack.manifest, model=model_fingerprint(index.retriever))
     assert index.search("a dog barks", "eng", top=3) == pack.search("a dog barks", "eng", top=3)
+    # That model is here, and would hear nothing at any place.
+    with pytest.raises(ValueError, match=r"sound: got 'audio'; allowed .*: this index was made of vectors"):
+        index.like(b"a sound")
 
 
 @pytest.mark.parametrize(

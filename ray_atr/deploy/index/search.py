@@ -278,7 +278,7 @@ class Search(ABC):
         is_vector = retriever.audio_tower.front_end.kind == "vector"
         if is_vector and (isinstance(clip, str | Path | bytes) or sample_rate is not None):
             sources = "a text, a sound of the index, or a vector of its space"
-            if self._has_pack:
+            if self._has_pack and self.own_retriever is None:
                 allowed = f"{sources}; with {self.manifest.checkpoint} where it was, sounds too: a language pack hears nothing"
             else:
                 allowed = f"{sources}: this index was made of vectors, and its model hears nothing"
