@@ -151,7 +151,7 @@ def bring_up_to_date(
     """
     encoding = encoding or IndexEncoding()
     retriever = Retriever.from_pretrained(str(checkpoint))
-    # With Ray, the GPUs are for its processes.
+    # If Ray encodes, its processes need the GPUs.
     retriever.to("cuda" if torch.cuda.is_available() and not uses_ray(encoding) else "cpu")
     model = model_fingerprint(retriever)
     if retriever.settings.is_late:
@@ -179,7 +179,7 @@ def bring_up_to_date(
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
-            # Sounds behind the last new one count too.
+            # Unchanged sounds after the last new one count too.
             progress("sounds", len(done) + len(reused), total)
         except KeyboardInterrupt:
             parts.flush()

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FOLDER_SECONDS, URL_SECONDS = 1.0, 30.0
 """Pauses between two looks at an index."""
 CLOSE_SECONDS = 5.0
-"""Time for a large index that is being opened as the server ends."""
+"""Longest wait, as the server ends, for an index that is being opened."""
 
 
 class CurrentIndex:

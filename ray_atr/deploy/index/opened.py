@@ -81,8 +81,8 @@ class Index(Search):
         """The index in a folder or at a URL. A copy of a remote index stays in the home's cache, and is fetched again only if the
         index has changed or the copy is damaged.
 
-        Its files' digests are checked. The retriever is the one that made it; `checkpoint` or `retriever` replace it if it has
-        moved, and `audio` the archive. ValueError if there is no index or a file is damaged.
+        The digests of its files are checked. Queries are encoded by the retriever that made it. If that has moved, `checkpoint`
+        or `retriever` give it; `audio` gives an archive that has moved. ValueError if there is no index or a file is damaged.
         """
         place = locate(folder)
         # An update may remove the files of the state that was just read.
@@ -91,7 +91,7 @@ class Index(Search):
             try:
                 with _on_this_machine(place, manifest) as local:
                     return cls(local, manifest, checkpoint=checkpoint, retriever=retriever, audio=audio)
-            # FAISS says of a missing file what it says of any other: RuntimeError.
+            # FAISS raises a RuntimeError for a missing file.
             except (DamagedFileError, FileNotFoundError, StorageError, RuntimeError):
                 # An index that was moved to this place may have the same number of its state.
                 if layout.read_index_manifest(place) == manifest:
@@ -123,7 +123,7 @@ class Index(Search):
         return self.rows[number].astype(np.float32)
 
     def has(self, path: str) -> bool:
-        """Whether a sound is in it, also if it is broken."""
+        """Whether it lists a sound, which may be broken."""
         return path in self._row_of_path
 
     def nearest(self, queries: NDArray[np.float32], top: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

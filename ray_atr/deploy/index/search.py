@@ -239,7 +239,7 @@ class Search(ABC):
         return self._nearest(self._sound_vector(clip, sample_rate).numpy(), top)[0]
 
     def like_window(self, path: str, start: float = 0.0, *, top: int = 10) -> list[Match]:
-        """The windows most like one window of a sound in the index, that which contains `start` (s); best first, with itself.
+        """The windows most like the window of a sound of the index that contains `start` (s), best first; that one is among them.
 
         >>> index.like_window("sound.wav", top=1)[0].path
         'sound.wav'

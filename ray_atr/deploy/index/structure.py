@@ -108,7 +108,7 @@ def nearest_rows(
     order = np.lexsort((positions, -scores), axis=-1)
     scores, positions = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
     if is_exact and wanted < len(rows):
-        # Where not all of some equal rows are wanted, FAISS and torch keep any of them.
+        # If only some of the equal rows are wanted, FAISS and torch keep any of them.
         for number in np.flatnonzero(scores[:, k - 1] == scores[:, -1]):
             best = _best_of_all(rows, queries[number : number + 1], k, distance)
             scores[number, :k], positions[number, :k] = best

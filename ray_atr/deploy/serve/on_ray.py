@@ -37,7 +37,7 @@ AT_A_TIME = 64
 SHARD_SECONDS = 60.0
 """Time limit for a shard's answer."""
 SIZES_SECONDS = 5.0
-"""The same for its sizes, which it knows: `/health` asks for them again and again, and each request holds a thread meanwhile."""
+"""Time limit for a shard's sizes, which need no search: `/health` asks for them often, and each request holds a thread."""
 logger = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class RemoteShard:
         try:
             answer, error = self.handle.answer.remote(self.model, name, given).result(timeout_s=seconds)
         except RayTaskError:
-            # The shard did answer, with an error of ours, which trying again does not mend.
+            # The shard did answer, with an error that would come again.
             raise
         except (TimeoutError, RayError, RayServeException) as lost:
             logger.warning("a shard of the index does not answer", exc_info=lost)
@@ -149,7 +149,7 @@ def start_serving(server: RayServer) -> None:
 
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
-    # Raises mistakes in one line, before anything starts.
+    # Mistakes are raised before anything starts.
     ShardedIndex([], read_manifests(server.indexes)[0], checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
