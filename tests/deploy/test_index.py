@@ -866,8 +866,16 @@ def test_names_of_all_kinds_are_indexed_and_shown_as_one_line(
         Path(os.fsdecode(os.fsencode(folder) + b"/\xff%d.wav" % number)).write_bytes(b"")
     os.mkfifo(folder / "pipe.wav")
     (folder / "nowhere.wav").symlink_to(tmp_path / "nowhere")
-    said: list[str] = []
-    changes = build_index(str(place / "model"), str(folder), str(tmp_path / "index 犬"), echo=said.append)
+    said, counts = list[str](), list[tuple[int, int]]()
+    changes = build_index(
+        str(place / "model"),
+        str(folder),
+        str(tmp_path / "index 犬"),
+        echo=said.append,
+        progress=lambda what, done, total: counts.append((done, total)),
+    )
+    # The broken link is one, and names that are not UTF-8 are none.
+    assert counts[-1] == (len(names) + 1, len(names) + 1)
     assert sum(line.endswith("a name that is not UTF-8") for line in said) == 20
     assert "left out: 3 more" in said
     assert changes.manifest.num_sounds == len(names)

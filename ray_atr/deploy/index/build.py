@@ -179,8 +179,8 @@ def bring_up_to_date(
                 done[result.sound.path] = result
                 parts.add(result)
                 progress("sounds", len(done) + len(reused), total)
-            # Unchanged sounds after the last new one count too.
-            progress("sounds", len(done) + len(reused), total)
+            # Unchanged sounds after the last new one count too; the number of all is known now.
+            progress("sounds", len(done) + len(reused), len(order))
         except KeyboardInterrupt:
             parts.flush()
             raise
