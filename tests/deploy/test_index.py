@@ -360,11 +360,15 @@ def test_an_encoder_reads_the_clips_of_a_data_set_by_name(tmp_path: Path) -> Non
     save_retriever(tmp_path / "model")
     data = str(make_data(tmp_path / "tones", num_train=3, num_val=1, num_test=1))
     build_index(str(tmp_path / "model"), data, str(tmp_path / "index"))
-    encoder = encoders.sound_encoder(str(tmp_path / "model"), data, 2)
+    model = Index.open(tmp_path / "index").manifest.model
+    encoder = encoders.sound_encoder(str(tmp_path / "model"), model, data, 2)
     found = encoder([sound.without_data() for sound in open_archive(data).sounds()])
     rows = [{"path": one.sound.path, "vector": vector} for one in found for vector in one.vectors]
     own = [{"path": row["path"], "vector": row["vector"]} for row in rows_of(tmp_path / "index")]
     assert_same_rows(sorted(own, key=lambda row: row["path"]), sorted(rows, key=lambda row: row["path"]))
+    save_retriever(tmp_path / "model", seed=1)
+    with pytest.raises(ValueError, match=r"checkpoint: got .*; allowed the same model on every node"):
+        encoders.sound_encoder(str(tmp_path / "model"), model, data, 2)
 
 
 def assert_same_rows(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
