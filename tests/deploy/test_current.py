@@ -93,6 +93,29 @@ def test_an_index_of_another_model_that_comes_as_it_is_opened_changes_no_answer(
     shard.close()
 
 
+def test_a_server_does_not_start_with_an_index_of_another_model_that_came_while_it_opened_the_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_retriever(place / "other", seed=1)
+    places = [str(place / "index"), str(place / "second")]
+    build_index(str(place / "model"), str(make_tones(place / "more", 1)), places[1])
+    build_index(str(place / "other"), str(place / "more"), str(place / "another"))
+    original = Index.open
+
+    def after_replacement(*given: Any, **options: Any) -> Index:
+        monkeypatch.undo()
+        shutil.rmtree(places[1])
+        (place / "another").rename(places[1])
+        return original(*given, **options)
+
+    monkeypatch.setattr(Index, "open", after_replacement)
+    with (
+        pytest.raises(ValueError, match=f"INDEX: got '{places[1]}'; allowed an index of the model of"),
+        open_current(places),
+    ):
+        pass
+
+
 def test_what_cannot_be_opened_changes_no_answer(
     place: Path, current: CurrentIndex, caplog: pytest.LogCaptureFixture
 ) -> None:

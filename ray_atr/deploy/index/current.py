@@ -18,7 +18,7 @@ from ray_atr.common.storage import locate
 from ray_atr.deploy.index.layout import IndexManifest, read_index_manifest
 from ray_atr.deploy.index.opened import Index
 from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import ShardedIndex, read_manifests
+from ray_atr.deploy.index.shards import ShardedIndex, first_of_one_model, read_first
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,8 @@ def open_current(
     places: Sequence[str], *, checkpoint: str | None = None, audio: str | None = None, pause: float | None = None
 ) -> Iterator[ShardedIndex]:
     """`open_shards` for a server: answers follow updates of the indexes. ValueError if these are not of one model."""
-    first = read_manifests(places)[0]
+    read_first(places)
     with ExitStack() as stack:
         shards = [stack.enter_context(closing(CurrentIndex(place, audio, pause=pause))) for place in places]
+        first = first_of_one_model(places, [shard.index.manifest for shard in shards])
         yield ShardedIndex(shards, first, checkpoint=checkpoint)

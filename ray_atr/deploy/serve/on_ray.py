@@ -26,7 +26,7 @@ from ray_atr.common.runtime import is_inside_a_cluster, start_ray
 from ray_atr.common.settings import refuse
 from ray_atr.deploy.index.current import CurrentIndex
 from ray_atr.deploy.index.search import Match
-from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_manifests
+from ray_atr.deploy.index.shards import OpenShard, ShardedIndex, read_first
 from ray_atr.deploy.serve.app import create_app
 from ray_atr.deploy.serve.batching import BusyError
 from ray_atr.deploy.serve.limits import ServerLimits
@@ -128,10 +128,11 @@ class AppReplica:
     """The app with its retriever, and with the index or its remote shards."""
 
     def __init__(self, server: RayServer, *shards: DeploymentHandle) -> None:
-        first = read_manifests(server.indexes)[0]
+        first = read_first(server.indexes)
         opened: list[OpenShard] = [RemoteShard(shard, first.model) for shard in shards]
         if not shards:
-            opened = [CurrentIndex(place, server.audio) for place in server.indexes]
+            only = CurrentIndex(server.indexes[0], server.audio)
+            opened, first = [only], only.index.manifest
         index = ShardedIndex(opened, first, checkpoint=server.checkpoint)
         self.asgi = create_app(index, token=server.token, hosts=server.hosts, limits=server.limits)
 
@@ -150,7 +151,7 @@ def start_serving(server: RayServer) -> None:
     if server.replicas < 1:
         raise refuse("--replicas", server.replicas, "1 or more")
     # Mistakes are raised before anything starts.
-    ShardedIndex([], read_manifests(server.indexes)[0], checkpoint=server.checkpoint).open_models()
+    ShardedIndex([], read_first(server.indexes), checkpoint=server.checkpoint).open_models()
     needed = server.replicas * (1 + len(server.shards)) * server.cpus
     start_ray(num_cpus=None if is_inside_a_cluster() else max(os.cpu_count() or 1, math.ceil(needed)))
     # A running Serve keeps its own address, and only warns about another one.
