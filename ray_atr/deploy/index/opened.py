@@ -56,8 +56,7 @@ class Index(Search):
     ) -> None:
         super().__init__(manifest, checkpoint=checkpoint, retriever=retriever)
         self.folder, self._audio = folder, audio
-        names = [layout.FILES, layout.WINDOWS, layout.STRUCTURE, *(() if manifest.is_exact else (layout.ROWS,))]
-        layout.check_files(folder, manifest, names)
+        layout.check_files(folder, manifest, [name for name in manifest.digests if name != layout.VECTORS])
         state = folder / str(manifest.state)
         # Small tables are in memory, like their vectors: copying another index over this one changes mapped files.
         is_mapped = not manifest.is_exact
