@@ -91,6 +91,12 @@ def test_a_url_without_a_bucket_is_refused(url: str) -> None:
         locate(url)
 
 
+@pytest.mark.parametrize("url", ["memory://", "memory:///", "http://"])
+def test_a_url_without_a_path_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{url}: no path; allowed {url.rstrip('/')}//FOLDER$"):
+        locate(url)
+
+
 def test_a_file_system_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(protocol: str) -> Any:
         raise ImportError("Please install gcsfs")
