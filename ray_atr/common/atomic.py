@@ -146,7 +146,9 @@ def remove_leftovers(path: Path) -> None:
 
 def remove_leftovers_below(folder: Path) -> None:
     """Remove temporary files that dead writers left anywhere below a folder."""
-    remove_leftovers_among(folder.rglob(".*"))
+    # Not by `rglob`, which fails if a folder that it is about to read is removed.
+    entries = (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files))
+    remove_leftovers_among(entry for entry in entries if entry.name.startswith("."))
 
 
 def remove_leftovers_among(paths: Iterable[Path]) -> None:
