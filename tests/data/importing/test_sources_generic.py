@@ -941,6 +941,9 @@ def test_caption_columns_named_by_languages_are_of_those_languages(tmp_path: Pat
         called = make_folder(tmp_path / names[0], rows=[{"path": "a.wav", **dict.fromkeys(names, "x y")}])
         source = TableSource(source=str(called), caption_column=names)
         assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["eng", "fra", "jpn"]
+    greek = make_folder(tmp_path / "greek", rows=[{"path": "a.wav", "greek": "x", "western frisian": "y"}])
+    source = TableSource(source=str(greek), caption_column=("greek", "western frisian"))
+    assert list(next(one for one in source.entries() if isinstance(one, Entry)).captions) == ["ell", "fry"]
 
 
 @pytest.mark.parametrize("names", [("caption", "french"), ("en", "french", "Chinese (Simplified)"), ("txt", "french")])
