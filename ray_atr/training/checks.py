@@ -37,7 +37,7 @@ from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
-from ray_atr.objectives.pairs import LearningToMatch
+from ray_atr.objectives.pairs import M2M, LearningToMatch
 from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
@@ -370,6 +370,8 @@ def check_interaction(experiment: Experiment) -> None:
     if knowledge.name not in ("none", "ask"):
         raise refuse("objective.knowledge", knowledge.name, "none, ask with model.interaction=late")
     pair = experiment.objective.pair
+    if isinstance(pair, M2M):
+        raise refuse("objective.pair", pair.name, "a loss of the similarities alone with model.interaction=late")
     if isinstance(pair, LearningToMatch) and pair.metric != "euclidean":
         raise refuse("objective.pair.metric", pair.metric, "euclidean with model.interaction=late")
     if experiment.evaluation.ranking == "plan":
