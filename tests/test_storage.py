@@ -335,6 +335,12 @@ def test_a_full_disk_is_told_by_the_files_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_of_another_kind_is_not_told_as_the_files(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionResetError) as reset, atomic_file(tmp_path / "file"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    assert reset.value.filename is None
+
+
 def test_a_full_disk_while_a_folder_is_written_is_told_by_the_final_name(tmp_path: Path) -> None:
     full = errno.ENOSPC, os.strerror(errno.ENOSPC)
     for name in (("audio", "frozen.safetensors"), (), None):

@@ -44,8 +44,9 @@ def atomic_file(file: Path, *, is_synced: bool = False, is_private: bool = False
         if is_synced:
             sync_folder(file.parent)
     except OSError as error:
-        # An error of the rename names the temporary file, which is about to be removed.
-        if error.errno is None or (error.filename is not None and error.filename2 is None):
+        # An error of the rename names the temporary file, which is about to be removed. A connection's has no name, and no file.
+        is_named = error.filename is not None and error.filename2 is None
+        if error.errno is None or is_named or isinstance(error, ConnectionError | TimeoutError):
             raise
         raise OSError(error.errno, error.strerror, str(file)) from None
     finally:
