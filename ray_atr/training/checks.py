@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -393,7 +392,7 @@ def check_base(knowledge: Knowledge, split: str, *, of_vectors: bool) -> None:
         if not manifest.num_rows_of(split):
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:
-        read_caption_file(Path(knowledge.captions))
+        read_caption_file(knowledge.captions)
 
 
 def check_base_shards(experiment: Experiment) -> None:
