@@ -116,6 +116,18 @@ def test_the_tables_of_the_code_that_made_them_are_read_by_the_columns_that_it_u
     assert "score" in remark.text
 
 
+@pytest.mark.parametrize("folders", [("evaluation", "validation"), ("clotho_audio_evaluation", "development")])
+def test_of_two_recordings_of_one_name_that_of_the_split_is_taken(tmp_path: Path, folders: tuple[str, str]) -> None:
+    """Clotho has some: `Bus(Drive_Reverse)_1-2.wav` is in evaluation and in validation."""
+    write_table(
+        tmp_path / "clotho_test_cleaned.csv", ["youtube_id", "caption", "German"], [["Bus_1-2", "a bus", "ein Bus"]]
+    )
+    for folder in folders:
+        write_tone(tmp_path / "audio" / folder / "Bus_1-2.wav")
+    (entry,) = [one for one in Multilingual(source=str(tmp_path)).entries() if isinstance(one, Entry)]
+    assert entry.place.file == f"{tmp_path}/audio/{folders[0]}/Bus_1-2.wav"
+
+
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [
