@@ -124,7 +124,9 @@ class Multilingual(source.Source):
         # Clotho has recordings of one name in two splits: the one in a folder of the table's split comes last, and stays.
         found = sorted(source.list_files(place), key=lambda file: _split_in(file.rpartition("/")[0]) == split)
         by_name = {
-            source.stem(file): source.AudioLocation(f"{place}/{file}") for file in found if source.is_audio(file)
+            source.stem(file).strip(): source.AudioLocation(f"{place}/{file}")
+            for file in found
+            if source.is_audio(file)
         }
 
         def find(clip: source.ListedClip) -> source.AudioLocation | None:
@@ -174,5 +176,5 @@ def _split_in(path: str) -> str:
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    """The id of a row's clip: AudioCaps' video, Clotho's file."""
-    return source.stem(next(filter(None, (source.cell_of(row, name) for name in (*NAMED, "file_name"))), ""))
+    """The id of a row's clip: AudioCaps' video, Clotho's file without the blanks that some names begin or end with."""
+    return source.stem(next(filter(None, (source.cell_of(row, name) for name in (*NAMED, "file_name"))), "")).strip()
