@@ -262,8 +262,11 @@ def test_a_name_that_two_parts_of_clotho_have_is_two_clips(tmp_path: Path) -> No
         write_csv(tmp_path / "in" / f"clotho_captions_{part}.csv", header, *rows)
         for pitch, name in enumerate(names):
             write_tone(tmp_path / "in" / part / name, pitch=300 + 50 * pitch + len(part))
-    french = write_csv(tmp_path / "fra.csv", header, ["Bus.wav", *"abcde"], ["Rain.wav", *"abcde"])
-    manifest = import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=[f"fra={french}"])
+    french = [
+        f"fra={write_csv(tmp_path / 'val.csv', header, ['Bus.wav', *'abcde'])}",
+        f"fra={write_csv(tmp_path / 'test.csv', header, ['Bus.wav', *'abcde'], ['Rain.wav', *'abcde'])}",
+    ]
+    manifest = import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "out", captions=french)
     rows_of = {split: list(iterate_rows(manifest, split)) for split in ("val", "test")}
     ids = {split: [row["clip_id"] for row in rows] for split, rows in rows_of.items()}
     assert ids == {
@@ -273,6 +276,8 @@ def test_a_name_that_two_parts_of_clotho_have_is_two_clips(tmp_path: Path) -> No
     assert rows_of["test"][0]["captions"]["eng"][0] == "evaluation Bus.wav 0"
     # Whose captions those of a name alone are cannot be told.
     assert [row["clip_id"] for rows in rows_of.values() for row in rows if "fra" in row["captions"]] == ["Rain"]
+    with pytest.raises(ValueError, match=r"test.csv: clip Rain has fra captions in an earlier file too"):
+        import_data_set(Clotho(source=str(tmp_path / "in")), tmp_path / "again", captions=[french[1], french[1]])
 
 
 def test_clotho_audio_of_another_part_is_not_taken(tmp_path: Path) -> None:
