@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge import KNOWLEDGE, Knowledge
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.objectives.knowledge.moco import Moco
-from ray_atr.objectives.pairs import LearningToMatch
+from ray_atr.objectives.pairs import M2M, LearningToMatch
 from ray_atr.training.correspondence import audit_of_wrong_share, check_correspondence
 from ray_atr.training.experiment import AUTO, Experiment, parse_weights
 from ray_atr.training.knowledge_base.parts import SEARCHED_IN_PARTS
@@ -370,6 +369,8 @@ def check_interaction(experiment: Experiment) -> None:
     if knowledge.name not in ("none", "ask"):
         raise refuse("objective.knowledge", knowledge.name, "none, ask with model.interaction=late")
     pair = experiment.objective.pair
+    if isinstance(pair, M2M):
+        raise refuse("objective.pair", pair.name, "a loss of the similarities alone with model.interaction=late")
     if isinstance(pair, LearningToMatch) and pair.metric != "euclidean":
         raise refuse("objective.pair.metric", pair.metric, "euclidean with model.interaction=late")
     if experiment.evaluation.ranking == "plan":
@@ -391,7 +392,7 @@ def check_base(knowledge: Knowledge, split: str, *, of_vectors: bool) -> None:
         if not manifest.num_rows_of(split):
             raise ValueError(f"objective.knowledge.source: {manifest.folder} has no split {split!r}")
     if knowledge.captions is not None:
-        read_caption_file(Path(knowledge.captions))
+        read_caption_file(knowledge.captions)
 
 
 def check_base_shards(experiment: Experiment) -> None:

@@ -218,7 +218,7 @@ class KnowledgeBaseObjective(Knowledge):
     )
     captions: str | None = setting(
         None,
-        "Parquet or JSON-lines file (clip_id, caption) whose captions replace the source's; none: its own",
+        "Parquet or JSON-lines file (clip_id, caption), or its URL, whose captions replace the source's; none: its own",
         path="always",
     )
     text_entries: str = setting(
