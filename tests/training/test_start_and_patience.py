@@ -172,7 +172,15 @@ def test_a_folder_without_a_retriever_is_refused_before_anything_starts(home: Pa
         ({"data__wrong_share": "/nowhere"}, r"data\.wrong_share: got '/nowhere'"),
         (
             {"objective__correspondence": "consensus", "data__languages": "eng"},
-            "consensus.*several captions or languages",
+            "consensus.*several captions in the trained languages",
+        ),
+        (
+            {
+                "objective__correspondence": "consensus",
+                "data__languages": "eng,fra",
+                "objective__scheme": "english",
+            },
+            "consensus.*several captions in the trained languages",
         ),
     ],
 )
@@ -181,7 +189,8 @@ def test_what_correspondences_lack_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_experiment(tiny(home / "tones", **changes))
-    check_experiment(tiny(home / "tones", **{**changes, "data__wrong_share": "0.3", "data__languages": "eng,fra"}))
+    has_all = {"data__wrong_share": "0.3", "data__languages": "eng,fra", "objective__scheme": "kcl"}
+    check_experiment(tiny(home / "tones", **changes | has_all))
 
 
 @pytest.mark.slow
