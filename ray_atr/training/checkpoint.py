@@ -66,6 +66,7 @@ class Progress:
     best_value: float = -math.inf
     history: list[dict[str, Any]] = field(default_factory=list)  # the report of each complete epoch
     sums: dict[str, float] = field(default_factory=dict)  # sums of the scalars of this epoch's steps
+    counts: dict[str, int] = field(default_factory=dict)  # steps that had each: a batch may lack a language's pairs
     seconds: float = 0.0  # of training, without validation and checkpoints
     unvalidated: dict[str, Any] | None = None  # the row of the last epoch while another process validates it
 
@@ -75,11 +76,12 @@ class Progress:
         self.seconds += seconds
         for name, value in scalars.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
 
-    def end_epoch(self, steps: int) -> dict[str, float]:
-        """End the epoch; returns the means of its steps' scalars."""
-        means = {name: value / steps for name, value in self.sums.items()}
-        self.epoch, self.step_in_epoch, self.sums = self.epoch + 1, 0, {}
+    def end_epoch(self) -> dict[str, float]:
+        """End the epoch; returns each scalar's mean over the steps that had it."""
+        means = {name: value / self.counts[name] for name, value in self.sums.items()}
+        self.epoch, self.step_in_epoch, self.sums, self.counts = self.epoch + 1, 0, {}, {}
         return means
 
     def is_best(self, value: float, epoch: int) -> bool:

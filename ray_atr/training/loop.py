@@ -107,7 +107,7 @@ def train_trial(
                     shards.wait()
                 begin_epoch(state, data, epoch)
             batch, result = train_epoch(state, data, texts, batches, clock, checkpoint, is_preempted)
-            means = progress.end_epoch(data.steps_per_epoch)
+            means = progress.end_epoch()
             end_epochs(validation.after_epoch(epoch_end.report(texts, batch, result, means)))
         # If the last validation ended the patience, the epoch that began meanwhile does not count: without a validator it
         # would not have begun.
