@@ -226,7 +226,6 @@ def _run_in_process(
 
     while not is_over() and (trial := queue.next()) is not None:
         error = trial.folder / ERROR_FILE
-        error.unlink(missing_ok=True)
         recording.started(trial)
         is_behind = False
         try:
