@@ -35,6 +35,7 @@ from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
     TOWER_FILE,
     FrozenTower,
+    complete_checkpoint,
     ensure_audio_vectors,
     ensure_text_vectors,
 )
@@ -129,9 +130,15 @@ def _start_from(folder: str, retriever: Retriever) -> None:
     retriever.load_state_dict({**mine, **{name: theirs[name] for name in both if name != "learned.num_steps"}})
 
 
-def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings, str | None]:
-    """The settings that `prepare` depends on: the data without its noise, the model, and what training starts from."""
-    return replace(experiment.data, noise=Noise()), experiment.model, experiment.train.start_from
+def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings, str | None, int | None]:
+    """The settings that `prepare` depends on: the data without its noise, the model, what training starts from, and the seed if
+    it draws weights of a frozen tower.
+    """
+    model, start = experiment.model, experiment.train.start_from
+    towers = {"audio": model.audio, "text": model.text}
+    is_drawn = any(model.encodes_once(kind) and complete_checkpoint(tower) is None for kind, tower in towers.items())
+    seed = experiment.seed if start is None and is_drawn else None
+    return replace(experiment.data, noise=Noise()), model, start, seed
 
 
 def prepare(experiment: Experiment, home: Path, *, use_ray: bool = True, echo: Echo = print) -> Prepared:
