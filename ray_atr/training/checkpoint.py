@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import random
+import uuid
 import zipfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 STATE_FILE = "state.pt"
 SHARDS = "shards"
 """The key, in a state, of the folder that holds its towers' tensors."""
+NOT_SHARED = "not on every worker's node: the run folder must be a URL, or a folder that all nodes mount"
 _END = b"PK\x05\x06"
 _END_BYTES, _LENGTH_BYTES, _COMMENT_BYTES = 22, 2, len(digest_of(b""))
 
@@ -181,6 +183,25 @@ def deciding_settings(experiment: Experiment) -> str:
     return json.dumps({k: v for k, v in flat.items() if not k.startswith(left_out)}, sort_keys=True)
 
 
+def require_shared(folder: Path, group: WorkerGroup) -> None:
+    """FileNotFoundError, on every worker, if what the first one writes to the trial's folder is not there for all of them: at
+    the end of the training they would have no retriever to test.
+    """
+    if group.size == 1:
+        return
+    # A new name: a file system in a network may remember that another one was not there.
+    written = folder / group.of_first(f".shared.{uuid.uuid4().hex[:12]}")
+    if group.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        written.touch()
+    group.barrier()
+    is_everywhere = all(group.gather_objects(written.is_file()))
+    if group.is_first:
+        written.unlink()
+    if not is_everywhere:
+        raise FileNotFoundError(errno.ENOENT, NOT_SHARED, str(folder))
+
+
 def resume(
     state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, shards: ShardWriter | None = None
 ) -> None:
@@ -192,8 +213,7 @@ def resume(
     has_one = (folder / LAST / STATE_FILE).is_file()
     if len(set(group.gather_objects(has_one))) > 1:
         # They would train different epochs together.
-        reason = "not on every worker's node: the run folder must be a URL, or a folder that all nodes mount"
-        raise FileNotFoundError(errno.ENOENT, reason, str(folder / LAST / STATE_FILE))
+        raise FileNotFoundError(errno.ENOENT, NOT_SHARED, str(folder / LAST / STATE_FILE))
     if not has_one:
         return
     saved = require_format("checkpoint", load_checkpoint(folder / LAST, group.device), folder / LAST / STATE_FILE)

@@ -18,7 +18,7 @@ from ray_atr.metrics.metric import Metric, of_part
 from ray_atr.models.retriever import Retriever
 from ray_atr.training.base_encoding import MakeRefresher
 from ray_atr.training.batch import Batch, TrainingData
-from ray_atr.training.checkpoint import Progress, TrainState, resume, save_state
+from ray_atr.training.checkpoint import Progress, TrainState, require_shared, resume, save_state
 from ray_atr.training.clock import Clock
 from ray_atr.training.correspondence import read_first
 from ray_atr.training.encoding.texts import TextBatcher
@@ -65,7 +65,9 @@ def train_trial(
     with naming_settings(experiment), ExitStack() as ending:
         experiment, clock = with_languages(experiment), Clock()
         group = group_for(experiment, group or WorkerGroup())
-        if sync is not None:
+        if sync is None:
+            require_shared(folder, group)
+        else:
             # Only the first worker needs the knowledge base.
             sync.fetch("" if group.is_first else f"{LAST}/")
         data = TrainingData(experiment, prepared, group)

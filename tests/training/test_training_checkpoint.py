@@ -16,6 +16,7 @@ from ray_atr.training.checkpoint import (
     TrainState,
     load_checkpoint,
     random_state,
+    require_shared,
     restore_random_state,
     resume,
     save_checkpoint,
@@ -75,6 +76,18 @@ def resumes(rank: int, size: int, folder: Path) -> None:
         save_checkpoint(own / LAST, {"step": 1})
     with pytest.raises(FileNotFoundError, match=r"not on every worker's node.*state\.pt"):
         resume(cast(TrainState, None), Experiment(), own, WorkerGroup(rank, size))
+
+
+def looks(rank: int, size: int, folder: Path) -> None:
+    require_shared(folder / "of all", WorkerGroup(rank, size))
+    with pytest.raises(FileNotFoundError, match="not on every worker's node: the run folder must be a URL, or"):
+        require_shared(folder / str(rank), WorkerGroup(rank, size))
+
+
+def test_a_run_folder_that_one_worker_alone_has_is_refused_before_the_training(tmp_path: Path) -> None:
+    """It ended after the last epoch, where every worker reads the best retriever."""
+    run_threads(looks, 2, tmp_path)
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_a_checkpoint_that_one_worker_alone_has_is_not_resumed(tmp_path: Path) -> None:
