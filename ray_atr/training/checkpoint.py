@@ -202,14 +202,13 @@ def require_shared(folder: Path, group: WorkerGroup) -> None:
         raise FileNotFoundError(errno.ENOENT, NOT_SHARED, str(folder))
 
 
-def resume(
-    state: TrainState, experiment: Experiment, folder: Path, group: WorkerGroup, shards: ShardWriter | None = None
-) -> None:
+def resume(state: TrainState, data: TrainingData, folder: Path, shards: ShardWriter | None = None) -> None:
     """Continue from the last checkpoint, if there is one.
 
-    ValueError if it is of another experiment, or if only one of the two, it and this run, has `shards`. FileNotFoundError, on
-    every worker, if some have none.
+    ValueError if it is of another experiment, or of other files at the places that this one names, or if only one of the two, it
+    and this run, has `shards`. FileNotFoundError, on every worker, if some have none.
     """
+    experiment, group, inputs = data.experiment, data.group, data.input_digests
     has_one = (folder / LAST / STATE_FILE).is_file()
     if len(set(group.gather_objects(has_one))) > 1:
         # They would train different epochs together.
@@ -220,6 +219,9 @@ def resume(
     # Settings that are newer than the checkpoint have their defaults.
     if deciding_settings(stored_experiment(json.loads(saved["experiment"]))) != deciding_settings(experiment):
         raise ValueError(f"{folder / LAST}: the checkpoint of another experiment")
+    if others := [path for path, digest in saved.get("inputs", inputs).items() if inputs.get(path) != digest]:
+        got = f"{flatten(experiment)[others[0]]}, which was replaced since"
+        raise refuse(others[0], got, f"what {folder / LAST} was trained with; put that back, or train from the start")
     if (shards is not None) != (SHARDS in saved):
         now, then = ("false", "true") if SHARDS in saved else ("true", "false")
         allowed = f"{then} with a checkpoint in {folder / LAST}, written with {then}"
@@ -243,7 +245,7 @@ def save_state(
     """
     with clock("checkpoint"):
         content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
-        content |= state.state_dict(data.group)
+        content |= {"inputs": data.input_digests, **state.state_dict(data.group)}
         if shards is not None:
             tensors, rest = _take_tensors(content, state)
             rest = _on_cpu(rest)

@@ -12,15 +12,16 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
+from ray_atr.common.digests import DIGESTS_FILE, digest_of, digest_of_file
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import fetched, locate
+from ray_atr.common.storage import fetched, file_exists, locate, read_bytes, read_json
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
-from ray_atr.data.features import FeatureSet, open_features
+from ray_atr.data.features import MANIFEST_FILE, FeatureSet, open_features
 from ray_atr.data.noise import Noise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
@@ -30,6 +31,8 @@ from ray_atr.models.model_settings import ModelSettings
 from ray_atr.models.retriever import Retriever, build_retriever, require_same_names
 from ray_atr.models.text import TOKENIZER_FILE, read_tokenizer, save_tokenizer, train_tokenizer
 from ray_atr.models.vectors import AudioVectorsTower, EncodedText
+from ray_atr.objectives.correspondence import Teacher
+from ray_atr.objectives.correspondence.teacher import TEACHERS
 from ray_atr.objectives.knowledge.knowledge import KnowledgeBaseObjective
 from ray_atr.training.checks import check_experiment
 from ray_atr.training.encoding.frozen import (
@@ -99,6 +102,27 @@ class Prepared:
             text if self.captions is None else EncodedText(text, open_caption_vectors(self.captions)),
         )
 
+    def digests(self, experiment: Experiment) -> dict[str, str]:
+        """A digest of what settings name besides the data set and training reads to its end, by the setting. Teachers that
+        another tool saved have none.
+        """
+        knowledge, correspondence = experiment.objective.knowledge, experiment.objective.correspondence
+        files, found = {"data.noise.index": experiment.data.noise.index}, dict[str, str]()
+        if isinstance(knowledge, KnowledgeBaseObjective):
+            files["objective.knowledge.captions"] = knowledge.captions
+            if knowledge.source != "train":
+                found["objective.knowledge.source"] = read_manifest(knowledge.source).hash
+        if isinstance(correspondence, Teacher):
+            lists = (saved_retriever(folder, TEACHERS) / DIGESTS_FILE for folder in correspondence.teachers)
+            found[TEACHERS] = digest_of(b"".join(read_bytes(file) for file in lists if file_exists(file)))
+        if experiment.train.start_from is not None:
+            # All weights but those of frozen towers are in a checkpoint.
+            parts = [b"" if self.tokenizer is None else self.tokenizer.read_bytes()]
+            manifests = (file.with_name(MANIFEST_FILE) for file in self.frozen_weights.values())
+            parts += [str(read_json(manifest)["fingerprint"]).encode() for manifest in manifests]
+            found["train.start_from"] = digest_of(b"".join(parts))
+        return found | {path: digest_of_file(Path(file)) for path, file in files.items() if file is not None}
+
     def load_tokenizer(self) -> Tokenizer | None:
         """The tokeniser trained on the training captions; None for text towers that bring their own."""
         return None if self.tokenizer is None else read_tokenizer(self.tokenizer)
@@ -135,8 +159,8 @@ def preparation_key(experiment: Experiment) -> tuple[DataSettings, ModelSettings
     it draws weights of a frozen tower.
     """
     model, start = experiment.model, experiment.train.start_from
-    towers = {"audio": model.audio, "text": model.text}
-    is_drawn = any(model.encodes_once(kind) and complete_checkpoint(tower) is None for kind, tower in towers.items())
+    towers = ("audio", model.audio), ("text", model.text)
+    is_drawn = any(model.encodes_once(kind) and complete_checkpoint(tower) is None for kind, tower in towers)
     seed = experiment.seed if start is None and is_drawn else None
     return replace(experiment.data, noise=Noise()), model, start, seed
 

@@ -94,7 +94,7 @@ def train_trial(
             for row in rows:
                 report(row)
 
-        resume(state, experiment, folder, group, shards)
+        resume(state, data, folder, shards)
         validation.resume()
         progress = state.progress
         for row in progress.history:

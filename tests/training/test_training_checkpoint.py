@@ -5,15 +5,21 @@ from __future__ import annotations
 import pickle
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from ray_atr.common.formats import FORMATS
+from ray_atr.common.override import override
+from ray_atr.training.batch import TrainingData
 from ray_atr.training.checkpoint import (
     STATE_FILE,
     TrainState,
+    deciding_settings,
     load_checkpoint,
     random_state,
     require_shared,
@@ -69,13 +75,18 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def data_of(experiment: Experiment, group: WorkerGroup, **digests: str) -> TrainingData:
+    """What a run that resumes needs of its data, with the digests of what its settings name."""
+    return cast(TrainingData, SimpleNamespace(experiment=experiment, group=group, input_digests=digests))
+
+
 def resumes(rank: int, size: int, folder: Path) -> None:
     """With a run folder on each node's own disk, of which the first worker's alone has the checkpoint."""
     own = folder / str(rank)
     if rank == 0:
         save_checkpoint(own / LAST, {"step": 1})
     with pytest.raises(FileNotFoundError, match=r"not on every worker's node.*state\.pt"):
-        resume(cast(TrainState, None), Experiment(), own, WorkerGroup(rank, size))
+        resume(cast(TrainState, None), data_of(Experiment(), WorkerGroup(rank, size)), own)
 
 
 def looks(rank: int, size: int, folder: Path) -> None:
@@ -92,3 +103,18 @@ def test_a_run_folder_that_one_worker_alone_has_is_refused_before_the_training(t
 
 def test_a_checkpoint_that_one_worker_alone_has_is_not_resumed(tmp_path: Path) -> None:
     run_threads(resumes, 2, tmp_path)
+
+
+def test_a_file_that_was_replaced_since_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    experiment = override(Experiment(), {"data.noise.index": "wrong.npy"})
+    data = data_of(experiment, WorkerGroup(), **{"data.noise.index": "2"})
+    content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(experiment)}
+    for inputs in ({}, {"inputs": {"data.noise.index": "2"}}):
+        save_checkpoint(tmp_path / LAST, {**content, **inputs})
+        state = Mock()
+        resume(state, data, tmp_path)
+        assert state.load_state_dict.call_count == 1
+    save_checkpoint(tmp_path / LAST, {**content, "inputs": {"data.noise.index": "1"}})
+    words = r"data\.noise\.index: got '.*wrong\.npy, which was replaced since'; allowed what .*last was trained with"
+    with pytest.raises(ValueError, match=words):
+        resume(Mock(), data, tmp_path)
