@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import os
 import pickle
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     # Its imports from torch take a second.
     from ray_atr.training.shards import ShardWriter
 
+logger = logging.getLogger(__name__)
 STATE_FILE = "state.pt"
 SHARDS = "shards"
 """The key, in a state, of the folder that holds its towers' tensors."""
@@ -226,6 +228,14 @@ def resume(state: TrainState, data: TrainingData, folder: Path, shards: ShardWri
         now, then = ("false", "true") if SHARDS in saved else ("true", "false")
         allowed = f"{then} with a checkpoint in {folder / LAST}, written with {then}"
         raise refuse("scaling.shard_towers", now, allowed)
+    precision = experiment.train.precision_on(group.device.type)
+    if group.is_first and (was := saved.get("precision", precision)) != precision:
+        logger.warning(
+            "%s: trained in %s; train.precision=auto is %s on this device, and so are the epochs from here on",
+            folder / LAST,
+            was,
+            precision,
+        )
     if shards is not None:
         _put_tensors(saved, state, shards)
     state.load_state_dict(saved, group)
@@ -245,6 +255,7 @@ def save_state(
     """
     with clock("checkpoint"):
         content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(data.experiment)}
+        content["precision"] = data.experiment.train.precision_on(data.group.device.type)
         content |= {"inputs": data.input_digests, **state.state_dict(data.group)}
         if shards is not None:
             tensors, rest = _take_tensors(content, state)

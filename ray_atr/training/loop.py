@@ -187,7 +187,6 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
     """
     place = place_of(data, batch)
     settings, retriever, group = data.experiment.train, state.retriever, data.group
-    is_bfloat16 = settings.precision == "bfloat16" or (settings.precision == "auto" and group.device.type == "cuda")
     state.memory.before_step(batch.step)
     if place.number == 1:
         state.optimizer.zero_grad(set_to_none=True)
@@ -199,7 +198,7 @@ def step(state: TrainState, data: TrainingData, texts: TextBatcher, batch: Batch
         group,
         memory=state.memory,
         estimator=state.estimator,
-        autocast=is_bfloat16,
+        autocast=settings.precision_on(group.device.type) == "bfloat16",
         language_chunk=settings.language_chunk,
         embedding_chunk=settings.embedding_chunk,
         clock=clock,

@@ -118,3 +118,18 @@ def test_a_file_that_was_replaced_since_the_checkpoint_is_refused(tmp_path: Path
     words = r"data\.noise\.index: got '.*wrong\.npy, which was replaced since'; allowed what .*last was trained with"
     with pytest.raises(ValueError, match=words):
         resume(Mock(), data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("precision", "was", "warned"),
+    [("auto", "bfloat16", True), ("auto", "float32", False), ("auto", None, False), ("bfloat16", "bfloat16", False)],
+)
+def test_a_run_that_goes_on_in_another_precision_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, precision: str, was: str | None, warned: bool
+) -> None:
+    """On a device of another kind."""
+    experiment = override(Experiment(), {"train.precision": precision})
+    content = {"format": FORMATS["checkpoint"], "experiment": deciding_settings(experiment)}
+    save_checkpoint(tmp_path / LAST, content if was is None else {**content, "precision": was})
+    resume(Mock(), data_of(experiment, WorkerGroup()), tmp_path)
+    assert ("trained in bfloat16; train.precision=auto is float32 on this device" in caplog.text) == warned
