@@ -83,6 +83,18 @@ def test_a_cost_of_points_without_recall_is_not_drawn(tmp_path: Path, drawn: lis
     assert [axes.get_xlabel() for axes in figure.axes] == ["training time of a trial (seconds)"]
 
 
+def test_each_data_set_has_a_front_of_its_own(tmp_path: Path, drawn: list[Figure]) -> None:
+    """Recall on one data set beats nothing on another."""
+    runs = read_runs([write_run(tmp_path / "run", {**SPACE, "data.source": ["/data/a", "/data/b"]})])
+    draw_pareto(runs, tmp_path / "pareto.png")
+    (figure,) = drawn
+    for axes in figure.axes:
+        fronts = [line for line in axes.lines if line.get_linestyle() != "None"]
+        assert len(fronts) == 2
+        assert len(axes.lines) == 2 + 6
+    assert len(figure.axes[-1].get_legend().get_texts()) == 6
+
+
 @pytest.mark.slow
 def test_points_of_one_objective_are_told_apart_by_name_and_look(tmp_path: Path, drawn: list[Figure]) -> None:
     methods = ["leave_one_out", "neighbours", "none", "rematch", "small_loss", "transport", "self_refining"]

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names, row_dicts
+from ray_atr.evaluation.report.aggregate import aggregate, lowest_noise, point_names, row_dicts, under_same_conditions
 from ray_atr.evaluation.report.read import MEMORY, OBJECTIVE, Runs
 from ray_atr.evaluation.report.style import QUIET, RC, SPARE_COLOURS, label_ends, looks
 from ray_atr.evaluation.report.tables import ARROWS, of_whom
@@ -91,8 +91,9 @@ def draw_languages(runs: Runs, path: Path) -> Path | None:
 def draw_pareto(runs: Runs, path: Path) -> Path | None:
     """A figure of R@1 against peak memory (if it was measured) and training time, saved as PNG; None without either.
 
-    It has every point of the sweep, and the front of those that nothing beats in both. The legend names the points, the best
-    first. If there are more than can be named, it names the best of each objective; points of one objective then look alike.
+    It has every point of the sweep, and for each data set the front of those that nothing beats in both. The legend names the
+    points, the best first. If there are more than can be named, it names the best of each objective; points of one objective
+    then look alike.
     """
     points, noise = lowest_noise(aggregate(runs))
     if RECALL not in points:
@@ -119,8 +120,10 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
             shown = points.dropna(subset=[metric])
             axes.set_xlabel(label)
             axes.set_title(", ".join(filter(None, [noise, _left_out(named, points, "named: ")])))
-            on_front = shown.iloc[pareto_front(list(zip(-shown[metric], shown[RECALL], strict=True)))]
-            axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
+            fronts = under_same_conditions(shown, runs)
+            for group in fronts:
+                on_front = group.iloc[pareto_front(list(zip(-group[metric], group[RECALL], strict=True)))]
+                axes.step(scale * on_front[metric], 100 * on_front[RECALL], where="post", color=QUIET, lw=1, zorder=1)
             for name, (_, row) in zip(names, points.iterrows(), strict=True):
                 axes.plot(
                     scale * row[metric], 100 * row[RECALL], linestyle="none", markeredgecolor="white",
@@ -131,7 +134,7 @@ def draw_pareto(runs: Runs, path: Path) -> Path | None:
         grid[0].set_ylabel(f"R@1 text→audio, {of_whom(TRAINED, runs)} (%)", fontsize=9)
         grid[0].set_ylim(bottom=0, top=1.06 * 100 * points[RECALL].max())
         if len(named) > len(best):
-            handles = dict(zip(names, axes.lines[1:], strict=True))
+            handles = dict(zip(names, axes.lines[len(fronts) :], strict=True))
             ordered = names[points.sort_values(RECALL, ascending=False, kind="stable").index]
             axes.legend(
                 [handles[name] for name in ordered], ordered, loc="upper left", bbox_to_anchor=(1.02, 1.0),
