@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ray_atr.common.storage import read_json
 from ray_atr.common.transfer import CheckpointSync
 from ray_atr.data.features import MANIFEST_FILE, open_features
+from ray_atr.data.noise import write_index
 from ray_atr.data.stream import share_sizes
 from ray_atr.metrics.epoch_report import EpochReport, FinalReport
 from ray_atr.metrics.metric import Metric, of_part
@@ -95,6 +96,9 @@ def train_trial(
                 report(row)
 
         resume(state, data, folder, shards)
+        # Not before: of a noise index that was replaced, the folder still has the one that the checkpoint was trained with.
+        if group.is_first and experiment.data.noise.is_injected:
+            write_index(folder, data.captions.assigned)
         validation.resume()
         progress = state.progress
         for row in progress.history:

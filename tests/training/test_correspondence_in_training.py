@@ -128,11 +128,14 @@ def test_a_noise_index_that_is_replaced_ends_a_resumed_run(data: Path, tmp_path:
     run(experiment, tmp_path / "run")
     # Taken up again with the same file.
     run(experiment, tmp_path / "run")
+    before = index.read_bytes()
     np.save(index, np.roll(np.arange(16), 1).reshape(16, 1))
     with pytest.raises(
         ValueError, match=r"data\.noise\.index: got '.*index\.npy, which was replaced since'; allowed what"
     ):
         run(experiment, tmp_path / "run")
+    # What the run has trained with is still in its folder.
+    assert (tmp_path / "run" / INDEX_FILE).read_bytes() == before
 
 
 def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_path: Path) -> None:
