@@ -292,7 +292,7 @@ def test_frozen_towers_of_a_frozen_run_are_those_that_its_run_started_from(
     for name, start in (("alone", None), ("chain", str(first))):
         caplog.clear()
         of_run = experiment(home, train__start_from=start, **frozen)
-        best = RunFolder.create(tmp_path / name, of_run, {"name": "train"}).add_trial({}).folder / "best"
+        best = Path(str(RunFolder.create(tmp_path / name, of_run, {"name": "train"}).add_trial({}).folder)) / "best"
         shutil.copytree(trained, best)
         content = read_json(best / SETTINGS_FILE)
         content["model"] |= {"audio.adapt.is_frozen": True, "text.adapt.is_frozen": True}
