@@ -59,7 +59,9 @@ def run(experiment: Experiment, folder: Path, after: int = 0, left: Path | None 
 
 
 def settings_of(name: str, teacher: Path | str) -> dict[str, Any]:
-    chosen = {"objective__correspondence": name, **NOISE}
+    # A clip has one caption in each language.
+    scheme = "kcl" if name == "consensus" else "english"
+    chosen = {"objective__correspondence": name, "objective__scheme": scheme, **NOISE}
     return {**chosen, "objective__correspondence__teachers": str(teacher)} if name == "teacher" else chosen
 
 
