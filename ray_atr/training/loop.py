@@ -99,10 +99,11 @@ def train_trial(
         # Not before: of a noise index that was replaced, the folder still has the one that the checkpoint was trained with.
         if group.is_first and experiment.data.noise.is_injected:
             write_index(folder, data.captions.assigned)
-        validation.resume()
         progress = state.progress
         for row in progress.history:
             report(EpochReport(row))
+        if not progress.is_stuck(patience) and (rows := validation.resume()):
+            end_epochs(rows)
         state.retriever.train()
         for epoch, batches in data.epochs(progress.epoch, progress.step_in_epoch, use_ray=use_ray_data):
             if progress.is_stuck(patience):
