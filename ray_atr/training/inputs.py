@@ -12,16 +12,16 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from ray_atr.common.caches import cache_folder, cache_key, mark_used
-from ray_atr.common.digests import DIGESTS_FILE, digest_of, digest_of_file
+from ray_atr.common.digests import DIGESTS_FILE, digest_of
 from ray_atr.common.jobs import Resources
 from ray_atr.common.progress import Echo, silent
 from ray_atr.common.runtime import WORKER_CPU_SHARE
 from ray_atr.common.sampling import IN_SHARDS
 from ray_atr.common.settings import counted, refuse
-from ray_atr.common.storage import fetched, file_exists, locate, read_bytes, read_json
+from ray_atr.common.storage import Location, fetched, file_exists, locate, read_bytes
 from ray_atr.data.caption_vectors import open_caption_vectors
 from ray_atr.data.feature_cache import ensure_features, has_long_clips, is_complete, long_audio
-from ray_atr.data.features import MANIFEST_FILE, FeatureSet, open_features
+from ray_atr.data.features import FeatureSet, open_features
 from ray_atr.data.noise import Noise
 from ray_atr.data.shards import Manifest, read_captions, read_manifest, require_complete
 from ray_atr.data.soundscapes import ensure_soundscapes
@@ -103,25 +103,28 @@ class Prepared:
         )
 
     def digests(self, experiment: Experiment) -> dict[str, str]:
-        """A digest of what settings name besides the data set and training reads to its end, by the setting. Teachers that
-        another tool saved have none.
+        """A digest of what settings name besides the data set and training reads to its end, by the setting. What another tool
+        saved, without a list of digests, counts as unchanged.
         """
         knowledge, correspondence = experiment.objective.knowledge, experiment.objective.correspondence
-        files, found = {"data.noise.index": experiment.data.noise.index}, dict[str, str]()
+        index, start = experiment.data.noise.index, experiment.train.start_from
+        files: dict[str, list[Location]] = {"data.noise.index": [] if index is None else [Path(index)]}
+        found = {}
         if isinstance(knowledge, KnowledgeBaseObjective):
-            files["objective.knowledge.captions"] = knowledge.captions
+            files["objective.knowledge.captions"] = [] if knowledge.captions is None else [Path(knowledge.captions)]
             if knowledge.source != "train":
                 found["objective.knowledge.source"] = read_manifest(knowledge.source).hash
         if isinstance(correspondence, Teacher):
-            lists = (saved_retriever(folder, TEACHERS) / DIGESTS_FILE for folder in correspondence.teachers)
-            found[TEACHERS] = digest_of(b"".join(read_bytes(file) for file in lists if file_exists(file)))
-        if experiment.train.start_from is not None:
+            files[TEACHERS] = [saved_retriever(folder, TEACHERS) / DIGESTS_FILE for folder in correspondence.teachers]
+        if start is not None:
+            saved = saved_retriever(start, "train.start_from")
             # All weights but those of frozen towers are in a checkpoint.
-            parts = [b"" if self.tokenizer is None else self.tokenizer.read_bytes()]
-            manifests = (file.with_name(MANIFEST_FILE) for file in self.frozen_weights.values())
-            parts += [str(read_json(manifest)["fingerprint"]).encode() for manifest in manifests]
-            found["train.start_from"] = digest_of(b"".join(parts))
-        return found | {path: digest_of_file(Path(file)) for path, file in files.items() if file is not None}
+            files["train.start_from"] = [saved / DIGESTS_FILE] if self.frozen_weights else []
+            files["train.start_from"] += [] if self.tokenizer is None else [saved / "text" / TOKENIZER_FILE]
+        for path, of_path in files.items():
+            if present := list(filter(file_exists, of_path)):
+                found[path] = digest_of(b"".join(map(read_bytes, present)))
+        return found
 
     def load_tokenizer(self) -> Tokenizer | None:
         """The tokeniser trained on the training captions; None for text towers that bring their own."""

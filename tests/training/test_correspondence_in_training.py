@@ -18,6 +18,7 @@ from ray_atr.data.noise import INDEX_FILE
 from ray_atr.data.schema import to_clips
 from ray_atr.data.shards import read_manifest, read_shard, write_clips
 from ray_atr.models.retriever import Retriever
+from ray_atr.models.text import TOKENIZER_FILE
 from ray_atr.objectives.correspondence import CORRESPONDENCES
 from ray_atr.training.checkpoint import load_checkpoint
 from ray_atr.training.correspondence import embed_with_teachers
@@ -164,6 +165,9 @@ def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_pat
         experiment = tiny(data, **changes)
         return prepared_for(experiment, tmp_path / "home").digests(experiment)
 
+    trained = tiny(data, train__start_from=str(start))
+    prepared = prepared_for(trained, tmp_path / "home")
+    tokens = prepared.digests(trained)
     before = {path: digests(changes)[path] for path, changes in given.items()}
     assert before == {path: digests(changes)[path] for path, changes in given.items()}
     retriever = Retriever.from_pretrained(start)
@@ -177,6 +181,10 @@ def test_what_else_a_run_reads_is_known_again(data: Path, teacher: Path, tmp_pat
     make_data(others, num_train=8)
     for path, changes in given.items():
         assert digests(changes)[path] != before[path]
+    # Weights that go on in the checkpoint may be replaced, as by a better epoch, but not what the tokens mean.
+    assert prepared.digests(trained) == tokens
+    (start / "text" / TOKENIZER_FILE).write_text("{}", encoding="utf-8")
+    assert prepared.digests(trained) != tokens
 
 
 def test_a_teacher_may_be_a_trial_or_in_a_store(data: Path, teacher: Path, tmp_path: Path) -> None:
