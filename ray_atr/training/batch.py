@@ -180,6 +180,11 @@ class TrainingData:
         self._names: dict[int, list[list[str]]] = {}
 
     @cached_property
+    def input_digests(self) -> dict[str, str]:
+        """`Prepared.digests` at the start, wherever something is replaced meanwhile."""
+        return self.prepared.digests(self.experiment)
+
+    @cached_property
     def clip_weights(self) -> np.ndarray | None:
         """The mean number of times that an epoch has each clip, [N]; None if each occurs once."""
         if self._weights is None:

@@ -92,9 +92,9 @@ def check_experiment(experiment: Experiment) -> None:
     check_correspondence(experiment)
     check_wrong_share(experiment)
     if isinstance(experiment.objective.correspondence, Consensus):
-        experiment.objective.correspondence.require_several(
-            int(_training_counts(experiment).sum(axis=1).max(initial=0))
-        )
+        is_trained = np.isin(data.languages, experiment.trained_languages)
+        of_clips = _training_counts(experiment)[:, is_trained].sum(axis=1)
+        experiment.objective.correspondence.require_several(int(of_clips.max(initial=0)))
     scaling, batch_size = experiment.scaling, experiment.train.batch_size
     if scaling.validate_beside and scaling.workers == 0:
         raise refuse("scaling.validate_beside", "true", "false with scaling.workers=0, which uses one process only")

@@ -188,6 +188,10 @@ class TrainSettings(Settings):
         0, "steps between checkpoints within an epoch; 0: at the end of each epoch only", at_least=0
     )
 
+    def precision_on(self, device: str) -> str:
+        """The precision of the towers on a type of device: float32 or bfloat16."""
+        return ("bfloat16" if device == "cuda" else "float32") if self.precision == AUTO else self.precision
+
 
 AUTO: Literal["auto"] = "auto"
 """A sweep decides it when it knows the cluster (`sweep.scaling`)."""

@@ -484,6 +484,14 @@ def test_the_papers_layouts_hold_our_numbers_and_name_the_printed_ones(tmp_path)
     assert "47.12" in write_report(run, figures=False).page.read_text()
 
 
+def test_the_numbers_of_a_sweep_over_splits_are_of_each_of_them(tmp_path):
+    """So that printed numbers of one split are not beside those of another."""
+    runs = read_runs([write_run(tmp_path / "run", {"data.test_split": ["test", "val"]}, data="audiocaps")])
+    assert runs.measured_sets == [("audiocaps", "test"), ("audiocaps", "val")]
+    runs = read_runs([write_run(tmp_path / "one", {"seed": [0, 1]}, data="audiocaps")])
+    assert runs.measured_sets == [("audiocaps", "test")]
+
+
 def test_cost_is_a_ratio_to_the_baseline_of_the_same_runs(tmp_path):
     space = {"objective": ["ml_clap", "cacl", "kcl"], "seed": [0, 1]}
     run = write_run(tmp_path / "run", space, data="audiocaps")
