@@ -369,7 +369,9 @@ def _finish(
             raise KeyboardInterrupt
         print(f"out of time: {trials_left} to do; continue with {run.resuming}")
     if result.failed:
-        print(f"run the failed ones again with {run.resuming} --retry-failed", file=sys.stderr)
+        # A single trial that failed is run again without the option, which `train` lacks.
+        again = run.resuming if run.info["name"] == "train" else f"{run.resuming} --retry-failed"
+        print(f"run what failed again with {again}", file=sys.stderr)
         raise SystemExit(EXIT_FAILED_TRIALS)
 
 
