@@ -150,6 +150,21 @@ def test_a_reader_who_has_seen_enough_is_no_failure() -> None:
     assert done.stderr == ""
 
 
+def test_the_time_that_elapses_ends_with_its_reader() -> None:
+    """`train | head` ended with the traceback of a thread."""
+    script = """
+import time
+from ray_atr.cli.parse import heartbeat, run_script
+def main():
+    with heartbeat("starting", seconds=0.1):
+        time.sleep(1)
+run_script(main)
+"""
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("starting\n", "")
+
+
 def test_a_mistake_is_not_preceded_by_a_bar_that_counted_nothing() -> None:
     for error, is_shown in ((ValueError, False), (FileNotFoundError, False), (KeyboardInterrupt, True)):
         console = Console(file=io.StringIO(), width=80)

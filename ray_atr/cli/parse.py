@@ -398,10 +398,12 @@ def heartbeat(
             last = clock()
 
     def watch() -> None:
-        # A tenth early, so that a busy machine does not make the silence longer.
-        while not stop.wait(seconds / 20):
-            if not DISPLAYED.is_set() and clock() - last >= 0.9 * seconds:
-                echo(f"... {minutes(clock() - started)} elapsed")
+        # A closed pipe or a full disk ends this thread; the command ends at its own next line.
+        with contextlib.suppress(OSError):
+            # A tenth early, so that a busy machine does not make the silence longer.
+            while not stop.wait(seconds / 20):
+                if not DISPLAYED.is_set() and clock() - last >= 0.9 * seconds:
+                    echo(f"... {minutes(clock() - started)} elapsed")
 
     echo(name)
     thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
