@@ -445,6 +445,11 @@ def run_script(main: Callable[[], None]) -> None:
         # The reader closed the pipe, as `| head` does; the remaining output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_PIPE) from None
+    except SystemExit as stop:
+        # rich ends the process so if the pipe is closed, with the exit code of failed trials.
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise SystemExit(EXIT_PIPE) from None
+        raise
     except OSError as error:
         advice = "".join(f"; {note}" for note in getattr(error, "__notes__", ())[:1])
         print(f"error: {_one_line(error)}; nothing that was finished is lost{advice}", file=sys.stderr)
