@@ -310,3 +310,19 @@ def test_a_submitted_job_writes_where_it_stays(out: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(copy)
     monkeypatch.setenv("RAY_JOB_ID", "01000000")
     assert called(monkeypatch, "evaluation.run.evaluate", evaluate, ["--checkpoint", "c", "--out", out]).kwargs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
+        (["--config", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
+    ],
+)
+def test_a_variable_that_is_unset_and_a_home_that_is_not_there_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main("train", arguments=arguments)
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
