@@ -279,12 +279,14 @@ def test_a_goal_is_given_once_and_what_a_run_folder_holds_is_not_given_again() -
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("train", []),
-        ("sweep noise", []),
-        ("evaluate", ["--checkpoint", "c"]),
-        ("index", ["build", "--checkpoint", "c", "--audio", "a"]),
-        ("prepare", ["folder", "--source", "s"]),
-        ("report", ["runs/one"]),
+        ("train", ["--out"]),
+        ("train", ["--resume"]),
+        ("sweep noise", ["--out"]),
+        ("sweep noise", ["--resume"]),
+        ("evaluate", ["--checkpoint", "c", "--out"]),
+        ("index", ["build", "--checkpoint", "c", "--audio", "a", "--out"]),
+        ("prepare", ["folder", "--source", "s", "--out"]),
+        ("report", ["runs/one", "--out"]),
     ],
 )
 def test_a_submitted_job_does_not_write_where_ray_deletes(
@@ -295,11 +297,9 @@ def test_a_submitted_job_does_not_write_where_ray_deletes(
     monkeypatch.chdir(copy)
     monkeypatch.setenv("RAY_JOB_ID", "01000000")
     with pytest.raises(SystemExit):
-        main(*command.split(), arguments=[*words, "--out", "results"])
-    expected = (
-        "error: --out: got 'results'; allowed an absolute path or a URL in a submitted job, whose working directory"
-    )
-    assert expected in capsys.readouterr().err
+        main(*command.split(), arguments=[*words, "results"])
+    allowed = "an absolute path or a URL in a submitted job, whose working directory"
+    assert f"error: {words[-1]}: got 'results'; allowed {allowed}" in capsys.readouterr().err
     assert not list(copy.iterdir())
 
 
@@ -315,6 +315,9 @@ def test_a_submitted_job_writes_where_it_stays(out: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--out="], "--out: got ''; allowed a folder or a URL"),
+        (["--resume", ""], "--resume: got ''; allowed a folder or a URL"),
+        (["--recipe="], "--recipe: got ''; allowed a recipe that --help-settings lists"),
         (["--out", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
         (["--config", "~nobody-of-this-name/x"], "~nobody-of-this-name/x: no home folder is known for its ~"),
     ],

@@ -66,7 +66,7 @@ class ExperimentOptions:
         The quickstart's towers are trained on synthetic sounds only; other data get a recipe whose towers are trained.
         """
         is_synthetic = {**self.config_values, **settings}.get("data.source", "soundscapes") == "soundscapes"
-        recipe = self.recipe or ("quickstart" if is_synthetic else "from_scratch")
+        recipe = ("quickstart" if is_synthetic else "from_scratch") if self.recipe is None else self.recipe
         if recipe not in RECIPES:
             # Imported here because it imports torch, which only this mistake needs.
             from ray_atr.objectives import PRESETS

@@ -40,7 +40,7 @@ from ray_atr.common.override import as_typed, describe, nearest_path
 from ray_atr.common.progress import Echo, NamedProgress
 from ray_atr.common.redaction import redact
 from ray_atr.common.runtime import TERMINATED, advice_of, is_in_a_copy_of_a_job, terminate_like_interrupt
-from ray_atr.common.settings import RepeatedNameError, counted, each_once, nearest, refuse, shortened
+from ray_atr.common.settings import RepeatedNameError, counted, each_once, local_path, nearest, refuse, shortened
 from ray_atr.common.storage import locate
 from ray_atr.common.table import minutes
 from ray_atr.training.recipes import RECIPES
@@ -160,16 +160,21 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
     with _in_our_words(arguments):
         parsed = tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
-    _require_a_place_that_stays(parsed)
+    _require_places_that_stay(parsed)
     return parsed
 
 
-def _require_a_place_that_stays(options: Any) -> None:
-    """ValueError if a submitted job is to write into Ray's copy of its working directory: the result would be deleted."""
-    out = getattr(options, "out", None)
-    if out and "://" not in out and not Path(out).expanduser().is_absolute() and is_in_a_copy_of_a_job():
-        allowed = "an absolute path or a URL in a submitted job, whose working directory Ray deletes"
-        raise refuse("--out", out, allowed)
+def _require_places_that_stay(options: Any) -> None:
+    """ValueError for an empty --out or --resume, as of an unset variable, and if a submitted job is to write into Ray's copy of
+    its working directory: the result would be deleted.
+    """
+    for name in ("out", "resume"):
+        place = getattr(options, name, None)
+        if place == "":
+            raise refuse(f"--{name}", place, "a folder or a URL")
+        if place and (path := local_path(place)) is not None and not path.is_absolute() and is_in_a_copy_of_a_job():
+            allowed = "an absolute path or a URL in a submitted job, whose working directory Ray deletes"
+            raise refuse(f"--{name}", place, allowed)
 
 
 def parse_with_settings(
@@ -186,7 +191,7 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
-    _require_a_place_that_stays(parsed)
+    _require_places_that_stay(parsed)
     options_here = list(_names_of(options))
     for word in rest:
         if word.startswith("--"):
