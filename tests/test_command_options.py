@@ -4,7 +4,9 @@ say.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from ray_atr.cli import audit, cache, evaluate, export, index, main, pack, prepa
 from ray_atr.cli.comparisons import CorrespondenceSweep, KnowledgeSweep, ObjectivesSweep, TransportSweep
 from ray_atr.cli.experiment_options import SpaceOptions, SweepOptions
 from ray_atr.cli.running import plan_search, planned, run_plan
+from ray_atr.deploy.index.search import Match
 from ray_atr.training.experiment import Experiment
 from tests.support.commands import CalledError, called, replace_work
 
@@ -59,6 +62,19 @@ def test_an_index_is_asked_as_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert asked.args == (["a dog"], "en")
     assert asked.kwargs == {"top": 3, "at_least": 0.5, "or_nothing": True}
     assert capsys.readouterr().out == "nothing found of probability 0.5 or more\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_answers_as_json_keep_every_letter_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """The letters that an encoding lacks were question marks, so that the path named no file."""
+    opened = MagicMock()
+    opened.return_value.warning_of.return_value = ""
+    opened.return_value.search_many.return_value = [[Match("日本.wav", 0.0, 1.0, 0.5, None, "日本", {})]]
+    replace_work(monkeypatch, {"deploy.index.opened.Index.open": opened})
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding, errors="replace", line_buffering=True)):
+        index.run(["query", "i", "a dog", "--json"], "command")
+        assert json.loads(written.getvalue().decode(encoding))["matches"][0]["path"] == "日本.wav"
 
 
 def test_texts_from_the_standard_input_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
