@@ -124,6 +124,7 @@ for words in {list(MISTAKES)}:
         ("--objectiv", "--objectiv: no such option here.*did you mean --objective?"),
         ("--noise", "--noise: no such option here.*it is an option of ray-atr sweep noise"),
         ("--seeds 0 1", "--seeds: no such option here.*did you mean --seed?"),
+        ("--retry_failed", "--retry-failed: no such option here; allowed --recipe, .*option of ray-atr sweep"),
         # Like no option and no setting.
         ("--colours 0 1", "--colours: no such option here; allowed --recipe, .* and settings"),
     ],

@@ -113,7 +113,7 @@ def _in_our_words(arguments: Sequence[str]) -> Iterator[None]:
     seeds = list(arguments[arguments.index("--seeds") + 1 :]) if "--seeds" in arguments else []
     for word in itertools.takewhile(lambda word: not word.startswith("--"), seeds):
         if match := RANGE.fullmatch(word):
-            first, last = map(int, match.groups())
+            first, last = sorted(map(int, match.groups()))
             numbers = " ".join(map(str, range(first, min(last, first + 3) + 1))) + " ..." * (last > first + 3)
             raise ValueError(f"--seeds: got {word}; allowed numbers with spaces between them: --seeds {numbers}")
     output = io.StringIO()
@@ -237,7 +237,8 @@ def refuse_unknown(path: str, options_here: Sequence[str], others: Mapping[str, 
         # The name of a setting without its path. Only this mistake needs the experiment, whose import takes seconds.
         hint = nearest_path(RECIPES["quickstart"](), path).replace("mean ", "mean --")
     allowed = ", ".join("--" + option for option in options_here).replace("_", "-")
-    raise ValueError(f"--{path}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
+    typed = path.replace("_", "-")
+    raise ValueError(f"--{typed}: no such option here; allowed {allowed}, and settings ({HELP_SETTINGS}){hint}")
 
 
 DECLARED = re.compile(r"^    (\w+): .+?= (?:setting|inherited)\(", re.MULTILINE)
