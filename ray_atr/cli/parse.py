@@ -292,7 +292,8 @@ def read_config(place: str) -> dict[str, Any]:
     """
     file = locate(place)
     try:
-        text = file.read_text(encoding="utf-8")
+        # Editors of Windows put a mark first, which JSON does not allow.
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"--config: {file}: no such file") from None
     except IsADirectoryError:
