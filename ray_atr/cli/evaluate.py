@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ray_atr.cli.parse import check_actors, counting, heartbeat, option, parse, print_plain
 from ray_atr.common.runtime import STARTS_AGAIN, advising
@@ -144,7 +145,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     from ray_atr.sweep.tracking import mlflow_command
 
     page = evaluated.page
-    console.rule(page.title)
+    console.rule(Text(page.title))
     # A terminal is too narrow for the intervals, which the page has, so the note on them is left out.
     for notes, style in ((page.warnings, "bold"), (page.reading_without_brackets, "dim")):
         for note in notes:
@@ -152,7 +153,7 @@ def print_evaluation(evaluated: Evaluated, console: Console) -> None:
     tables = metric_tables(page.metrics, None, page.spreads, page.titles, page.trained)
     print_plain(console, [table.to_text(console.width) for table in tables])
     if page.comparison:
-        console.rule(f"{page.compared[1]} against {page.compared[0]}")
+        console.rule(Text(f"{page.compared[1]} against {page.compared[0]}"))
         print_plain(console, [page.comparisons[0].to_text(console.width)])
     print_plain(console, [f"results: {evaluated.folder}", f"page:    {evaluated.folder / 'evaluation.html'}"])
     if evaluated.mlflow_run is not None:
@@ -184,5 +185,5 @@ def print_tasks(scores: Sequence[TaskScore], evaluated: Evaluated, console: Cons
     for score in scores:
         recall = (f"{100 * score.recall[k]:.1f}" if k in score.recall else "" for k in RECALL_AT)
         table.add_row(score.task, score.subset, *recall, f"{score.main_score} {100 * score.main:.1f}")
-    console.print(table)
+    console.print(table, markup=False)
     print_plain(console, [f"MTEB:    {evaluated.folder / 'mteb'}"])

@@ -360,7 +360,8 @@ def counting(
     `heartbeat`, which then prints no line of its own.
     """
     write = write or (lambda line: print_plain(console, [line]))
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    what = progress.TextColumn("{task.description}", markup=False)
+    columns = (what, progress.BarColumn(), progress.MofNCompleteColumn())
     times = (progress.TextColumn(unit), progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, *times, console=console) as bar:
         tasks = {name: bar.add_task(name, total=None) for name in begun}
