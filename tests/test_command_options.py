@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,6 +211,28 @@ def test_a_finished_audit_is_used_as_it_is_said(monkeypatch: pytest.MonkeyPatch,
             audit.run(["a", "--out", "o", f"--{option}", value, *more], "command")
     with pytest.raises(ValueError, match="one of them at a time"):
         audit.run(["a", "--out", "o", "--apply", "file", "--estimate", "file", "--keep", "0.1"], "command")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "work"),
+    [
+        (audit, ["d", "--out", "o"], "workshop.audit.run.audit_data_set"),
+        (evaluate, ["--checkpoint", "c"], "evaluation.run.evaluate"),
+    ],
+)
+def test_a_long_line_is_not_broken_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: Any, words: list[str], work: str
+) -> None:
+    line = "warning: " + "word " * 60 + "end"
+
+    def worked(*_: object, echo: Callable[[str], None], **__: object) -> None:
+        echo(line)
+        raise CalledError
+
+    replace_work(monkeypatch, {work: worked})
+    with pytest.raises(CalledError):
+        command.run(words, "command")
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def values(points: list[Any], path: str) -> list[Any]:

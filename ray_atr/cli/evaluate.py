@@ -90,7 +90,7 @@ def run(arguments: Sequence[str], program: str) -> None:
     # Rows are not wrapped in a file.
     console = Console(width=None if sys.stdout.isatty() else 140)
     # Ranking, TREC files and the rest may each take minutes.
-    with heartbeat("evaluating", write=lambda message: console.print(message, markup=False, highlight=False)) as echo:
+    with heartbeat("evaluating", write=lambda line: print_plain(console, [line])) as echo:
         with advising(STARTS_AGAIN), counting("clips and captions", console, write=echo) as count:
             evaluated = evaluate(
                 command.checkpoint,
