@@ -292,6 +292,7 @@ def test_a_search_draws_by_its_seed_and_a_sweep_resumes_with_the_same_code_where
         (cache, ["--unused-days", "3"], "--unused-days: got 3.0; allowed nothing without --prune"),
         (sweep, ["noise", "--retry-failed"], "--retry-failed: got 'true'; allowed only with --resume"),
         (sweep, ["noise", "--same-code"], "--same-code: got 'true'; allowed only with --resume"),
+        (sweep, ["noise", "--estimate", "--resume", "r"], "--estimate: got 'true'; allowed only without --resume"),
         (export, ["c", "--to", "clap", "--int8-text"], "--int8-text: got '--to clap'; allowed --to onnx"),
     ],
 )

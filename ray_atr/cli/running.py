@@ -92,7 +92,7 @@ def check_options(options: ExperimentOptions) -> None:
         if options.resume is None and getattr(options, option, False):
             raise refuse(f"--{option.replace('_', '-')}", "true", "only with --resume")
     if options.estimate and options.resume is not None:
-        raise refuse("--estimate", options.resume, "nothing with --resume: a sweep is estimated before it starts")
+        raise refuse("--estimate", "true", "only without --resume: a sweep is estimated before it starts")
     if isinstance(options, SweepOptions) and options.concurrency is not None and options.concurrency < 1:
         raise refuse("--concurrency", options.concurrency, "at least 1")
     if options.resume is not None and options.out is not None and locate(options.out) != locate(options.resume):
