@@ -101,8 +101,10 @@ def run(arguments: Sequence[str], program: str) -> None:
                 progress=lambda name, done, total: count(f"encoding by {name}", done, total),
                 echo=echo,
             )
-        extras = " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name))
-        advice = f"the evaluation is complete in {evaluated.folder}" + rest_of(extras)
+        advice = f"the evaluation is complete in {evaluated.folder}"
+        if extras := " ".join(f"--{name}" for name in ("card", "calibrate", "mteb") if getattr(command, name)):
+            # They are made from vectors, which are not kept.
+            advice += f"; for {extras} run the command again with a new --out"
         with advising(advice):
             print_evaluation(evaluated, console)
             if command.evaluation.trec:
@@ -112,11 +114,6 @@ def run(arguments: Sequence[str], program: str) -> None:
             except ValueError as error:
                 # A task's data set that is not in reach, or too few clips for a calibration.
                 raise ValueError(f"{error}; {advice}") from None
-
-
-def rest_of(extras: str) -> str:
-    """How to get what is made after an evaluation, from its vectors, which are not kept."""
-    return f"; for {extras} run the command again with a new --out" if extras else ""
 
 
 def make_extras(command: EvaluateCommand, evaluated: Evaluated, tasks: Sequence[AbsTask], console: Console) -> None:
