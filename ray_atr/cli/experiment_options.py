@@ -32,7 +32,7 @@ class ExperimentOptions:
         None,
         f"experiment to start from: {', '.join(OWN_RECIPES)}, or a paper's (--help-settings lists all)",
         "NAME",
-        "quickstart; with a --data.source of your own from_scratch",
+        "quickstart; with data of your own (data.source) from_scratch",
     )
     config: str | None = option(
         None,
@@ -154,9 +154,17 @@ class SpaceOptions(SweepOptions):
         None, "run folder of an earlier sweep, from whose finished points optuna learns", "FOLDER", "none"
     )
 
+    @property
+    def varies_data(self) -> bool:
+        """Whether the space has data sets, which then take the place of the recipe's own."""
+        return any(entry.lstrip(" -").startswith("data.source") for entry in self.space)
+
+    def recipe_of(self, settings: Mapping[str, str]) -> str:
+        # Any other data than the synthetic ones.
+        return super().recipe_of({**settings, "data.source": "of the space"} if self.varies_data else settings)
+
     def require_data(self, settings: Mapping[str, str]) -> None:
-        # A sweep over data sets does not read the recipe's own.
-        if not any(entry.startswith("data.source=") for entry in self.space):
+        if not self.varies_data:
             super().require_data(settings)
 
 
