@@ -384,7 +384,7 @@ class RunFolder:
         if not storage.is_local(self.path):
             return
         for trial in self.trials():
-            storage.remove_folder(trial.folder)
+            storage.remove_folder(self.path / "trials" / trial.trial_id)
         for name in ("sweep.json", "experiment.json", "tracking.json"):
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
