@@ -383,8 +383,10 @@ class RunFolder:
         """Remove a run of which no trial has started, if it is on a file system. Other files in its folder stay."""
         if not storage.is_local(self.path):
             return
-        for trial in self.trials():
-            storage.remove_folder(self.path / "trials" / trial.trial_id)
+        for file in list((self.path / "trials").glob("*/trial.json")):
+            # One that has started is of an earlier run whose other files are gone.
+            if len(list(file.parent.iterdir())) == 1:
+                storage.remove_folder(file.parent)
         for name in ("sweep.json", "experiment.json", "tracking.json"):
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

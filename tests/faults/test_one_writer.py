@@ -222,7 +222,9 @@ def test_a_run_folder_has_one_writer(run: RunFolder, holder: subprocess.Popen[st
             RunFolder.open(run.path).locked().__enter__()
 
 
-@pytest.mark.parametrize("others", [["notes.txt", "trials/mine/notes.txt"], []])
+@pytest.mark.parametrize(
+    "others", [["notes.txt", "trials/a file", "trials/mine/result.json", "trials/mine/trial.json"], []]
+)
 def test_a_run_that_cannot_start_takes_only_its_own_files_with_it(tmp_path: Path, others: list[str]) -> None:
     """A cluster that did not answer cost every file in the folder of --out."""
     folder = tmp_path / "out"
