@@ -187,6 +187,6 @@ def test_an_unexpected_error_keeps_its_traceback() -> None:
 
 def test_a_command_whose_streams_are_closed_runs(tmp_path: Path) -> None:
     """As a service may start it. A file that it opens must not become its output."""
-    program = f"{shlex.quote(sys.executable)} -m ray_atr.cli cache <&- >&- 2>&-"
+    program = f"{shlex.quote(sys.executable)} -m ray_atr cache <&- >&- 2>&-"
     done = subprocess.run(program, shell=True, env=os.environ | {"RAY_ATR_HOME": str(tmp_path)}, check=False)
     assert done.returncode == 0
