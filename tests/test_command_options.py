@@ -175,10 +175,21 @@ def test_an_export_and_a_report_are_where_and_what_they_are_said_to_be(monkeypat
         assert (made.kwargs["out"], made.kwargs["figures"]) == ("o", figures)
 
 
-@pytest.mark.parametrize("more", [["--card"], ["--calibrate"], ["--mteb", "ESC50"]])
-def test_an_evaluation_of_nothing_is_refused_before_what_is_written_beside_it(more: list[str]) -> None:
-    with pytest.raises(ValueError, match="checkpoint: got 'none'; allowed one folder of a saved retriever"):
-        evaluate.run(["--checkpoint", *more], "command")
+@pytest.mark.parametrize(
+    ("command", "words", "option"),
+    [
+        (evaluate, ["--checkpoint"], "--checkpoint"),
+        (evaluate, ["--checkpoint", "--card"], "--checkpoint"),
+        (evaluate, ["--checkpoint", "c", "--baseline"], "--baseline"),
+        (evaluate, ["--checkpoint", "c", "--mteb", "--card"], "--mteb"),
+        (sweep, ["--space", "seed=grid(0)", "--maximize"], "--maximize"),
+        (prepare, ["folder", "--source", "s", "--out", "o", "--captions"], "--captions"),
+    ],
+)
+def test_an_option_without_its_values_is_refused(command: Any, words: list[str], option: str) -> None:
+    """`--baseline $RUNS` compared with nothing if the variable was not set."""
+    with pytest.raises(ValueError, match=f"^{option}: got 'nothing'; allowed one value or more$"):
+        command.run(words, "command")
 
 
 @pytest.mark.parametrize("option", ["--prior", "--false-nothing"])

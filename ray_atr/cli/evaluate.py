@@ -77,12 +77,11 @@ def run(arguments: Sequence[str], program: str) -> None:
     from ray_atr.evaluation.checkpoints import find_checkpoint
     from ray_atr.evaluation.run import evaluate
 
-    # Without a checkpoint `evaluate` says what is missing.
-    if command.checkpoint and (command.card or command.calibrate):
+    if command.card or command.calibrate:
         # They are written after everything else.
         require_writable(find_checkpoint(command.checkpoint[0]).folder)
     tasks = []
-    if command.checkpoint and command.mteb:
+    if command.mteb:
         from ray_atr.evaluation.mteb_scoring import find_tasks
 
         # Before any encoding, to report a wrong name or a missing extra at once.

@@ -117,12 +117,6 @@ class SweepOptions(ExperimentOptions):
     retry_failed: bool = option(False, "with --resume: run failed trials again")
     same_code: bool = option(False, "with --resume: refuse to continue if the code has changed")
 
-    def require_values(self) -> None:
-        """ValueError for an option without a value, for which nothing would run."""
-        for entry in fields(self):
-            if isinstance(entry.default, tuple) and entry.default and not getattr(self, entry.name):
-                raise refuse(f"--{entry.name.replace('_', '-')}", "nothing", "one value or more")
-
     @property
     def gives_seeds(self) -> bool:
         """Whether seeds were given, if the default ones: an option that is not given has the very object of its default."""

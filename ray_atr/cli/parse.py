@@ -160,8 +160,17 @@ def parse(options: Any, arguments: Sequence[str], program: str) -> Any:
     """A command's options from the command line; unknown ones are refused."""
     with _in_our_words(arguments):
         parsed = tyro.cli(options, args=list(arguments), prog=program, config=(tyro.conf.OmitSubcommandPrefixes,))
+    _require_values(parsed, arguments)
     _require_places_that_stay(parsed)
     return parsed
+
+
+def _require_values(options: Any, arguments: Sequence[str]) -> None:
+    """ValueError for an option that takes several values and is given without one, as with an unset variable."""
+    for word, following in itertools.pairwise([*arguments, "--"]):
+        name = word.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and following.startswith("--") and getattr(options, name, None) == ():
+            raise refuse(word, "nothing", "one value or more")
 
 
 def _require_places_that_stay(options: Any) -> None:
@@ -191,6 +200,7 @@ def parse_with_settings(
         parsed, rest = tyro.cli(
             options, args=list(arguments), prog=program, description=about, return_unknown_args=True
         )
+    _require_values(parsed, arguments)
     _require_places_that_stay(parsed)
     options_here = list(_names_of(options))
     for word in rest:

@@ -377,10 +377,9 @@ def _finish(
 
 def plan_points(options: ComparisonSweep, resumed: RunFolder | None) -> SweepPlan:
     """A comparison's points, each with each seed, after those of the run folder that it resumes. Seeds alone are added to the
-    folder's points, and values of other options with the seeds and the other values of the folder. ValueError if an option has
-    no value, or the run folder has no list of points.
+    folder's points, and values of other options with the seeds and the other values of the folder. ValueError if the run folder
+    has no list of points.
     """
-    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     points = [] if resumed is None else planned_points(resumed)
     seeds = options.seeds if options.gives_seeds else info.get("seeds") or options.seeds
@@ -425,7 +424,6 @@ def plan_search(options: SpaceOptions, experiment: Experiment, resumed: RunFolde
     may be more than the folder's. Raises ValueError for a mistake in the space, a budget that is missing, and for
     anything else that differs from the folder's.
     """
-    options.require_values()
     info: Mapping[str, Any] = resumed.info if resumed is not None else {}
     space, goals = _space(options, experiment, info), _goals(options, experiment, info)
     method = _resumed_or_given(info, "search", options.search, "grid", SEARCHES)
